@@ -1,9 +1,8 @@
 //! BBR, version 1 (draft-cardwell-iccrg-bbr-congestion-control-00), with Linux's pacing margin.
 //!
-//! Two measures of the path — BtlBw, the bottleneck's bandwidth, as the largest delivery rate of the last ten
-//! round trips, and RTprop, its round-trip time without queues, as the least of the last ten seconds — say
-//! how fast to send and how much may be in flight. Loss says nothing; it only makes the sender careful for
-//! one round trip.
+//! Two estimates of the path set the pacing rate and the window: BtlBw, the bottleneck bandwidth, is the largest
+//! delivery rate of the last ten round trips; RTprop, the round-trip time without queues, is the smallest of the last
+//! ten seconds. Loss does not change the estimates; it only limits the sender for one round trip.
 //!
 //! ```text
 //!   Startup ──pipe full──▶ Drain ──queue gone──▶ ProbeBW ◀──┐
@@ -11,7 +10,7 @@
 //!      └──────────── not full ── ProbeRTT ◀─10 s────┴───────┘
 //! ```
 //!
-//! Names are the draft's.
+//! Constants and functions have the draft's names.
 
 use core::time::Duration;
 
@@ -19,32 +18,33 @@ use super::windowed_max::WindowedMax;
 use super::{CWND_MAX, PathSample, Window, pacing::Pacer};
 use crate::time::{Instant, Stamp};
 
-/// Gains are parts of this.
+/// Gains are in units of 1/256.
 const UNIT: u64 = 256;
-/// BBRHighGain: 2/ln(2), the least that doubles the rate each round trip.
+/// BBRHighGain: 2/ln(2), the smallest gain that doubles the rate each round trip.
 const HIGH_GAIN: u16 = 739;
-/// Its inverse: what Startup has queued, Drain takes back in one round trip.
+/// Inverse of the high gain: Drain removes in one round trip the queue that Startup has built.
 const DRAIN_GAIN: u16 = 88;
-/// In ProbeBW two BDPs may be in flight, so that delayed acknowledgments do not stop the sender.
+/// Window gain in ProbeBW: two BDPs may be in flight, so that delayed acknowledgments do not stop the sender.
 const CWND_GAIN: u16 = 512;
-/// The phases of ProbeBW, one RTprop each: more, to find bandwidth; less, to drain what that has queued.
+/// Gain cycle of ProbeBW, one RTprop per phase: the first probes for bandwidth, the second drains the queue that this
+/// has built.
 const PACING_GAIN_CYCLE: [u16; 8] = [320, 192, 256, 256, 256, 256, 256, 256];
-/// BtlBwFilterLen, round trips.
+/// BtlBwFilterLen, in round trips.
 const BTL_BW_FILTER_ROUNDS: u32 = 10;
-/// RTpropFilterLen, milliseconds.
+/// RTpropFilterLen: lifetime of RTprop, milliseconds.
 const RTPROP_FILTER_MS: u32 = 10_000;
-/// ProbeRTTDuration, milliseconds.
+/// ProbeRTTDuration: shortest stay in ProbeRTT, milliseconds.
 const PROBE_RTT_MS: u32 = 200;
-/// BBRMinPipeCwnd, segments.
+/// BBRMinPipeCwnd: smallest window, segments.
 const MIN_PIPE_SEGMENTS: u32 = 4;
-/// The pipe is full when three round trips in a row gave less than a quarter more.
+/// Rounds without a quarter more bandwidth after which the pipe counts as full.
 const FULL_ROUNDS: u8 = 3;
-/// Sent is one percent less than the path delivers, so that no queue builds up from rounding.
+/// Percent by which the pacing rate stays below the bandwidth, so that rounding builds no queue.
 const MARGIN_PERCENT: u64 = 1;
-/// Bandwidths are kept in units of so many bytes per second: 32 bits reach to 2 Tbit/s.
+/// Unit of stored bandwidths, bytes per second: 32 bits reach 2 Tbit/s.
 const BW_UNIT: u64 = 64;
 
-/// The state of the machine.
+/// The states of the algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Mode {
     #[default]
@@ -54,31 +54,31 @@ pub(super) enum Mode {
     ProbeRtt,
 }
 
-/// What BBR keeps per connection.
+/// BBR's state of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bbr {
-    /// BtlBw over round trips, in [`BW_UNIT`].
+    /// BtlBw filter over round trips, in [`BW_UNIT`].
     btl_bw: WindowedMax,
     round_count: u32,
-    /// A round trip ends when what was sent after so much was delivered is delivered; bytes modulo 2^32.
+    /// Value of C.delivered at which the current round trip ends, bytes modulo 2^32.
     next_round_delivered: u32,
-    /// RTprop, nanoseconds; `u32::MAX` before it is known.
+    /// RTprop, nanoseconds; `u32::MAX` before the first sample.
     rtprop_ns: u32,
-    /// When it was seen, milliseconds modulo 2^32.
+    /// Time of the RTprop sample, milliseconds modulo 2^32.
     rtprop_ms: u32,
-    /// When ProbeRTT may end, milliseconds modulo 2^32, once so little is in flight.
+    /// Time at which ProbeRTT may end, milliseconds modulo 2^32; set once few enough bytes are in flight.
     probe_rtt_done_ms: Option<u32>,
-    /// When this phase of the gain cycle began.
+    /// Start of the current phase of the gain cycle.
     cycle_stamp: Stamp,
-    /// The bandwidth that growth in Startup is measured by, in [`BW_UNIT`].
+    /// Bandwidth against which growth in Startup is measured, in [`BW_UNIT`].
     full_bw: u32,
-    /// The pacing rate, in [`BW_UNIT`].
+    /// Pacing rate, in [`BW_UNIT`].
     pacing: u32,
-    /// The window to go back to after recovery or ProbeRTT, bytes.
+    /// Window to restore after recovery or ProbeRTT, bytes.
     prior_cwnd: u32,
-    /// Bytes lost so far, modulo 2^32, as of the last sample.
+    /// Bytes lost as of the last sample, modulo 2^32.
     lost_seen: u32,
-    /// Where the next random number comes from.
+    /// State of the random number generator.
     seed: u32,
     pacing_gain: u16,
     cwnd_gain: u16,
@@ -91,23 +91,23 @@ pub(crate) struct Bbr {
     idle_restart: bool,
     seen_rtt: bool,
     in_recovery: bool,
-    /// A recovery began and no sample came since.
+    /// Set when a recovery begins, until the next sample.
     enters_recovery: bool,
     packet_conservation: bool,
 }
 
-/// What is known of BBR on a connection, for people to look at.
+/// BBR's view of a connection's path, for operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BbrInfo {
     /// Its state: `startup`, `drain`, `probe-bw` or `probe-rtt`.
     pub state: &'static str,
-    /// The bottleneck's bandwidth as far as known, bytes per second.
+    /// Estimated bottleneck bandwidth, bytes per second.
     pub bandwidth: u64,
-    /// The round-trip time without queues; `None` before the first sample.
+    /// Round-trip time without queues; `None` before the first sample.
     pub min_rtt: Option<Duration>,
-    /// Pacing gain, percent.
+    /// Current pacing gain, percent.
     pub pacing_gain_percent: u32,
-    /// Window gain, percent.
+    /// Current window gain, percent.
     pub cwnd_gain_percent: u32,
 }
 
@@ -121,7 +121,7 @@ fn clamp32(value: u64) -> u32 {
 }
 
 impl Bbr {
-    /// The algorithm at the start of a connection; `seed` makes connections probe at different times.
+    /// Returns the state at the start of a connection; different seeds make connections probe at different times.
     pub(super) fn new(seed: u32) -> Self {
         Self {
             btl_bw: WindowedMax::default(),
@@ -152,17 +152,17 @@ impl Bbr {
         }
     }
 
-    /// The bandwidth as far as known, bytes per second.
+    /// Returns the estimated bandwidth, bytes per second.
     fn bandwidth(&self) -> u64 {
         u64::from(self.btl_bw.get()).saturating_mul(BW_UNIT)
     }
 
-    /// The pacing rate, bytes per second.
+    /// Returns the pacing rate, bytes per second.
     pub(super) fn pacing_rate(&self) -> u64 {
         u64::from(self.pacing).saturating_mul(BW_UNIT)
     }
 
-    /// Whether as little as possible is to be in flight.
+    /// Returns true in ProbeRTT, when as little as possible is to be in flight.
     pub(super) fn is_probing_rtt(&self) -> bool {
         self.mode == Mode::ProbeRtt
     }
@@ -183,7 +183,8 @@ impl Bbr {
         }
     }
 
-    /// BBRInitPacingRate: a window per round-trip time, or per millisecond before one is known.
+    /// Sets the initial pacing rate (BBRInitPacingRate): a window per round-trip time, or per millisecond before one is
+    /// known.
     pub(super) fn init_pacing(&mut self, window: &Window, srtt: Option<Duration>) {
         self.seen_rtt |= srtt.is_some();
         let rtt = srtt.map_or(1_000_000, |srtt| u64::try_from(srtt.as_nanos()).unwrap_or(u64::MAX)).max(1);
@@ -191,7 +192,7 @@ impl Bbr {
         self.pacing = clamp32(rate.saturating_mul(u64::from(HIGH_GAIN)) / UNIT / BW_UNIT).max(1);
     }
 
-    /// An acknowledgment: BBRUpdateOnACK.
+    /// Handles an acknowledgment (BBRUpdateOnACK).
     pub(super) fn on_ack(&mut self, window: &mut Window, sample: &PathSample) {
         let lost = sample.lost.wrapping_sub(self.lost_seen);
         self.lost_seen = sample.lost;
@@ -204,7 +205,7 @@ impl Bbr {
         self.set_cwnd(window, sample, lost);
     }
 
-    /// BBRUpdateRound, BBRUpdateBtlBw.
+    /// Runs BBRUpdateRound and BBRUpdateBtlBw.
     fn update_btl_bw(&mut self, sample: &PathSample) {
         self.round_start = false;
         let Some(rate) = sample.rate else { return };
@@ -219,7 +220,7 @@ impl Bbr {
         }
     }
 
-    /// BBRCheckCyclePhase, BBRIsNextCyclePhase.
+    /// Runs BBRCheckCyclePhase and BBRIsNextCyclePhase.
     fn check_cycle_phase(&mut self, window: &Window, sample: &PathSample, lost: u32) {
         if self.mode != Mode::ProbeBw {
             return;
@@ -228,7 +229,7 @@ impl Bbr {
         let full_length = elapsed > u64::from(self.rtprop_ns);
         let gain = u64::from(self.pacing_gain);
         let next = if gain > UNIT {
-            // More bandwidth is not found before there is so much more in flight, unless that does not fit.
+            // Probing for bandwidth needs that much in flight, unless a loss shows that it does not fit.
             full_length && (lost > 0 || sample.prior_in_flight >= self.inflight(window, self.pacing_gain))
         } else if gain < UNIT {
             full_length || sample.prior_in_flight <= self.inflight(window, 256)
@@ -246,7 +247,7 @@ impl Bbr {
         self.pacing_gain = PACING_GAIN_CYCLE.get(usize::from(self.cycle_index)).copied().unwrap_or(256);
     }
 
-    /// BBRCheckFullPipe.
+    /// Runs BBRCheckFullPipe: ends Startup's growth.
     fn check_full_pipe(&mut self, sample: &PathSample) {
         let limited = sample.rate.is_none_or(|rate| rate.app_limited);
         if self.filled_pipe || !self.round_start || limited {
@@ -262,7 +263,7 @@ impl Bbr {
         self.filled_pipe = self.full_bw_count >= FULL_ROUNDS;
     }
 
-    /// BBRCheckDrain.
+    /// Runs BBRCheckDrain: changes to Drain, then to ProbeBW.
     fn check_drain(&mut self, window: &Window, sample: &PathSample) {
         if self.mode == Mode::Startup && self.filled_pipe {
             self.mode = Mode::Drain;
@@ -274,7 +275,7 @@ impl Bbr {
         }
     }
 
-    /// BBREnterProbeBW: anywhere in the cycle but where the rate is reduced.
+    /// Enters ProbeBW (BBREnterProbeBW) in a random phase other than the one that reduces the rate.
     fn enter_probe_bw(&mut self, now: Instant) {
         self.mode = Mode::ProbeBw;
         self.pacing_gain = 256;
@@ -285,7 +286,7 @@ impl Bbr {
         self.advance_cycle_phase(now);
     }
 
-    /// BBRUpdateRTprop, BBRCheckProbeRTT.
+    /// Runs BBRUpdateRTprop and BBRCheckProbeRTT.
     fn update_rtprop(&mut self, window: &mut Window, sample: &PathSample) {
         let now_ms = millis(sample.now);
         let known = self.rtprop_ns != u32::MAX;
@@ -315,7 +316,7 @@ impl Bbr {
         }
     }
 
-    /// BBRHandleProbeRTT: at least 200 ms and one round trip with four segments in flight.
+    /// Runs BBRHandleProbeRTT: at least 200 ms and one round trip with four segments in flight.
     fn handle_probe_rtt(&mut self, window: &mut Window, sample: &PathSample, now_ms: u32) {
         let least = window.mss.saturating_mul(MIN_PIPE_SEGMENTS);
         if self.probe_rtt_done_ms.is_none() {
@@ -347,7 +348,7 @@ impl Bbr {
         }
     }
 
-    /// BBRSetPacingRate. Before the pipe is full, the rate only grows.
+    /// Runs BBRSetPacingRate. Before the pipe is full, the rate only grows.
     fn set_pacing_rate(&mut self) {
         if self.btl_bw.get() > 0 {
             self.pace_at(self.pacing_gain);
@@ -362,7 +363,7 @@ impl Bbr {
         }
     }
 
-    /// BBRInflight: so many BDPs, and three bursts, so that a path of a few segments is kept busy, too.
+    /// Returns `gain` BDPs plus three bursts (BBRInflight), bytes; the bursts keep a path of a few segments busy.
     fn inflight(&self, window: &Window, gain: u16) -> u32 {
         if self.rtprop_ns == u32::MAX || self.btl_bw.get() == 0 {
             return window.cwnd;
@@ -372,7 +373,7 @@ impl Bbr {
         clamp32(bdp.saturating_mul(gain.into()) / UNIT).saturating_add(quanta).min(CWND_MAX)
     }
 
-    /// BBRSetCwnd, BBRModulateCwndForRecovery, BBRModulateCwndForProbeRTT.
+    /// Runs BBRSetCwnd, BBRModulateCwndForRecovery and BBRModulateCwndForProbeRTT.
     fn set_cwnd(&mut self, window: &mut Window, sample: &PathSample, lost: u32) {
         let mss = window.mss;
         let least = mss.saturating_mul(MIN_PIPE_SEGMENTS);
@@ -401,13 +402,14 @@ impl Bbr {
         window.cwnd = cwnd.min(CWND_MAX);
     }
 
-    /// BBRSaveCwnd.
+    /// Saves the window to restore later (BBRSaveCwnd).
     fn save_cwnd(&mut self, cwnd: u32) {
         let is_shrunk = self.in_recovery || self.mode == Mode::ProbeRtt;
         self.prior_cwnd = if is_shrunk { self.prior_cwnd.max(cwnd) } else { cwnd };
     }
 
-    /// A recovery begins: for a round trip, no more is sent than is delivered. Returns the window to go back to.
+    /// Enters recovery: for a round trip, no more is sent than is delivered. Returns the window to restore afterwards,
+    /// bytes.
     pub(super) fn on_loss(&mut self, window: &Window) -> u32 {
         self.save_cwnd(window.cwnd);
         self.in_recovery = true;
@@ -416,13 +418,13 @@ impl Bbr {
         self.prior_cwnd
     }
 
-    /// The retransmission timer expired: one segment, then as much more as is delivered.
+    /// Handles a retransmission timeout: one segment, then as much as is delivered.
     pub(super) fn on_timeout(&mut self) {
         self.enters_recovery = false;
         self.packet_conservation = false;
     }
 
-    /// BBRRestoreCwnd.
+    /// Restores the window after recovery (BBRRestoreCwnd).
     pub(super) fn on_recovery_exit(&mut self, window: &mut Window) {
         if self.in_recovery {
             self.in_recovery = false;
@@ -434,8 +436,8 @@ impl Bbr {
         }
     }
 
-    /// BBRHandleRestartFromIdle: the first segment leaves after a pause of the application's making; at the
-    /// path's rate, for nothing is queued that would have to be drained.
+    /// Handles the first segment after an application-limited pause (BBRHandleRestartFromIdle): paces it at the path's
+    /// rate, since no queue is left to drain.
     pub(super) fn on_restart(&mut self, window: &mut Window, now: Instant) {
         self.idle_restart = true;
         match self.mode {

@@ -10,33 +10,33 @@ const C_DEN: u64 = 5;
 /// beta_cubic = 0.7 (§4.5), as a fraction.
 const BETA_NUM: u64 = 7;
 const BETA_DEN: u64 = 10;
-/// The farthest from the plateau that the curve is evaluated, milliseconds: its cube times a jumbo
-/// segment fits 64 bits, and the window is at its limit long before.
+/// Largest distance from the plateau at which the curve is evaluated, milliseconds: its cube times a jumbo segment fits
+/// 64 bits, and the window reaches its limit long before.
 const DISTANCE_MS_MAX: u64 = 65_536;
 
-/// Where congestion avoidance is.
+/// The curve of congestion avoidance, as of its current epoch.
 #[derive(Clone, Copy, Debug, Default)]
 struct Curve {
-    /// When the current epoch of congestion avoidance began.
+    /// Start of the current epoch of congestion avoidance.
     epoch: Option<MilliStamp>,
-    /// W_max: the window before the last reduction, bytes.
+    /// W_max: window before the last reduction, bytes.
     w_max: u32,
-    /// cwnd_prior: the same, without fast convergence.
+    /// cwnd_prior: the same before fast convergence, bytes.
     cwnd_prior: u32,
-    /// K: how long after the epoch's start the curve is back at the plateau, milliseconds.
+    /// K: time from the epoch's start until the curve reaches the plateau, milliseconds.
     k_ms: u32,
-    /// Where the curve's plateau is, bytes: W_max, or the window at the start of an epoch without loss.
+    /// Plateau of the curve, bytes: W_max, or the window at the start of an epoch without loss.
     origin: u32,
-    /// W_est: what standard TCP would have (RFC 8312 §4.2), bytes.
+    /// W_est: window of standard TCP (RFC 8312 §4.2), bytes.
     w_est: u32,
 }
 
-/// What was before congestion avoidance, or before its present epoch: never both matter.
+/// State from before the current epoch, of which only one kind matters at a time.
 #[derive(Clone, Copy, Debug)]
 enum Previous {
-    /// No reduction yet: the first slow start.
+    /// The first slow start, before any reduction.
     SlowStart(HyStart),
-    /// The curve before the last reduction, should that turn out to be spurious (RFC 9438 §4.9).
+    /// The curve before the last reduction, in case that was spurious (RFC 9438 §4.9).
     Curve(Curve),
 }
 
@@ -49,10 +49,10 @@ impl Default for Previous {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct Cubic {
-    /// An acknowledgment came that found the window unused, since it was last allowed to grow. First: for those that never
-    /// use theirs nothing else is looked at.
+    /// Set by an acknowledgment that was not cwnd-limited, until the window may grow again. First, since connections
+    /// that are never cwnd-limited read no other field.
     was_limited: bool,
-    /// When the window was last allowed to grow.
+    /// Last time at which the window was allowed to grow.
     grown_at: MilliStamp,
     curve: Curve,
     previous: Previous,
@@ -93,13 +93,13 @@ impl Cubic {
         window.cwnd = u32::try_from(grown).unwrap_or(CWND_MAX).min(CWND_MAX);
     }
 
-    /// The window was not used: the time passes for the curve as little as for the window. RFC 9438 §5.8:
-    /// growth must not make up for times in which the application, not the network, was the limit.
+    /// Stops the curve's clock while the window is not the limit. RFC 9438 §5.8: growth must not make up for times in
+    /// which the application, not the network, was the limit.
     pub(super) fn on_not_cwnd_limited(&mut self) {
         self.was_limited = true;
     }
 
-    /// §4.5: multiplicative decrease; §4.6: fast convergence.
+    /// Reduces the window after a loss: §4.5, multiplicative decrease; §4.6, fast convergence.
     pub(super) fn ssthresh_after_loss(&mut self, window: &Window) -> u32 {
         let cwnd = u64::from(window.cwnd);
         self.previous = Previous::Curve(self.curve);
@@ -114,19 +114,19 @@ impl Cubic {
         u32::try_from(cwnd.saturating_mul(BETA_NUM) / BETA_DEN).unwrap_or(u32::MAX)
     }
 
-    /// Forgets the epoch: the next acknowledgment in congestion avoidance begins one.
+    /// Ends the epoch: the next acknowledgment in congestion avoidance begins another.
     pub(super) fn restart(&mut self) {
         self.curve.epoch = None;
     }
 
-    /// §4.7: "During the first congestion avoidance after a timeout [...] K is set to 0, and W_max is set to
-    /// the congestion window size at the beginning of the current congestion avoidance."
+    /// Handles a retransmission timeout. §4.7: "During the first congestion avoidance after a timeout [...] K is set to
+    /// 0, and W_max is set to the congestion window size at the beginning of the current congestion avoidance."
     pub(super) fn on_timeout(&mut self) {
         self.curve.w_max = 0;
         self.curve.epoch = None;
     }
 
-    /// RFC 9438 §4.9: what the last reduction changed is restored.
+    /// Restores the state from before the last reduction (RFC 9438 §4.9).
     pub(super) fn undo(&mut self) {
         if let Previous::Curve(before) = self.previous {
             self.curve = before;
@@ -162,8 +162,8 @@ impl Cubic {
         now
     }
 
-    /// RFC 9438 §4.3: W_est grows by alpha segments per window acknowledged: by 3*(1-beta)/(1+beta) = 9/17
-    /// until it is where the window was before the reduction, and by 1, as standard TCP does, from there.
+    /// Grows W_est: by alpha segments per window acknowledged (RFC 9438 §4.3). Alpha is 3*(1-beta)/(1+beta) = 9/17
+    /// until W_est reaches the window before the reduction, and 1, as in standard TCP, from there.
     fn grow_estimate(&mut self, window: &Window, acked: u32) {
         let (numerator, denominator) =
             if self.curve.w_est < self.curve.cwnd_prior { (9, 17) } else { (1, 1) };
@@ -178,7 +178,7 @@ impl Cubic {
 }
 
 impl Curve {
-    /// W_cubic(t) = C*(t-K)^3 + W_max (equation 1), bytes.
+    /// Returns W_cubic(t) = C*(t-K)^3 + W_max (equation 1), bytes.
     fn at(&self, mss: u32, t_ms: u64) -> u64 {
         let k_ms = u64::from(self.k_ms);
         let distance = t_ms.abs_diff(k_ms).min(DISTANCE_MS_MAX);
@@ -189,7 +189,7 @@ impl Curve {
     }
 }
 
-/// The greatest integer whose cube is not above `value`.
+/// Returns the greatest integer whose cube is not above `value`.
 fn cube_root(value: u64) -> u64 {
     let mut root = 0_u64;
     let mut bit = 1_u64 << 21;
@@ -221,8 +221,7 @@ mod tests {
         assert_eq!(cube_root(u64::MAX), 2_642_245);
     }
 
-    /// A window of 100 segments loses: K = cbrt(100 * 0.3 / 0.4) = 4.217 s, and the curve is back at
-    /// W_max then.
+    /// A window of 100 segments has a loss: K = cbrt(100 * 0.3 / 0.4) = 4.217 s, and the curve is back at W_max then.
     #[test]
     fn the_curve_returns_to_the_plateau_after_k() {
         let mut cc = Cubic::default();
@@ -282,7 +281,7 @@ mod tests {
         assert!(begun_ms(&cc).abs_diff(6000) <= 2, "{}", begun_ms(&cc));
     }
 
-    /// The estimate alone, with W_max far above: 9/17 of a segment per window up to cwnd_prior, then 1.
+    /// W_est alone, with W_max far above: 9/17 of a segment per window up to cwnd_prior, then 1.
     #[test]
     fn the_estimate_grows_as_standard_tcp_from_the_old_window_on() {
         let mut cc = Cubic::default();

@@ -1,37 +1,36 @@
-//! DCTCP (RFC 8257): the window falls by as much as the network marks, not by half.
+//! DCTCP (RFC 8257): reduces the window in proportion to the share of marked bytes, not by half.
 
 use super::new_reno::NewReno;
 use super::{AckSample, Window};
 use crate::seq::SeqNum;
 
-/// The scaling factor of alpha (§4.2: SCF): the value that stands for 1.
+/// Scaling factor of alpha (§4.2: SCF): the value that stands for 1.
 const SCALE: u32 = 1 << 16;
-/// The estimation gain g = 1/16 as a shift (§4.2: SHF).
+/// Estimation gain g = 1/16 as a shift (§4.2: SHF).
 const GAIN_SHIFT: u32 = 4;
 
-/// What one acknowledgment says of congestion marks.
+/// The congestion marks that one acknowledgment reports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MarkSample {
-    /// Bytes cumulatively acknowledged by it.
+    /// Bytes that it cumulatively acknowledged.
     pub(crate) acked: u32,
-    /// Whether it echoed a mark (ECE).
+    /// True if it echoed a mark (ECE).
     pub(crate) marked: bool,
-    /// SND.UNA after it.
+    /// SND.UNA after the acknowledgment.
     pub(crate) una: SeqNum,
     pub(crate) nxt: SeqNum,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dctcp {
-    /// DCTCP.Alpha: the estimated share of marked bytes, in units of 1/[`SCALE`].
+    /// DCTCP.Alpha: estimated share of marked bytes, in units of 1/[`SCALE`].
     alpha: u32,
-    /// DCTCP.WindowEnd; `None` before the first acknowledgment, which ends a window (§3.3: "initialized to
-    /// SND.UNA").
+    /// DCTCP.WindowEnd; `None` before the first acknowledgment, which ends a window (§3.3: "initialized to SND.UNA").
     window_end: Option<SeqNum>,
-    /// DCTCP.BytesAcked and DCTCP.BytesMarked in the current observation window, bytes.
+    /// DCTCP.BytesAcked and DCTCP.BytesMarked of the current observation window, bytes.
     acked: u32,
     marked: u32,
-    /// §3.4 and §3.5: growth, and the response to losses, are those of conventional TCP.
+    /// §3.4 and §3.5: growth and the response to losses are those of conventional TCP.
     reno: NewReno,
 }
 
@@ -49,9 +48,9 @@ impl Dctcp {
         self.reno.ssthresh_after_loss(window, in_flight)
     }
 
-    /// §3.3, steps 1 to 8. Step 4 ends a window behind its last byte, the text before it with that byte
-    /// ("when all bytes in flight at the beginning of the window have been acknowledged"): so here, since
-    /// one acknowledgment may well be all that a window gets.
+    /// Processes an acknowledgment: §3.3, steps 1 to 8. By step 4 a window ends after its last byte, by the text before
+    /// it with that byte ("when all bytes in flight at the beginning of the window have been acknowledged"); the latter
+    /// holds here, since a window may get a single acknowledgment.
     pub(super) fn on_marks(&mut self, sample: &MarkSample) {
         self.acked = self.acked.saturating_add(sample.acked);
         if sample.marked {
@@ -66,7 +65,7 @@ impl Dctcp {
         self.marked = 0;
     }
 
-    /// §4.2, steps 1 and 2.
+    /// Updates alpha at the end of a window (§4.2, steps 1 and 2).
     fn update(&mut self) {
         let scaled = u64::from(SCALE).saturating_mul(u64::from(self.marked));
         let level = scaled.checked_div(u64::from(self.acked)).unwrap_or(0);
@@ -78,7 +77,7 @@ impl Dctcp {
         self.alpha = kept.saturating_add(level >> GAIN_SHIFT).min(SCALE);
     }
 
-    /// §3.3, step 9: "cwnd = cwnd * (1 - DCTCP.Alpha / 2)".
+    /// Returns the reduced window: §3.3, step 9: "cwnd = cwnd * (1 - DCTCP.Alpha / 2)".
     pub(super) fn ssthresh_after_mark(&self, window: &Window) -> u32 {
         const WHOLE: u64 = 2 * SCALE as u64;
         let cut = u64::from(window.cwnd).saturating_mul(u64::from(self.alpha)) / WHOLE;
@@ -92,7 +91,7 @@ mod tests {
     use crate::cc::{CWND_MAX, Controller};
     use crate::config::Congestion;
 
-    /// One observation window of ten segments of 1000 bytes, of which the first `marked` come back marked.
+    /// Runs one observation window of ten segments of 1000 bytes, of which the first `marked` are marked.
     fn window_of_ten(cc: &mut Dctcp, start: u32, marked: u32) -> u32 {
         let end = start + 10_000;
         for segment in 0..10 {

@@ -1,4 +1,4 @@
-//! HyStart++ (RFC 9406): the first slow start ends when round trips become longer, before a queue overflows.
+//! HyStart++ (RFC 9406): ends the first slow start when round trips become longer, before a queue overflows.
 //!
 //! ```text
 //!  slow start ── round trips longer ──▶ conservative slow start ── five rounds ──▶ congestion avoidance
@@ -6,13 +6,13 @@
 //!      └───│──────────── shorter again ──────────┘                                     │
 //!          └── acknowledgments for half a round trip: ssthresh = their rate × RTT ────┘
 //! ```
-//! It applies to the first slow start only, while ssthresh has its initial, arbitrarily high value; later ones end at the
-//! threshold that a loss has set.
+//! It applies to the first slow start only, while ssthresh has its initial, arbitrarily high value; later ones end at
+//! the threshold that a loss has set.
 //!
-//! Longer round trips show a full path one round trip too late: the window has doubled by then, and the queue overflows. So
-//! the acknowledgment train of the original HyStart (Ha and Rhee, 2011; Linux has it, RFC 9406 leaves it out) is used as well:
-//! when acknowledgments have come without a gap for half a round trip, their rate is the bottleneck's, and ssthresh becomes
-//! what that rate carries in a round trip. docs/deviations.md has the figures.
+//! Longer round trips show a full path one round trip too late: the window has doubled by then, and the queue
+//! overflows. So the acknowledgment train of the original HyStart (Ha and Rhee, 2011; Linux has it, RFC 9406 leaves it
+//! out) is used as well: when acknowledgments have arrived without a gap for half a round trip, their rate is the
+//! bottleneck's, and ssthresh becomes what that rate carries in a round trip. docs/deviations.md has the figures.
 
 use super::{AckSample, CWND_MAX, Window};
 
@@ -23,27 +23,27 @@ const MIN_RTT_DIVISOR: u32 = 8;
 const N_RTT_SAMPLE: u8 = 8;
 const CSS_GROWTH_DIVISOR: u32 = 4;
 const CSS_ROUNDS: u8 = 5;
-/// The longest gap between two acknowledgments of a train: 2 ms as in Linux, on long paths a part of the round trip.
+/// Longest gap between two acknowledgments of a train: 2 ms as in Linux, on long paths a part of the round trip.
 const TRAIN_GAP: u32 = 2_000;
 const TRAIN_GAP_DIVISOR: u32 = 32;
-/// No sample yet.
+/// Stands for a missing sample.
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HyStart {
-    /// lastRoundMinRTT.
+    /// lastRoundMinRTT: least round-trip time of the last round.
     last_round_us: u32,
-    /// currentRoundMinRTT.
+    /// currentRoundMinRTT: least round-trip time of this round.
     current_round_us: u32,
-    /// cssBaselineMinRtt, in conservative slow start.
+    /// cssBaselineMinRtt, set in conservative slow start.
     baseline_us: u32,
-    /// rttSampleCount.
+    /// rttSampleCount: samples of this round.
     samples: u8,
-    /// Rounds of conservative slow start that began; 0 outside of it.
+    /// Rounds of conservative slow start begun so far; 0 outside of it.
     css_round: u8,
-    /// When the round's first acknowledgment came, microseconds modulo 2^32.
+    /// Arrival of the round's first acknowledgment, microseconds modulo 2^32.
     round_start_us: u32,
-    /// When the last acknowledgment of its train came.
+    /// Arrival of the last acknowledgment of its train, microseconds modulo 2^32.
     train_end_us: u32,
     /// Bytes acknowledged in the round after its first acknowledgment.
     train_bytes: u32,
@@ -65,7 +65,8 @@ impl Default for HyStart {
 }
 
 impl HyStart {
-    /// Slow start by one acknowledgment; returns the bytes acknowledged beyond what `ssthresh` needed.
+    /// Grows the window in slow start by one acknowledgment; returns the bytes acknowledged beyond the growth up to
+    /// `ssthresh`.
     pub(super) fn on_ack(&mut self, window: &mut Window, sample: &AckSample) -> u32 {
         if window.ssthresh != CWND_MAX {
             return window.slow_start(sample);
@@ -75,7 +76,7 @@ impl HyStart {
         let step = if self.css_round > 0 { step / CSS_GROWTH_DIVISOR } else { step };
         window.cwnd = window.cwnd.saturating_add(step).min(CWND_MAX);
         if sample.reordering {
-            // Round trips are longer then without any queue, and say nothing.
+            // With reordering, round trips are longer without any queue, so they prove nothing.
             *self = Self::default();
             return 0;
         }
@@ -87,7 +88,7 @@ impl HyStart {
         0
     }
 
-    /// Ends slow start at what the path carries, once a train of acknowledgments has told its rate.
+    /// Sets `ssthresh` to what the path carries, once a train of acknowledgments has shown its rate.
     fn follow_train(&mut self, window: &mut Window, sample: &AckSample) {
         let now_us = micros(sample.now.as_nanos());
         if sample.round_ends {
@@ -144,7 +145,7 @@ impl HyStart {
     }
 }
 
-/// Microseconds modulo 2^32.
+/// Converts nanoseconds to microseconds modulo 2^32.
 fn micros(nanos: u64) -> u32 {
     u32::try_from((nanos / 1000) & u64::from(u32::MAX)).unwrap_or(0)
 }
@@ -154,7 +155,8 @@ mod tests {
     use super::*;
     use crate::time::Instant;
 
-    /// A round of `acks` acknowledgments of a segment each, all after this round-trip time. The first ends the round before.
+    /// Runs a round of `acks` acknowledgments of a segment each, all with this round-trip time. The first ends the
+    /// round before.
     fn round(hystart: &mut HyStart, window: &mut Window, acks: u32, rtt_ms: u64) {
         for ack in 1..=acks {
             let sample = AckSample {
@@ -183,7 +185,7 @@ mod tests {
         assert_eq!((window.cwnd, hystart.css_round), (160_000, 0));
     }
 
-    /// 40 ms: the threshold is an eighth, 5 ms.
+    /// The path has 40 ms, so the threshold is an eighth, 5 ms.
     #[test]
     fn longer_round_trips_slow_it_down_and_end_it_after_five_rounds() {
         let (mut hystart, mut window) = start();
@@ -191,7 +193,8 @@ mod tests {
         round(&mut hystart, &mut window, 20, 44);
         assert_eq!((window.cwnd, hystart.css_round), (40_000, 0), "44 < 45");
         round(&mut hystart, &mut window, 40, 50);
-        // Eight samples decide; the other 32 of the round grow it by a quarter, and so do those of the next ones.
+        // Eight samples decide; the other 32 of the round grow the window by a quarter, and so do those of later
+        // rounds.
         assert_eq!((window.cwnd, hystart.css_round), (40_000 + 8_000 + 32 * 250, 1));
         for expected in [2, 3, 4, 5] {
             round(&mut hystart, &mut window, 40, 50);
@@ -232,7 +235,7 @@ mod tests {
         for _ in 0..100 {
             hystart.on_ack(&mut window, &late);
         }
-        // All but the first of them by a segment each.
+        // All but the first of them grow it by a segment each.
         assert_eq!((window.cwnd, hystart.css_round), (before + 250 + 99 * 1000, 0));
     }
 
@@ -258,7 +261,7 @@ mod tests {
         }
     }
 
-    /// Acknowledgments of 1000 bytes, `gap_us` apart, for `lasting_us` after the first of their round.
+    /// Sends acknowledgments of 1000 bytes, `gap_us` apart, for `lasting_us` after the first of their round.
     fn train(hystart: &mut HyStart, window: &mut Window, begin_us: u64, gap_us: u64, lasting_us: u64) {
         for after in (0..=lasting_us / gap_us).map(|ack| ack * gap_us) {
             let sample = AckSample {
@@ -274,7 +277,7 @@ mod tests {
         }
     }
 
-    /// 100 ms, and 1000 bytes each 500 us: the path carries 200 kB in a round trip. The train must last for 50 ms.
+    /// 100 ms, and 1000 bytes per 500 us: the path carries 200 kB in a round trip. The train must last for 50 ms.
     #[test]
     fn a_train_of_half_a_round_trip_ends_it_at_what_the_path_carries() {
         for (gap_us, lasting_us, ssthresh) in [
@@ -282,7 +285,7 @@ mod tests {
             (500, 50_500, 200_000),
             // The path carries 33 kB, and the window is wider already.
             (3_000, 51_000, 38_000),
-            // More than a part in 32 of the round trip is a gap.
+            // More than 1/32 of the round trip is a gap.
             (3_200, 96_000, CWND_MAX),
         ] {
             let (mut hystart, mut window) = start();

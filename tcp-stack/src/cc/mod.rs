@@ -1,20 +1,19 @@
-//! Congestion control.
+//! Congestion control: the algorithms that set a connection's congestion window and pacing rate.
 //!
-//! Loss detection and the pace of retransmission live in [`recovery`](crate::recovery); an algorithm
-//! only decides how the window grows and how far it falls. All is integer arithmetic in bytes, so that
-//! it gives the same numbers everywhere.
+//! [`recovery`](crate::recovery) detects losses and paces retransmissions; an algorithm only decides how the window
+//! grows and how far it falls. All arithmetic is on integers, in bytes, so that results are the same on every machine.
 //!
-//! | event | when | for whom |
+//! | method | event | used by |
 //! |---|---|---|
 //! | `start` | the connection is established | BBR |
-//! | `on_ack` | new data was acknowledged outside of recovery, and the window was the limit | those that grow a window |
-//! | `on_not_cwnd_limited` | the same, and it was not | CUBIC |
-//! | `on_path_sample` | something was delivered or lost, in whatever phase | those that model the path |
+//! | `on_ack` | new data acknowledged outside of recovery, cwnd-limited | NewReno, CUBIC, DCTCP |
+//! | `on_not_cwnd_limited` | the same, not cwnd-limited | CUBIC |
+//! | `on_path_sample` | data was delivered or lost, in any phase | BBR |
 //! | `on_loss` | a loss episode begins | all |
 //! | `on_timeout` | the retransmission timer expired | all |
 //! | `on_recovery_exit` | the episode is over | BBR |
-//! | `on_idle` | data is queued after a timeout's length without sending | those that grow a window |
-//! | `on_restart` | a segment leaves, with nothing else under way | BBR |
+//! | `on_idle` | data is queued after an idle retransmission timeout | all but BBR |
+//! | `on_restart` | a segment leaves after an idle period, with nothing else in flight | BBR |
 
 mod bbr;
 mod cubic;
@@ -37,23 +36,23 @@ pub(crate) use dctcp::MarkSample;
 use new_reno::NewReno;
 pub(crate) use pacing::Pacer;
 
-/// The congestion window. Values are bytes.
+/// The congestion window of a connection; all values in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
-    /// What may be in flight.
+    /// Bytes that may be in flight.
     pub(crate) cwnd: u32,
-    /// Where slow start ends.
+    /// The slow start threshold.
     pub(crate) ssthresh: u32,
-    /// A full segment's payload: RFC 5681's SMSS.
+    /// Payload of a full segment, RFC 5681's SMSS.
     pub(crate) mss: u32,
 }
 
-/// No window is larger: TCP's own limit (RFC 7323 §2.3).
+/// Largest window: TCP's own limit (RFC 7323 §2.3), bytes.
 pub(crate) const CWND_MAX: u32 = 1 << 30;
 
 impl Window {
-    /// The initial window (RFC 6928 §2: "min (10*MSS, max (2*MSS, 14600))", with the configured numbers
-    /// in place of 10 and 14600).
+    /// Returns the initial window (RFC 6928 §2: "min (10*MSS, max (2*MSS, 14600))", with the configured numbers in
+    /// place of 10 and 14600).
     pub(crate) fn initial(mss: u32, tcp: &TcpConfig) -> Self {
         let mss = mss.max(1);
         let bytes = mss.saturating_mul(2).max(tcp.initial_window_bytes);
@@ -61,9 +60,9 @@ impl Window {
         Self { cwnd, ssthresh: CWND_MAX, mss }
     }
 
-    /// The rate at which to pace what an algorithm without a rate of its own sends, bytes per second: fast enough
-    /// that the window stays the limit, twice a window per round trip while it doubles and a fifth more than one
-    /// later, as Linux has it; 0 before a round-trip time is known.
+    /// Returns the pacing rate for an algorithm without a rate of its own, bytes per second; 0 before a round-trip time
+    /// is known. It is fast enough that the window stays the limit: two windows per round trip in slow start, six
+    /// fifths later, as in Linux.
     pub(crate) fn pacing_rate(&self, srtt: Option<Duration>) -> u64 {
         let nanos = srtt.map_or(0, |srtt| u64::try_from(srtt.as_nanos()).unwrap_or(u64::MAX));
         let percent = if self.cwnd < self.ssthresh / 2 { 200 } else { 120 };
@@ -75,8 +74,8 @@ impl Window {
         self.cwnd < self.ssthresh
     }
 
-    /// Slow start by one acknowledgment (RFC 5681 equation 2); returns the bytes acknowledged beyond what `ssthresh`
-    /// needed.
+    /// Grows the window in slow start by one acknowledgment (RFC 5681 equation 2); returns the bytes acknowledged
+    /// beyond the growth up to `ssthresh`.
     fn slow_start(&mut self, sample: &AckSample) -> u32 {
         let limit = self.mss.saturating_mul(sample.slow_start_limit());
         let step = sample.acked.min(limit).min(self.ssthresh.saturating_sub(self.cwnd));
@@ -85,52 +84,53 @@ impl Window {
     }
 }
 
-/// What one acknowledgment said of the path.
+/// Measurements of the path by one acknowledgment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathSample {
     pub(crate) now: Instant,
-    /// A round-trip time, of a segment that was sent only once.
+    /// Round-trip time of a segment that was sent only once.
     pub(crate) rtt: Option<Duration>,
     pub(crate) rate: Option<RateSample>,
     /// Bytes newly delivered, cumulatively or selectively.
     pub(crate) delivered: u32,
     /// Bytes delivered so far, modulo 2^32.
     pub(crate) delivered_total: u32,
-    /// Bytes believed lost so far, modulo 2^32.
+    /// Bytes marked lost so far, modulo 2^32.
     pub(crate) lost: u32,
-    /// Bytes that are in flight now.
+    /// Bytes in flight after the acknowledgment.
     pub(crate) in_flight: u32,
-    /// Bytes that were in flight before.
+    /// Bytes in flight before the acknowledgment.
     pub(crate) prior_in_flight: u32,
 }
 
-/// What one acknowledgment said.
+/// The facts of one acknowledgment that grow a window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AckSample {
     pub(crate) now: Instant,
-    /// Bytes cumulatively acknowledged by it.
+    /// Bytes that it cumulatively acknowledged.
     pub(crate) acked: u32,
-    /// The smoothed round-trip time, nanoseconds.
+    /// Smoothed round-trip time, nanoseconds.
     pub(crate) srtt_ns: Option<u64>,
-    /// A round-trip time that it measured, nanoseconds.
+    /// Round-trip time that it measured, nanoseconds.
     pub(crate) rtt_ns: Option<u64>,
-    /// Whether segments overtake each other on this path, which keeps back acknowledgments.
+    /// True if reordering was seen on this path, which delays acknowledgments.
     pub(crate) reordering: bool,
-    /// Whether it ends a round: all is acknowledged that was sent when the round began.
+    /// True if it ends a round: all data sent before the round began is acknowledged.
     pub(crate) round_ends: bool,
-    /// Slow start follows a retransmission timeout.
+    /// True in the slow start after a retransmission timeout.
     pub(crate) after_timeout: bool,
 }
 
 impl AckSample {
-    /// L, segments: by how much one acknowledgment opens the window in slow start. RFC 3465 §2.3: "MAY use L=2*SMSS bytes
-    /// and MUST NOT use L > 2*SMSS bytes"; after a retransmission timeout "a TCP MUST use L=1*SMSS".
+    /// Returns L, segments: the limit of growth per acknowledgment in slow start. RFC 3465 §2.3: "MAY use L=2*SMSS
+    /// bytes and MUST NOT use L > 2*SMSS bytes"; after a retransmission timeout "a TCP MUST use L=1*SMSS".
     fn slow_start_limit(&self) -> u32 {
         if self.after_timeout { 1 } else { 2 }
     }
 }
 
-/// The algorithm of one connection. Which it is lies first, and what its own structure begins with right behind.
+/// The algorithm of one connection. The layout puts the discriminant first, directly before the first fields of the
+/// algorithm's own state.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 pub(crate) enum Controller {
@@ -150,7 +150,7 @@ impl Controller {
         }
     }
 
-    /// The same, with a number of its own to draw random ones from.
+    /// Returns the same algorithm with `seed` for its random numbers.
     pub(crate) fn with_seed(self, seed: u32) -> Self {
         match self {
             Self::Bbr(_) => Self::Bbr(Bbr::new(seed)),
@@ -158,56 +158,57 @@ impl Controller {
         }
     }
 
-    /// Whether [`Self::on_path_sample`] sets the window, in recovery, too.
+    /// Returns true if [`Self::on_path_sample`] sets the window, also in recovery.
     #[inline]
     pub(crate) const fn models_path(&self) -> bool {
         matches!(self, Self::Bbr(_))
     }
 
-    /// The connection is established.
+    /// Notes that the connection is established.
     pub(crate) fn start(&mut self, window: &Window, srtt: Option<Duration>) {
         if let Self::Bbr(cc) = self {
             cc.init_pacing(window, srtt);
         }
     }
 
-    /// Something was delivered or lost.
+    /// Processes an acknowledgment that delivered data, or a loss.
     pub(crate) fn on_path_sample(&mut self, window: &mut Window, sample: &PathSample) {
         if let Self::Bbr(cc) = self {
             cc.on_ack(window, sample);
         }
     }
 
-    /// What was lost is repaired.
+    /// Notes that a recovery is complete.
     pub(crate) fn on_recovery_exit(&mut self, window: &mut Window) {
         if let Self::Bbr(cc) = self {
             cc.on_recovery_exit(window);
         }
     }
 
-    /// A segment leaves after a pause of the application's making, with nothing else under way.
+    /// Notes that a segment leaves after an application-limited pause, with nothing else in flight.
     pub(crate) fn on_restart(&mut self, window: &mut Window, now: Instant) {
         if let Self::Bbr(cc) = self {
             cc.on_restart(window, now);
         }
     }
 
-    /// Whether the algorithm keeps less in flight than the path takes, to measure it.
+    /// Returns true while the algorithm keeps less in flight than the path takes, to measure the round-trip time.
     pub(crate) fn is_probing_rtt(&self) -> bool {
         matches!(self, Self::Bbr(cc) if cc.is_probing_rtt())
     }
 
-    /// The pacing rate that the algorithm wants, bytes per second.
+    /// Returns the algorithm's own pacing rate, bytes per second.
     pub(crate) fn pacing_rate(&self) -> Option<u64> {
         if let Self::Bbr(cc) = self { Some(cc.pacing_rate()) } else { None }
     }
 
-    /// What BBR knows of the path, where it is in use.
+    /// Returns BBR's view of the path, or `None` if another algorithm is in use.
     pub(crate) fn bbr_info(&self) -> Option<BbrInfo> {
         if let Self::Bbr(cc) = self { Some(cc.info()) } else { None }
     }
 
-    /// New data was acknowledged, but the window was not what limited the sender: RFC 7661 §4.3: it must not grow then.
+    /// Notes an acknowledgment of new data while the window was not the limit, so that it must not grow (RFC 7661
+    /// §4.3).
     #[inline]
     pub(crate) fn on_not_cwnd_limited(&mut self) {
         if let Self::Cubic(cc) = self {
@@ -215,19 +216,18 @@ impl Controller {
         }
     }
 
-    /// New data was acknowledged outside of recovery, and the window was what limited the sender.
+    /// Grows the window: new data was acknowledged outside of recovery while the window was the limit.
     pub(crate) fn on_ack(&mut self, window: &mut Window, sample: &AckSample) {
         match self {
             Self::NewReno(cc) => cc.on_ack(window, sample),
             Self::Cubic(cc) => cc.on_ack(window, sample),
             Self::Dctcp(cc) => cc.on_ack(window, sample),
-            // It takes path samples.
+            // BBR grows by path samples instead.
             Self::Bbr(_) => {}
         }
     }
 
-    /// Data was lost: sets the new `ssthresh`. Called once per loss episode; `in_flight` is RFC 5681's
-    /// FlightSize.
+    /// Sets the new `ssthresh` after a loss. Called once per loss episode; `in_flight` is RFC 5681's FlightSize, bytes.
     pub(crate) fn on_loss(&mut self, window: &mut Window, in_flight: u32) {
         let ssthresh = match self {
             Self::NewReno(cc) => cc.ssthresh_after_loss(window, in_flight),
@@ -239,7 +239,7 @@ impl Controller {
         window.ssthresh = ssthresh.max(window.mss.saturating_mul(2));
     }
 
-    /// Data was acknowledged on a connection that uses ECN, with or without an echo of congestion marks.
+    /// Processes an acknowledgment on a connection that uses ECN, with or without an echoed mark.
     #[inline]
     pub(crate) fn on_marks(&mut self, sample: &MarkSample) {
         if let Self::Dctcp(cc) = self {
@@ -247,22 +247,22 @@ impl Controller {
         }
     }
 
-    /// The peer echoed a congestion mark: reduces the window. Called once per window of data; `in_flight` is
-    /// RFC 5681's FlightSize. RFC 3168 §6.1.2: "treated just as a congestion loss in non-ECN-Capable TCP".
+    /// Reduces the window after an echoed congestion mark. Called once per window of data; `in_flight` is RFC 5681's
+    /// FlightSize, bytes. RFC 3168 §6.1.2: "treated just as a congestion loss in non-ECN-Capable TCP".
     pub(crate) fn on_ecn_echo(&mut self, window: &mut Window, in_flight: u32) {
         match self {
             Self::Dctcp(cc) => {
                 window.ssthresh = cc.ssthresh_after_mark(window).max(window.mss.saturating_mul(2));
             }
             Self::NewReno(_) | Self::Cubic(_) => self.on_loss(window, in_flight),
-            // Version 1 has no answer to marks, so its connections do not ask for any.
+            // BBR version 1 does not respond to marks, so its connections do not negotiate ECN.
             Self::Bbr(_) => return,
         }
         window.cwnd = window.cwnd.min(window.ssthresh);
     }
 
-    /// The retransmission timer expired (RFC 5681 §3.1: cwnd "MUST be set to no more than the loss
-    /// window, LW, which equals 1 full-sized segment").
+    /// Handles a retransmission timeout (RFC 5681 §3.1: cwnd "MUST be set to no more than the loss window, LW, which
+    /// equals 1 full-sized segment").
     pub(crate) fn on_timeout(&mut self, window: &mut Window) {
         window.cwnd = window.mss;
         if let Self::Cubic(cc) = self {
@@ -273,17 +273,17 @@ impl Controller {
         }
     }
 
-    /// The last response was to no loss, and the window is about to be what it was.
+    /// Undoes the last response, which was to no loss; the caller restores the window.
     pub(crate) fn undo(&mut self) {
         if let Self::Cubic(cc) = self {
             cc.undo();
         }
     }
 
-    /// The connection was idle for longer than a retransmission timeout (RFC 5681 §4.1).
+    /// Restarts after an idle time of more than a retransmission timeout (RFC 5681 §4.1).
     pub(crate) fn on_idle(&mut self, window: &mut Window, initial: u32) {
         if self.models_path() {
-            // The model outlives the pause, and pacing keeps the restart from being a burst.
+            // The model survives the idle time, and pacing prevents a burst.
             return;
         }
         window.cwnd = window.cwnd.min(initial);
@@ -292,7 +292,7 @@ impl Controller {
         }
     }
 
-    /// The name that is shown to operators.
+    /// Returns the name for operators.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
             Self::NewReno(_) => "newreno",

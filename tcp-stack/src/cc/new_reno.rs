@@ -1,4 +1,4 @@
-//! Standard congestion control (RFC 5681).
+//! NewReno, the standard congestion control (RFC 5681).
 
 use super::hystart::HyStart;
 use super::{AckSample, CWND_MAX, Window};
@@ -25,7 +25,7 @@ impl NewReno {
         }
     }
 
-    /// RFC 5681 equation 4: "ssthresh = max (FlightSize / 2, 2*SMSS)".
+    /// Returns half of the flight: RFC 5681 equation 4: "ssthresh = max (FlightSize / 2, 2*SMSS)".
     pub(super) fn ssthresh_after_loss(&mut self, _window: &Window, in_flight: u32) -> u32 {
         self.acked = 0;
         in_flight / 2

@@ -1,71 +1,71 @@
-//! Pacing: segments leave at a rate, in short bursts, instead of as fast as acknowledgments let them.
+//! Pacing: spreads segments over time at a rate, in short bursts, instead of sending as fast as acknowledgments allow.
 //!
 //! ```text
-//!   departure ──▶ moves on with each segment by the time it takes at the rate
-//!      now ─────────┼──── ahead ────┤   a burst goes on while departure is in here,
-//!                   ▲                   then all waits until now has caught up
+//!   departure ──▶ advances with each segment by its time at the rate
+//!      now ─────────┼──── ahead ────┤   a burst lasts while departure is in here,
+//!                   ▲                   then sending waits until now has caught up
 //! ```
 //!
-//! Bursts are as long as the timer wheel is coarse, so that a fast connection costs one timer per burst, not
-//! one per segment. A worker that looks at its timers late makes up for it.
+//! A burst lasts as long as a tick of the timer wheel, so that a fast connection costs one timer per burst, not one per
+//! segment. A worker that polls its timers late makes up for the delay.
 
 use core::time::Duration;
 
 use crate::time::Instant;
 
-/// The length of a burst as a part of a second: 2^-13, 122 µs.
+/// Length of a burst as a shift of a second: 2^-13 s, 122 µs.
 const BURST_SHIFT: u32 = 13;
-/// No burst has more bytes, unless two segments have.
+/// Largest burst, bytes, unless two segments are larger.
 const BURST_MAX: u64 = 64 << 10;
-/// How late a worker may come and still make up for it.
+/// Longest delay of a worker that a burst makes up for.
 const LATE_MAX: Duration = Duration::from_millis(10);
 
-/// Where a connection is in its bursts.
+/// The state of a paced connection relative to its bursts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BurstState {
-    /// In a burst, or idle.
+    /// Inside a burst, or idle.
     Open,
-    /// Between two.
+    /// Waiting for the next burst.
     Waiting,
-    /// In the burst of one that waited for longer than it had to.
+    /// Inside a burst that began later than it might have.
     Late,
 }
 
 /// The pacing state of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pacer {
-    /// Bytes per second; 0: not paced.
+    /// Rate, bytes per second; 0 if not paced.
     rate: u64,
-    /// When the next segment is due.
+    /// Departure time of the next segment.
     departure: Instant,
-    /// What a burst takes at the rate, less half a segment, nanoseconds.
+    /// Duration of a burst at the rate, less half a segment, nanoseconds.
     ahead_ns: u32,
     state: BurstState,
 }
 
 impl Pacer {
-    /// One that lets everything through.
+    /// Returns a pacer that does not pace.
     pub(crate) const fn new() -> Self {
         Self { rate: 0, departure: Instant::ZERO, ahead_ns: 0, state: BurstState::Open }
     }
 
-    /// Bytes per second; `None` when nothing is held back.
+    /// Returns the rate, bytes per second, or `None` if not paced.
     pub(crate) fn rate(&self) -> Option<u64> {
         (self.rate > 0).then_some(self.rate)
     }
 
-    /// Bytes of one burst at such a rate (BBR.send_quantum): two segments or 122 µs, up to 64 KiB.
+    /// Returns the length of a burst at this rate (BBR.send_quantum), bytes: two segments or 122 µs, up to 64 KiB.
     pub(crate) fn quantum(rate: u64, mss: u32) -> u32 {
         let bytes = u32::try_from((rate >> BURST_SHIFT).min(BURST_MAX)).unwrap_or(u32::MAX);
         bytes.max(mss.saturating_mul(2))
     }
 
-    /// Sets the rate, bytes per second; 0 stops pacing. Costs two divisions when it differs.
+    /// Sets the rate, bytes per second; 0 stops pacing. A new rate costs two divisions.
     #[inline]
     pub(crate) fn set_rate(&mut self, rate: u64, mss: u32) {
         if rate != self.rate {
             self.rate = rate;
-            // Half a segment less, so that a timer that is a little late does not add one to each burst.
+            // Half a segment less, so that a timer that is a little late does not add a segment to each burst.
             let burst = self.time_of(Self::quantum(rate, mss).saturating_sub(mss / 2)).as_nanos();
             self.ahead_ns = u32::try_from(burst).unwrap_or(u32::MAX);
         }
@@ -76,7 +76,7 @@ impl Pacer {
         Duration::from_nanos(nanos.checked_div(self.rate).unwrap_or(0))
     }
 
-    /// Whether a segment may leave now; otherwise when one may.
+    /// Returns `None` if a segment may leave now, otherwise the time at which one may.
     #[inline]
     pub(crate) fn wait(&mut self, now: Instant) -> Option<Instant> {
         if self.rate == 0 {
@@ -96,7 +96,7 @@ impl Pacer {
         None
     }
 
-    /// A segment of so many bytes leaves.
+    /// Accounts for a segment of `bytes` bytes that leaves now.
     #[inline]
     pub(crate) fn on_sent(&mut self, now: Instant, bytes: u32) {
         if self.rate == 0 {
@@ -118,7 +118,7 @@ mod tests {
         Instant::from_micros(us)
     }
 
-    /// Sends what may leave at `now`; returns bytes.
+    /// Sends all that may leave at `now`; returns its bytes.
     fn burst(pacer: &mut Pacer, now: Instant) -> u32 {
         let mut bytes = 0;
         while pacer.wait(now).is_none() && bytes < 20_000_000 {
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(pacer.wait(us(10_000)), Some(us(12_000)));
         assert_eq!(burst(&mut pacer, us(11_999)), 0);
         assert_eq!(burst(&mut pacer, us(12_000)), 2000);
-        // After a pause no more than a burst.
+        // After an idle time no more than a burst leaves.
         assert_eq!(
             burst(&mut pacer, us(500_000)),
             2000 + 10_000,
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(Pacer::quantum(u64::MAX, u32::MAX), u32::MAX);
     }
 
-    /// However late the worker comes, up to 10 ms, the rate is kept.
+    /// The rate holds however late the worker polls, up to 10 ms.
     #[test]
     fn the_rate_holds_for_any_timer_delay() {
         for step in [1, 16, 131, 777, 5_000, 9_000] {

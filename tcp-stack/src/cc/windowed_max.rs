@@ -1,29 +1,28 @@
-//! The largest value of late, for a few bytes: the three best, each later than the one before (after
-//! K. Nichols).
+//! A windowed maximum in a few bytes: the three largest values, each later than the one before (after K. Nichols).
 
-/// A value, and when it was seen.
+/// A value and its time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Maximum {
     value: u32,
-    /// Modulo 2^32.
+    /// Time of the value, modulo 2^32.
     at: u32,
 }
 
-/// The maximum over a window of time, in whatever unit.
+/// The maximum over a window of time, in a unit that the caller chooses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct WindowedMax {
-    /// The largest in the window; the largest after it; the largest after that.
+    /// Largest value of the window; largest after it; largest after that.
     best: [Maximum; 3],
 }
 
 impl WindowedMax {
-    /// The largest value.
+    /// Returns the largest value of the window.
     pub(super) const fn get(&self) -> u32 {
         let [first, ..] = self.best;
         first.value
     }
 
-    /// Takes a value seen `at`, which never goes back; forgets what is older than `window`.
+    /// Adds a value of time `at`, which never goes back; forgets values older than `window`.
     pub(super) fn update(&mut self, window: u32, at: u32, value: u32) {
         let new = Maximum { value, at };
         let [mut first, mut second, mut third] = self.best;
@@ -43,7 +42,7 @@ impl WindowedMax {
                 (first, second) = (second, third);
             }
         } else if second.at == first.at && age > window / 4 {
-            // A quarter of the window has passed: it is time for a second choice, and at half of it for a third.
+            // After a quarter of the window a second choice is taken, and after half of it a third.
             (second, third) = (new, new);
         } else if third.at == second.at && age > window / 2 {
             third = new;
@@ -77,7 +76,7 @@ mod tests {
         assert_eq!(max.get(), 500);
     }
 
-    /// Never above the true maximum of the window, and never below that of its later part.
+    /// The result is never above the true maximum of the window, and never below that of its later part.
     #[test]
     fn the_estimate_is_close_to_the_maximum() {
         let mut random = crate::testutil::Random::new(1);

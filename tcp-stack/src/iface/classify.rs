@@ -1,4 +1,5 @@
-//! What a received frame is: a pure function of its bytes and our addresses.
+//! Classifies a received frame by its bytes and our addresses alone, without side effects. [`Interface::receive`] calls
+//! it for every frame that the fast path ([`plain`](super::plain)) does not take.
 
 use super::fragments::{Fragment, Key};
 use super::{DropReason, IcmpError, IcmpErrorKind, Interface};
@@ -11,7 +12,7 @@ use crate::wire::{
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::ops::Range;
 
-/// A frame that is of use to us, as far as its bytes can tell.
+/// A frame addressed to us, by content.
 #[derive(Debug)]
 pub(super) enum Classified {
     Tcp(Tcp),
@@ -34,7 +35,7 @@ pub(super) struct Tcp {
     pub(super) verified_in_software: bool,
 }
 
-/// A message of neighbor discovery.
+/// A valid message of neighbor discovery.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ndp {
     pub(super) src: Ipv6Addr,
@@ -48,18 +49,18 @@ pub(super) enum NdpBody {
     Advertisement { advertisement: NeighborAdvertisement, solicited: bool, overrides: bool },
 }
 
-/// An echo request, and what the reply needs.
+/// An echo request, with the fields that the reply needs.
 #[derive(Clone, Debug)]
 pub(super) struct EchoRequest {
-    /// Whom the reply goes to.
+    /// Link address that the reply goes to.
     pub(super) mac: MacAddr,
     pub(super) remote: IpAddr,
     pub(super) local: IpAddr,
     /// Identifier and sequence number.
     pub(super) id: [u8; 4],
-    /// The ICMP message in the frame, or as much of it as the reply has room for.
+    /// Position of the ICMP message in the frame, at most as much as the reply has room for.
     pub(super) message: Range<usize>,
-    /// It is not all of it.
+    /// Set if the reply carries only a part of the request.
     pub(super) truncated: bool,
 }
 
@@ -70,7 +71,7 @@ struct Packet<'a> {
     src: IpAddr,
     dst: IpAddr,
     traffic_class: u8,
-    /// The upper layer's bytes, and where in the frame they begin.
+    /// Payload of the upper layer, and its offset in the frame.
     payload: &'a [u8],
     offset: usize,
 }
@@ -81,7 +82,7 @@ impl Packet<'_> {
     }
 }
 
-/// The reason to drop an IP packet that does not parse.
+/// Returns the reason to drop an IP packet that does not parse.
 #[cold]
 fn ip_reason(error: ParseError) -> DropReason {
     match error {
@@ -97,7 +98,7 @@ impl<B: Buf> Interface<B> {
         let Ok((ethernet, payload)) = EthernetHeader::parse(frame) else {
             return Err(DropReason::EthernetTruncated);
         };
-        // A port in promiscuous mode hands up what was sent to others.
+        // A port in promiscuous mode also receives frames for other stations.
         if ethernet.dst != self.config.mac && !ethernet.dst.is_group() {
             return Err(DropReason::EthernetNotForUs);
         }
@@ -132,7 +133,8 @@ impl<B: Buf> Interface<B> {
         if self.config.ipv4.is_none_or(|ours| ours.address() != header.dst) {
             return Err(DropReason::IpNotForUs);
         }
-        // Before reassembly: "the processing of IP options (including a source route) must precede" it (RFC 1122 §3.2.1.8).
+        // Before reassembly: "the processing of IP options (including a source route) must precede" it (RFC 1122
+        // §3.2.1.8).
         let options = header_bytes.get(Ipv4Header::LEN..).unwrap_or_default();
         if !options.is_empty() {
             match Ipv4Options::read(options) {
@@ -168,19 +170,19 @@ impl<B: Buf> Interface<B> {
         }
     }
 
-    /// Whether a packet can have come from this address (RFC 1122 §3.2.1.3; RFC 1812 §5.3.7).
+    /// Returns true if a packet may have this source address (RFC 1122 §3.2.1.3; RFC 1812 §5.3.7).
     #[inline]
     pub(super) fn is_ipv4_source(&self, src: Ipv4Addr) -> bool {
         let [first, ..] = src.octets();
         let Some(ours) = self.config.ipv4 else { return false };
-        // 0/8 is "this network", 127/8 loopback, from 224 on there is multicast, class E and broadcast.
+        // 0/8 is "this network", 127/8 loopback; 224/4 is multicast, 240/4 class E and broadcast.
         !matches!(first, 0 | 127 | 224..)
             && src != ours.address()
             && Some(src) != ours.broadcast()
             && Some(src) != ours.network()
     }
 
-    /// Whether a packet can have come from this address, if it is not ours.
+    /// Returns true if a packet may have this source address, our own addresses aside.
     #[inline]
     pub(super) fn is_ipv6_source(src: Ipv6Addr) -> bool {
         !src.is_multicast() && !src.is_loopback() && src.to_ipv4_mapped().is_none()
@@ -202,7 +204,7 @@ impl<B: Buf> Interface<B> {
             return Err(DropReason::IpLinkBroadcast);
         }
         if !Self::is_ipv6_source(header.src)
-            // Who has our address, too, is noticed by his neighbor discovery.
+            // Neighbor discovery handles its own packets: it must notice another station with our address.
             || (self.is_local(header.src.into()) && header.next_header != IpProtocol::ICMPV6)
         {
             return Err(DropReason::IpSource);
@@ -211,7 +213,7 @@ impl<B: Buf> Interface<B> {
         let walked = payload.len().wrapping_sub(upper.payload.len());
         if let Some(fragment) = upper.fragment {
             if fragment.is_fragment() {
-                // A packet in parts for a whole group is nothing that we have a use for.
+                // Fragmented packets to a multicast group are dropped.
                 let ours = to_us && !header.src.is_unspecified();
                 let at = ethernet.header_len();
                 return if ours {
@@ -244,7 +246,8 @@ impl<B: Buf> Interface<B> {
         }
     }
 
-    /// Whether a multicast group is one that we listen to: all nodes, and those of our addresses.
+    /// Returns true if a multicast group is one that we listen to: all nodes, or the solicited-node group of an address
+    /// of ours.
     fn is_our_group(&self, group: Ipv6Addr) -> bool {
         const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
         self.config.ipv6.is_some_and(|ours| {
@@ -304,8 +307,7 @@ impl<B: Buf> Interface<B> {
                 return Ok(Classified::Echo(echo(packet, local, id)));
             }
             Icmpv6Message::PacketTooBig { mtu } => IcmpErrorKind::PacketTooBig { mtu },
-            // Port unreachable, and an upper-layer protocol that is not known, are the same to TCP as
-            // codes 2 and 3 of IPv4.
+            // To TCP, port unreachable and an unknown upper-layer protocol are the same as IPv4's codes 2 and 3.
             Icmpv6Message::Unreachable { code: 4 } | Icmpv6Message::ParameterProblem { code: 1 } => {
                 IcmpErrorKind::Hard
             }
@@ -333,7 +335,7 @@ impl<B: Buf> Interface<B> {
         }
     }
 
-    /// A message of neighbor discovery that RFC 4861 §7.1.1 or §7.1.2 calls valid.
+    /// Returns a message of neighbor discovery if RFC 4861 §7.1.1 or §7.1.2 calls it valid.
     fn ndp_body(&self, ip: &Ipv6Header, message: Icmpv6Message, body: &[u8]) -> Option<NdpBody> {
         // "The IP Hop Limit field has a value of 255, i.e., the packet could not possibly have been
         // forwarded by a router."
@@ -360,7 +362,7 @@ impl<B: Buf> Interface<B> {
     }
 }
 
-/// Whether what follows the headers of a first fragment begins with a whole upper-layer header.
+/// Fails unless the payload of a first fragment begins with a whole upper-layer header.
 fn has_upper_header(protocol: IpProtocol, payload: &[u8]) -> Result<(), DropReason> {
     let whole = match protocol {
         IpProtocol::TCP => TcpHeader::parse(payload).is_ok(),
@@ -370,7 +372,7 @@ fn has_upper_header(protocol: IpProtocol, payload: &[u8]) -> Result<(), DropReas
     if whole { Ok(()) } else { Err(DropReason::FragmentHeaders) }
 }
 
-/// A fragment, if it may be part of a packet that is of use.
+/// Returns a fragment if it can be part of a packet.
 fn valid_fragment(fragment: Fragment) -> Result<Classified, DropReason> {
     if fragment.is_valid() { Ok(Classified::Fragment(fragment)) } else { Err(DropReason::FragmentMalformed) }
 }
@@ -386,7 +388,7 @@ fn fragment_ipv4(
     if !matches!(header.protocol, IpProtocol::TCP | IpProtocol::ICMPV4) {
         return Err(DropReason::IpProtocol);
     }
-    // RFC 1858 §3: "tiny fragments" would hide the header from who filters by it.
+    // RFC 1858 §3: a "tiny fragment" would hide the header from packet filters.
     if header.fragment_offset == 0 {
         has_upper_header(header.protocol, payload)?;
     }
@@ -405,7 +407,8 @@ fn fragment_ipv4(
     })
 }
 
-/// `walked` is what the extension headers take, the fragment header included.
+/// Returns the fragment in an IPv6 packet. `walked` is the length of its extension headers, the fragment header
+/// included.
 #[cold]
 #[inline(never)]
 fn fragment_ipv6(
@@ -454,7 +457,7 @@ fn classify_tcp(packet: Packet<'_>, checksum: RxChecksum) -> Result<Classified, 
         ParseError::Truncated { .. } => DropReason::TcpTruncated,
         _ => DropReason::TcpMalformed,
     })?;
-    // A port that calls a checksum bad is not believed either: some do so for packets they do not know.
+    // A checksum that the port calls bad is verified again: some ports do so for packets that they do not understand.
     let verify = checksum != RxChecksum::Good;
     if verify {
         let len = packet.payload.len();

@@ -1,4 +1,5 @@
-//! ARP (RFC 826) and neighbor discovery (RFC 4861): what is learnt, and what is answered.
+//! ARP (RFC 826) and neighbor discovery (RFC 4861): answers, solicitations and announcements, and the updates of the
+//! neighbor cache that follow.
 
 use super::classify::{Ndp, NdpBody};
 use super::neighbor::{Advert, Solicit};
@@ -16,25 +17,25 @@ const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 impl<B: Buf> Interface<B> {
-    /// Queues a frame of ours.
+    /// Queues a frame of the interface's own.
     fn queue(&mut self, own: OwnFrame<B>) {
         if !self.queue.push(own) {
             self.stats.tx_queue_full = self.stats.tx_queue_full.wrapping_add(1);
         }
     }
 
-    /// Queues a request for a neighbor's link address.
+    /// Queues a solicitation of a neighbor's link address.
     #[cold]
     pub(super) fn solicit(&mut self, solicit: Solicit) {
         self.queue(OwnFrame::Solicit(solicit));
     }
 
-    /// Announces our addresses the next time, if it is time.
+    /// Sends the next announcement of our addresses if it is due.
     pub(super) fn announce_again(&mut self, now: Instant) {
         if self.announcements == 0 || self.announce_at.is_some_and(|at| now < at) {
             return;
         }
-        // The first time there was no clock yet.
+        // The first call starts the schedule: there was no clock before.
         if self.announce_at.is_some() {
             self.announcements = self.announcements.saturating_sub(1);
             self.announce();
@@ -42,7 +43,7 @@ impl<B: Buf> Interface<B> {
         self.announce_at = Some(now + ANNOUNCE_INTERVAL);
     }
 
-    /// Somebody else claims an address of ours: says once in a while whose it is (RFC 5227 §2.4 (b)).
+    /// Announces our addresses because another station claims one of them, at a limited rate (RFC 5227 §2.4 (b)).
     #[cold]
     fn defend(&mut self, now: Instant) {
         if self.config.primary && now >= self.defend_from {
@@ -51,11 +52,11 @@ impl<B: Buf> Interface<B> {
         }
     }
 
-    /// Queues what tells our neighbors where our addresses are, so that those that remember a former holder
-    /// do not wait for their entries to age.
+    /// Queues announcements of our addresses, so that neighbors that remember a former holder need not wait for their
+    /// entries to expire.
     pub(super) fn announce(&mut self) {
         if let Some(ours) = self.config.ipv4 {
-            // RFC 5227 §3: an announcement is a request with our address as sender's and target's.
+            // RFC 5227 §3: an announcement is a request with our address as the sender's and the target's.
             self.queue(OwnFrame::Arp {
                 packet: ArpPacket {
                     operation: ArpOperation::Request,
@@ -99,7 +100,7 @@ impl<B: Buf> Interface<B> {
             return Err(DropReason::ArpConflict);
         }
         let for_us = target_ip == ours.address();
-        // RFC 5227 §1.1: a probe has an all-zero sender address; it is answered and teaches nothing.
+        // RFC 5227 §1.1: a probe has an all-zero sender address; it is answered and does not change the cache.
         let is_probe = sender_ip.is_unspecified();
         if !is_probe
             && (!ours.contains(sender_ip) || [ours.broadcast(), ours.network()].contains(&Some(sender_ip)))
@@ -161,7 +162,7 @@ impl<B: Buf> Interface<B> {
         Ok(())
     }
 
-    /// RFC 4861 §7.2.3 and §7.2.4.
+    /// Handles a neighbor solicitation (RFC 4861 §7.2.3, §7.2.4).
     fn receive_solicitation(
         &mut self,
         now: Instant,

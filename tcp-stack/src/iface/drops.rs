@@ -1,17 +1,16 @@
-//! Why frames are dropped: one table, from which the reasons, the counters and the step from one to the
-//! other are made.
+//! Reasons for which frames are dropped: one table, from which [`DropReason`], its counters ([`Drops`]) and the mapping
+//! between the two are made.
 
 macro_rules! drops {
     ($($(#[doc = $help:literal])+ $reason:ident => $field:ident,)+) => {
-        /// Why a received frame was dropped.
+        /// The reason for which a received frame was dropped.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum DropReason {
             $($(#[doc = $help])+ $reason,)+
         }
 
         iwarp_counters::counters! {
-            /// Received frames that were dropped, by reason: frames received = frames delivered + the sum
-            /// of these.
+            /// Dropped frames by reason: frames received = frames delivered + the sum of these.
             pub struct Drops {
                 $($(#[doc = $help])+ $field,)+
             }
@@ -27,7 +26,7 @@ macro_rules! drops {
                 *counter = counter.wrapping_add(1);
             }
 
-            /// All dropped frames.
+            /// Returns the number of all dropped frames.
             pub fn total(&self) -> u64 {
                 0_u64 $(.wrapping_add(self.$field))+
             }
@@ -63,35 +62,35 @@ drops! {
     IpMalformed => drop_ip_malformed,
     /// IPv4: wrong header checksum.
     IpChecksum => drop_ip_checksum,
-    /// IPv4: options that contradict themselves.
+    /// IPv4: malformed options.
     IpOptions => drop_ip_options,
-    /// IPv4: a source route names further hops, so that we are not whom the packet is for.
+    /// IPv4: an incomplete source route, so the packet is not addressed to us.
     IpSourceRoute => drop_ip_source_route,
-    /// IPv6: extension headers that are too many, out of place, or neither known nor to be skipped.
+    /// IPv6: extension headers that are too many, misplaced, or unknown and not skippable.
     IpExtension => drop_ip_extension,
     /// IP: a source address that no packet may have (multicast, broadcast, loopback, our own).
     IpSource => drop_ip_source,
     /// IP: addressed to another host.
     IpNotForUs => drop_ip_not_for_us,
-    /// IP: addressed to us alone, but sent to every station.
+    /// IP: a unicast packet in a link-layer broadcast.
     IpLinkBroadcast => drop_ip_link_broadcast,
-    /// IP: a fragment, and none are put together as configured.
+    /// IP: a fragment, while reassembly is configured off.
     IpFragment => drop_ip_fragment,
-    /// Fragment: no packet can have such a part, or parts with such ECN bits together.
+    /// Fragment: impossible offset or length, or a combination of ECN bits that RFC 3168 forbids.
     FragmentMalformed => drop_fragment_malformed,
-    /// Fragment: the first of its packet, without all headers of it (RFC 8200 §4.5).
+    /// Fragment: the first of its packet, without all of its headers (RFC 8200 §4.5).
     FragmentHeaders => drop_fragment_headers,
-    /// Fragment: of a packet of which fragments overlap (RFC 5722).
+    /// Fragment: part of a packet whose fragments overlap (RFC 5722).
     FragmentOverlap => drop_fragment_overlap,
-    /// Fragment: there already.
+    /// Fragment: a duplicate.
     FragmentDuplicate => drop_fragment_duplicate,
-    /// Fragment: its packet waited too long for the others.
+    /// Fragment: its packet was not complete in time.
     FragmentTimeout => drop_fragment_timeout,
-    /// Fragment: its packet gave way to others, or has too many fragments.
+    /// Fragment: its packet was evicted for others, or has too many fragments.
     FragmentLimit => drop_fragment_limit,
     /// Fragment: its packet does not fit into the buffer of the first one.
     FragmentTooLarge => drop_fragment_too_large,
-    /// Fragment: of a TCP segment whose connection, if there is one, another worker has.
+    /// Fragment: of a TCP segment whose connection, if it exists, belongs to another worker.
     FragmentWorker => drop_fragment_worker,
     /// IP: carries neither TCP nor ICMP.
     IpProtocol => drop_ip_protocol,
@@ -99,21 +98,21 @@ drops! {
     IcmpTruncated => drop_icmp_truncated,
     /// ICMP: wrong checksum.
     IcmpChecksum => drop_icmp_checksum,
-    /// ICMP: a message of no use to us.
+    /// ICMP: a message that this host does not use.
     IcmpUnused => drop_icmp_unused,
     /// ICMP: an error about a packet that is not a TCP segment of ours.
     IcmpQuote => drop_icmp_quote,
-    /// ICMP: an echo request, while enough replies wait to be sent.
+    /// ICMP: an echo request, while the queue of replies is full.
     IcmpEchoLimit => drop_icmp_echo_limit,
-    /// ICMPv6: an echo request whose reply would be longer than the MTU; of ICMPv4 the reply is truncated.
+    /// ICMPv6: an echo request whose reply would exceed the MTU; ICMPv4 replies are truncated instead.
     IcmpEchoTooLong => drop_icmp_echo_too_long,
-    /// Neighbor discovery: not valid as RFC 4861 §7.1 has it.
+    /// Neighbor discovery: not valid by RFC 4861 §7.1.
     NdpInvalid => drop_ndp_invalid,
     /// Neighbor discovery: another station claims an address of ours.
     NdpConflict => drop_ndp_conflict,
     /// Neighbor discovery: concerns neither us nor a neighbor that we know.
     NdpNotForUs => drop_ndp_not_for_us,
-    /// A request that the primary worker of the port answers, not this one.
+    /// A request that the port's primary worker answers, not this one.
     NotPrimary => drop_not_primary,
     /// TCP: shorter than its header says.
     TcpTruncated => drop_tcp_truncated,
@@ -121,20 +120,20 @@ drops! {
     TcpMalformed => drop_tcp_malformed,
     /// TCP: wrong checksum.
     TcpChecksum => drop_tcp_checksum,
-    /// TCP: neither of a connection nor a SYN for a listener; answered by a reset, but where too many were sent of late
-    /// (`replies_limited`), or the listener gives SYN cookies.
+    /// TCP: neither for a connection nor a SYN for a listener. A reset answers it, unless resets are rate-limited
+    /// (`replies_limited`) or the listener uses SYN cookies.
     TcpNoConnection => drop_tcp_no_connection,
     /// TCP: a reset for a connection that does not exist.
     TcpStrayReset => drop_tcp_stray_reset,
-    /// TCP: in SYN-SENT, without a SYN; or its payload lies beyond 64 KiB in its frame.
+    /// TCP: without a SYN in SYN-SENT; or its payload lies beyond 64 KiB in its frame.
     TcpInvalid => drop_tcp_invalid,
-    /// TCP: a SYN, while the listener has as many half-open connections as configured and gives no cookies.
+    /// TCP: a SYN for a listener whose backlog is full and that sends no cookies.
     TcpBacklog => drop_tcp_backlog,
-    /// TCP: would open a connection, while as many as configured exist and none of them gives way.
+    /// TCP: would open a connection, while the table is full and no connection can be evicted.
     TcpTableFull => drop_tcp_table_full,
-    /// TCP: would open a connection, while its listener has as many as configured and none of them gives way.
+    /// TCP: would open a connection, while its listener is full and no connection can be evicted.
     TcpListenerFull => drop_tcp_listener_full,
-    /// TCP: would open a connection, while its source has as many as configured and none of them gives way.
+    /// TCP: would open a connection, while its source has as many as configured and none can be evicted.
     TcpSourceFull => drop_tcp_source_full,
     /// TCP: for a connection that has ended.
     TcpClosed => drop_tcp_closed,
@@ -142,9 +141,9 @@ drops! {
     TcpTimeWait => drop_tcp_time_wait,
     /// TCP: an old timestamp (RFC 7323 PAWS).
     TcpPaws => drop_tcp_paws,
-    /// TCP: no timestamp, though they were agreed on.
+    /// TCP: no timestamp, though the connection uses them.
     TcpNoTimestamp => drop_tcp_no_timestamp,
-    /// TCP: nothing in it that was not received before.
+    /// TCP: no byte that was not received before.
     TcpDuplicate => drop_tcp_duplicate,
     /// TCP: outside of the receive window.
     TcpOutOfWindow => drop_tcp_out_of_window,
@@ -152,13 +151,13 @@ drops! {
     TcpBadReset => drop_tcp_bad_reset,
     /// TCP: a SYN on an established connection (RFC 5961 §4).
     TcpBadSyn => drop_tcp_bad_syn,
-    /// TCP: no ACK bit, where a connection or a listener needs one.
+    /// TCP: no ACK bit, where the state requires one.
     TcpNoAck => drop_tcp_no_ack,
-    /// TCP: acknowledges what was never sent, or long ago (RFC 5961 §5).
+    /// TCP: acknowledges data that was never sent, or was acknowledged long ago (RFC 5961 §5).
     TcpBadAck => drop_tcp_bad_ack,
     /// TCP: data after the peer's FIN.
     TcpAfterFin => drop_tcp_after_fin,
-    /// TCP: behind a gap, with as much held as configured.
+    /// TCP: out of order, while as much is held as configured.
     TcpHeldLimit => drop_tcp_held_limit,
     /// TCP: in order, but no memory was left.
     TcpNoMemory => drop_tcp_no_memory,

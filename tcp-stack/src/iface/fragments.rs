@@ -1,13 +1,14 @@
-//! IP packets put together again from their fragments (RFC 791 §3.2, RFC 8200 §4.5).
+//! Reassembly of fragmented IP packets (RFC 791 §3.2, RFC 8200 §4.5), called by
+//! [`Interface::receive`](super::Interface::receive).
 //!
-//! Fragments wait in the frames they came in. When the last of a packet is there, the others are copied
-//! behind the first, into the room that its own buffer has left, and the packet goes the way of one that
-//! was never fragmented. Nothing here grows: the records are reserved when the interface is made, the
-//! buffers that wait are counted by what they really occupy, and no source has more than a quarter of
-//! either. Who needs more than there is takes it from the packet that has waited longest.
+//! Fragments wait in the frames that they arrived in. Once a packet is complete, the other fragments are copied behind
+//! the first, into the room that its buffer has left, and the packet is received like one that was never fragmented.
+//! Memory is bounded: the records are reserved when the interface is made, waiting buffers count with their true size,
+//! and no source has more than a quarter of either. A fragment beyond a limit evicts the packet that has waited
+//! longest.
 //!
-//! A packet of which two fragments overlap is given up, whatever else arrives of it (RFC 5722); a fragment
-//! that arrives twice, byte for byte, is not an overlap.
+//! A packet with overlapping fragments is discarded, with all fragments that follow (RFC 5722); an exact duplicate is
+//! not an overlap.
 
 use super::DropReason;
 use super::neighbor::Keys;
@@ -21,60 +22,60 @@ use core::net::{IpAddr, Ipv6Addr};
 use core::ops::Range;
 use hashbrown::HashMap;
 
-/// Fragments of one packet at most: 1500 bytes over the smallest link that IPv4 knows.
+/// Fragments per packet: 1500 bytes over the smallest link that IPv4 allows.
 const FRAGMENTS_PER_PACKET_MAX: u16 = 32;
-/// The part of the memory that one source may have.
+/// Part of the memory that one source may have: one of this many.
 const SHARE_DIVISOR: u32 = 4;
-/// The smallest buffer that is reckoned with, bytes.
+/// Smallest buffer size assumed, bytes.
 const BUFFER_BYTES_MIN: u32 = 512;
 /// RFC 791 §3.1: the longest packet, bytes.
 const PACKET_MAX: usize = 65_535;
 
-/// What reassembly may take.
+/// Configured limits of reassembly.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FragmentLimits {
-    /// Packets that wait at a time, 0..=1024; with none, fragments are dropped.
+    /// Packets that wait at a time, 0..=1024; with 0, fragments are dropped.
     pub(crate) datagrams_max: u16,
-    /// True size of the buffers that wait, bytes.
+    /// True size of all waiting buffers, bytes.
     pub(crate) bytes_max: u32,
-    /// How long a packet waits for its fragments.
+    /// Time that a packet waits for its fragments.
     pub(crate) timeout: Duration,
 }
 
-/// What the fragments of one packet have in common.
+/// Key by which fragments belong to one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub(super) src: IpAddr,
     pub(super) dst: IpAddr,
     pub(super) identification: u32,
-    /// The protocol, which in IPv4 is part of the name; zero for IPv6 (RFC 8200 §4.5: "Only the value
-    /// from the Offset zero fragment packet is used").
+    /// Protocol, a part of the key in IPv4; zero for IPv6 (RFC 8200 §4.5: "Only the value from the Offset zero fragment
+    /// packet is used").
     pub(super) protocol: u8,
 }
 
-/// A fragment, as its headers have it.
+/// A fragment, described by its headers.
 #[derive(Clone, Debug)]
 pub(super) struct Fragment {
     pub(super) key: Key,
-    /// Where the IP header begins in the frame.
+    /// Offset of the IP header in the frame.
     pub(super) ip_at: usize,
-    /// Where the fragment's part of the payload is in the frame.
+    /// Position of the fragment's payload in the frame.
     pub(super) payload: Range<usize>,
-    /// Where that part begins in the packet's payload, bytes.
+    /// Offset of that payload in the packet's payload, bytes.
     pub(super) offset: u32,
     pub(super) more: bool,
-    /// The ECN bits of its IP header.
+    /// ECN bits of its IP header.
     pub(super) ecn: u8,
 }
 
 impl Fragment {
-    /// Where its part ends in the packet's payload, bytes.
+    /// Returns the end of its payload in the packet's payload, bytes.
     fn end(&self) -> u32 {
         self.offset.wrapping_add(u32::try_from(self.payload.len()).unwrap_or(u32::MAX))
     }
 
-    /// RFC 8200 §4.5: all but the last are a multiple of 8 bytes long, and none reaches beyond the longest
-    /// packet.
+    /// Returns true if its length and offset are possible: RFC 8200 §4.5: all but the last are a multiple of 8 bytes
+    /// long, and none reaches beyond the longest packet.
     pub(super) fn is_valid(&self) -> bool {
         let headers = self.payload.start.saturating_sub(self.ip_at);
         let len = self.payload.len();
@@ -83,14 +84,14 @@ impl Fragment {
     }
 }
 
-/// What became of a fragment.
+/// The result of adding a fragment.
 #[derive(Debug)]
 pub(super) enum Insertion<B> {
-    /// It waits for the others.
+    /// The fragment waits for the others.
     Held,
-    /// It was the last one: the frame of the whole packet.
+    /// The packet is complete: its frame.
     Whole(B),
-    /// It is of no use.
+    /// The fragment was dropped.
     Dropped(DropReason),
 }
 
@@ -98,7 +99,7 @@ pub(super) enum Insertion<B> {
 struct Piece<B> {
     start: u32,
     end: u32,
-    /// Where the payload is in the frame.
+    /// Position of the payload in the frame.
     payload: Range<usize>,
     buf: B,
     next: u32,
@@ -109,21 +110,21 @@ struct Datagram {
     key: Key,
     share: usize,
     deadline: Instant,
-    /// The first of its pieces, which are in order.
+    /// First of its pieces, which are sorted by offset.
     head: u32,
     pieces: u16,
-    /// Payload that has arrived, and the length of it all once the last fragment has told; bytes.
+    /// Payload received, and payload of the packet once the last fragment has arrived; bytes.
     have: u32,
     end: Option<u32>,
     /// True size of its buffers, bytes.
     held: u32,
-    /// Where the IP header begins in the first fragment's frame.
+    /// Offset of the IP header in the first fragment's frame.
     ip_at: usize,
-    /// Which ECN codepoints its fragments carried, a bit each.
+    /// ECN codepoints that its fragments carried, one bit each.
     ecn: u8,
-    /// Fragments overlapped: none of it is taken any more.
+    /// Set once fragments have overlapped: all others are dropped.
     poisoned: bool,
-    /// Neighbors in the order of arrival.
+    /// Neighbors in the list, which is sorted by arrival.
     older: u32,
     newer: u32,
 }
@@ -141,7 +142,7 @@ pub(super) struct Fragments<B> {
     datagrams: Pool<Datagram>,
     pieces: Pool<Piece<B>>,
     index: HashMap<Key, u32, Keys>,
-    /// What the sources have, by a keyed hash: those that collide have one share together.
+    /// Usage per source, by a keyed hash: sources that collide share an entry.
     shares: Vec<Share>,
     held: u32,
     oldest: u32,
@@ -158,7 +159,7 @@ impl<B: Buf> Fragments<B> {
             limits,
             datagrams: Pool::new(limits.datagrams_max.into()),
             pieces: Pool::new((limits.bytes_max / BUFFER_BYTES_MIN).min(1 << 16)),
-            // Twice the entries: removals then never make the table grow.
+            // Twice the entries, so that removals never make the table grow.
             index: HashMap::with_capacity_and_hasher(datagrams.wrapping_mul(2), keys),
             shares,
             held: 0,
@@ -167,13 +168,13 @@ impl<B: Buf> Fragments<B> {
         }
     }
 
-    /// True size of the buffers that wait, bytes.
+    /// Returns the true size of the waiting buffers, bytes.
     #[cfg(test)]
     pub(super) fn held(&self) -> u32 {
         self.held
     }
 
-    /// Takes a sound fragment; calls `lost` for each one that waited and is dropped now.
+    /// Adds a valid fragment; calls `lost` for each waiting one that is dropped to make room.
     pub(super) fn take(
         &mut self,
         now: Instant,
@@ -206,7 +207,7 @@ impl<B: Buf> Fragments<B> {
         }
     }
 
-    /// A record for a packet of which nothing is known yet.
+    /// Inserts the record of a new packet, evicting another if a limit is reached.
     fn begin(&mut self, now: Instant, key: Key, lost: &mut dyn FnMut(DropReason)) -> Option<u32> {
         let share = self.share_of(key.src);
         let most = (self.limits.datagrams_max / 4).max(1);
@@ -244,7 +245,7 @@ impl<B: Buf> Fragments<B> {
         Some(index)
     }
 
-    /// Whose share a source has. An IPv6 host has a whole /64 to send from.
+    /// Returns the index of a source's share. An IPv6 host can send from a whole /64, which has one share.
     fn share_of(&self, src: IpAddr) -> usize {
         let src = match src {
             IpAddr::V4(_) => src,
@@ -254,7 +255,7 @@ impl<B: Buf> Fragments<B> {
         usize::from(u16::from_be_bytes([a, b])) & self.shares.len().saturating_sub(1)
     }
 
-    /// The packet of a share that has waited longest.
+    /// Returns the packet of a share that has waited longest.
     fn oldest_of(&self, share: usize) -> u32 {
         let mut index = self.oldest;
         while let Some(datagram) = self.datagrams.get(index) {
@@ -266,7 +267,7 @@ impl<B: Buf> Fragments<B> {
         index
     }
 
-    /// The piece behind which a fragment belongs, `NIL` for the first place; or why it belongs nowhere.
+    /// Returns the piece after which a fragment belongs, `NIL` for the first place, or the reason to drop it.
     fn position_for(&self, index: u32, fragment: &Fragment, buf: &B) -> Result<u32, DropReason> {
         let datagram = self.datagrams.get(index).ok_or(DropReason::FragmentLimit)?;
         let (start, end) = (fragment.offset, fragment.end());
@@ -286,7 +287,7 @@ impl<B: Buf> Fragments<B> {
                     && fragment.more == (datagram.end != Some(end));
                 return Err(if same { DropReason::FragmentDuplicate } else { DropReason::FragmentOverlap });
             }
-            // Overlaps, or lies behind the end.
+            // It overlaps, or lies beyond the end.
             if (piece.start < end && start < piece.end) || (!fragment.more && piece.end > end) {
                 return Err(DropReason::FragmentOverlap);
             }
@@ -301,8 +302,8 @@ impl<B: Buf> Fragments<B> {
         Ok(before)
     }
 
-    /// Makes room for a buffer of a packet, at the cost of those that have waited longest: of the same
-    /// source, if it has more than its share. `false` when it is the packet itself that had to go.
+    /// Makes room for a buffer of a packet by evicting the packets that have waited longest: those of the same source
+    /// if it exceeds its share. Returns `false` if the packet itself was evicted.
     fn make_room(&mut self, index: u32, size: usize, lost: &mut dyn FnMut(DropReason)) -> bool {
         let Some(share) = self.datagrams.get(index).map(|datagram| datagram.share) else { return false };
         let size = u32::try_from(size).unwrap_or(u32::MAX);
@@ -354,13 +355,13 @@ impl<B: Buf> Fragments<B> {
         true
     }
 
-    /// All of a packet has arrived.
+    /// Completes a packet that has arrived in full.
     fn finish(&mut self, index: u32, lost: &mut dyn FnMut(DropReason)) -> Insertion<B> {
         let Some((datagram, head)) = self.unlink(index) else {
             return Insertion::Dropped(DropReason::FragmentLimit);
         };
         let made = head.ok_or(DropReason::FragmentLimit).and_then(|first| self.join(&datagram, first));
-        // Of what follows the first, only the buffers are left to be given back.
+        // The first piece is out; this frees the buffers of the others.
         let mut at = datagram.head;
         while let Some(piece) = self.pieces.remove(at) {
             at = piece.next;
@@ -368,7 +369,7 @@ impl<B: Buf> Fragments<B> {
         match made {
             Ok(buf) => Insertion::Whole(buf),
             Err(reason) => {
-                // The one that completed it is told of by the answer.
+                // The returned reason counts the fragment that completed the packet.
                 for _ in 1..datagram.pieces {
                     lost(reason);
                 }
@@ -377,7 +378,7 @@ impl<B: Buf> Fragments<B> {
         }
     }
 
-    /// Copies the other pieces behind the first, and makes its headers those of the whole packet.
+    /// Copies the other pieces behind the first, and rewrites its headers for the whole packet.
     fn join(&self, datagram: &Datagram, first: Piece<B>) -> Result<B, DropReason> {
         const NOT_ECT: u8 = 1 << 0;
         const CE: u8 = 1 << 3;
@@ -413,8 +414,7 @@ impl<B: Buf> Fragments<B> {
         rewritten.map(|()| buf).ok_or(DropReason::FragmentMalformed)
     }
 
-    /// Fragments of a packet overlap: what is there of it goes; the record stays, so that what comes goes,
-    /// too.
+    /// Discards a packet whose fragments overlap. The record stays, so that later fragments are dropped, too.
     fn poison(&mut self, index: u32, lost: &mut dyn FnMut(DropReason)) {
         let Some(datagram) = self.datagrams.get_mut(index) else { return };
         datagram.poisoned = true;
@@ -434,8 +434,7 @@ impl<B: Buf> Fragments<B> {
         }
     }
 
-    /// Takes a packet out of the lists, with its first piece; the others, from `head` on, are the caller's
-    /// to free.
+    /// Removes a packet from the lists; returns it with its first piece. The caller frees the others, from `head` on.
     fn unlink(&mut self, index: u32) -> Option<(Datagram, Option<Piece<B>>)> {
         let mut datagram = self.datagrams.remove(index)?;
         self.index.remove(&datagram.key);
@@ -456,7 +455,7 @@ impl<B: Buf> Fragments<B> {
         Some((datagram, first))
     }
 
-    /// Gives a packet up; returns the frame of its first fragment, if that was there.
+    /// Discards a packet; returns the frame of its first fragment, if that has arrived.
     fn remove(&mut self, index: u32, reason: DropReason, lost: &mut dyn FnMut(DropReason)) -> Option<B> {
         let (datagram, first) = self.unlink(index)?;
         for _ in 0..datagram.pieces {
@@ -469,8 +468,8 @@ impl<B: Buf> Fragments<B> {
         first.filter(|first| first.start == 0).map(|first| first.buf)
     }
 
-    /// Gives up packets that have waited long enough; `lost` is called for each of their fragments, and
-    /// `expired` with the first fragment of each that has it.
+    /// Discards packets that have waited too long: calls `lost` for each of their fragments, and `expired` with the
+    /// first fragment of each packet that has it.
     pub(super) fn handle_timeouts(
         &mut self,
         now: Instant,
@@ -489,7 +488,7 @@ impl<B: Buf> Fragments<B> {
     }
 }
 
-/// Makes the headers of a first fragment, `headers` bytes long, those of the packet.
+/// Rewrites the headers of a first fragment, `headers` bytes long, for the whole packet.
 fn rewrite_ipv4(packet: &mut [u8], headers: usize, marked: bool) -> Option<()> {
     let [l0, l1] = u16::try_from(packet.len()).ok()?.to_be_bytes();
     let header = packet.get_mut(..headers)?;
@@ -501,7 +500,7 @@ fn rewrite_ipv4(packet: &mut [u8], headers: usize, marked: bool) -> Option<()> {
     Some(())
 }
 
-/// As above; the fragment header, which the headers end with, becomes that of an atomic fragment.
+/// Does the same for IPv6: the fragment header at the end of the headers becomes that of an atomic fragment.
 fn rewrite_ipv6(packet: &mut [u8], headers: usize, marked: bool) -> Option<()> {
     let payload_len = packet.len().checked_sub(Ipv6Header::LEN)?;
     let [l0, l1] = u16::try_from(payload_len).ok()?.to_be_bytes();

@@ -1,5 +1,5 @@
-//! Everything between the port and TCP: frames are classified, fragments put together, neighbors resolved,
-//! headers put before segments, ARP, neighbor discovery and echo answered.
+//! The interface between the port and TCP: classifies frames, reassembles fragments, resolves neighbors, writes the
+//! headers before segments, and answers ARP, neighbor discovery and echo. The stack owns one per port.
 //!
 //! ```text
 //!   port ── RxFrame ──> receive ──┬── Tcp ────────> the stack
@@ -39,113 +39,114 @@ use neighbor::{Keys, Lookup, NeighborCache};
 use template::Template;
 use transmit::{OwnFrame, OwnFrameQueue};
 
-/// The least time between two ICMP errors of ours.
+/// Minimum time between two ICMP errors that we send.
 const ERROR_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often our addresses are announced at start, 2 s apart: RFC 5227 §1.1 has ANNOUNCE_NUM of 2 and
-/// ANNOUNCE_INTERVAL of 2 s, RFC 4861 §7.2.6 up to three advertisements no less than 1 s apart.
+/// Announcements of our addresses at start, 2 s apart: RFC 5227 §1.1 has ANNOUNCE_NUM of 2 and ANNOUNCE_INTERVAL of 2
+/// s, RFC 4861 §7.2.6 up to three advertisements no less than 1 s apart.
 const ANNOUNCEMENTS: u8 = 3;
 
-/// What an interface is.
+/// Configuration of an interface.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InterfaceConfig {
-    /// Our link address.
+    /// Our link address, the source of every frame.
     pub(crate) mac: MacAddr,
     /// The largest IP packet, bytes.
     pub(crate) mtu: u16,
     /// The VLAN, 1..=4094, that we are in; `None` for untagged frames.
     pub(crate) vlan: Option<u16>,
-    /// Our IPv4 address and its link's prefix.
+    /// Our IPv4 address and its prefix.
     pub(crate) ipv4: Option<Ipv4Cidr>,
-    /// Where IPv4 packets for other links go.
+    /// Next hop of IPv4 packets beyond the prefix.
     pub(crate) ipv4_gateway: Option<Ipv4Addr>,
-    /// Our IPv6 address and its link's prefix; with it there is a link-local one, made from the MAC.
+    /// Our IPv6 address and its prefix; the link-local address made from the MAC is added.
     pub(crate) ipv6: Option<Ipv6Cidr>,
-    /// Where IPv6 packets for other links go.
+    /// Next hop of IPv6 packets beyond the prefix.
     pub(crate) ipv6_gateway: Option<Ipv6Addr>,
-    /// Answers requests and announces our addresses; of several workers on a port, one does.
+    /// True to answer requests and announce our addresses: exactly one worker of a port does.
     pub(crate) primary: bool,
-    /// The IPv4 header's and TCP's checksums are left to the port.
+    /// True to leave the IPv4 header checksum and the TCP checksum to the port.
     pub(crate) tx_checksum_offload: bool,
-    /// Neighbors that are remembered at most.
+    /// Entries of the neighbor cache.
     pub(crate) neighbors_max: u32,
-    /// Hops that our packets may make, 1..=255.
+    /// TTL or hop limit of our packets, 1..=255.
     pub(crate) hop_limit: u8,
-    /// What reassembly may take.
+    /// Configured limits of reassembly.
     pub(crate) fragments: FragmentLimits,
 }
 
-/// What became of a received frame.
+/// The result of receiving a frame.
 #[derive(Debug)]
 pub(crate) enum Received<B> {
     /// A TCP segment for us.
     Tcp(TcpSegment<B>),
-    /// Somebody reports on a TCP segment that we sent.
+    /// An ICMP error about a TCP segment that we sent.
     Icmp(IcmpError),
-    /// It was dealt with, or dropped.
+    /// The frame was handled or dropped.
     Done,
 }
 
-/// A TCP segment for us, with a right checksum.
+/// A TCP segment for us with a correct checksum.
 #[derive(Debug)]
 pub(crate) struct TcpSegment<B> {
-    /// The address of ours that it was sent to.
+    /// Destination address, one of ours.
     pub(crate) local: IpAddr,
-    /// The address that it was sent from: one that a host can have.
+    /// Source address, one that a host may have.
     pub(crate) remote: IpAddr,
-    /// Its header.
+    /// The TCP header, as received.
     pub(crate) header: TcpHeader,
-    /// Its options.
+    /// The TCP options, as received.
     pub(crate) options: TcpOptions,
-    /// The frame.
+    /// Frame that contains the segment.
     pub(crate) buf: B,
-    /// Where in the frame its payload is.
+    /// Position of the payload in the frame.
     pub(crate) payload: Range<usize>,
-    /// DSCP and ECN bits of its IP header.
+    /// DSCP and ECN bits of the IP header.
     pub(crate) traffic_class: u8,
-    /// The station that the frame came from.
+    /// Link address that the frame came from.
     pub(crate) src_mac: MacAddr,
-    /// It came in fragments.
+    /// True if the packet was fragmented.
     pub(crate) reassembled: bool,
 }
 
-/// What somebody reports on a TCP segment that we sent. Not verified: RFC 5927 says how far to believe it.
+/// An ICMP error about a TCP segment that we sent. It is not authenticated: RFC 5927 says what to check before acting
+/// on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IcmpError {
-    /// Our end.
+    /// Our address and port, the source of the quoted segment.
     pub(crate) local: SocketAddr,
-    /// The other end.
+    /// Address and port that the quoted segment was sent to.
     pub(crate) remote: SocketAddr,
-    /// Sequence number of the segment.
+    /// Sequence number of the quoted segment.
     pub(crate) seq: SeqNum,
-    /// How long its packet was, as the error quotes it, bytes.
+    /// Length of its IP packet as quoted, bytes.
     pub(crate) packet_len: u32,
-    /// What is reported.
+    /// Meaning of the error to TCP.
     pub(crate) kind: IcmpErrorKind,
 }
 
-/// What an ICMP error means to TCP (RFC 1122 §4.2.3.9).
+/// The meaning of an ICMP error to TCP (RFC 1122 §4.2.3.9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IcmpErrorKind {
-    /// Nobody listens there.
+    /// Nobody listens at the destination.
     Hard,
-    /// The segment did not arrive; a later one may.
+    /// The segment was lost; a later one may arrive.
     Soft,
-    /// The segment was larger than a link on its way carries.
+    /// The packet was larger than the MTU of a link on its path.
     PacketTooBig {
-        /// Largest packet that it carries, bytes; zero where the router does not say.
+        /// MTU of that link, bytes; zero if the router did not report it.
         mtu: u32,
     },
 }
 
-/// Why nothing can be sent to an address now.
+/// The reason why a packet cannot be sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotReady {
-    /// The next hop's link address is being asked for: try again when [`Interface::resolutions`] changes.
+    /// The next hop's link address is being resolved: retry when [`Interface::resolutions`] changes.
     Resolving,
     /// The next hop does not answer.
     Unreachable,
-    /// No next hop leads there, or we have no address of that family.
+    /// No route exists, or we have no address of that family.
     NoRoute,
 }
 
@@ -158,9 +159,10 @@ pub(crate) struct Interface<B> {
     neighbors: NeighborCache,
     fragments: Fragments<B>,
     queue: OwnFrameQueue<B>,
-    /// When an ICMP error may be sent next.
+    /// Time from which an ICMP error may be sent again.
     errors_from: Instant,
-    /// Announcements of our addresses still to be sent, and when; and since when they may be defended again.
+    /// Announcements left to send, the time of the next one, and the time from which our addresses may be defended
+    /// again.
     announcements: u8,
     announce_at: Option<Instant>,
     defend_from: Instant,
@@ -169,7 +171,7 @@ pub(crate) struct Interface<B> {
 }
 
 impl<B: Buf> Interface<B> {
-    /// An interface; `keys` are secret random numbers.
+    /// Returns an interface; `keys` are secret random numbers.
     pub(crate) fn new(config: InterfaceConfig, keys: (u64, u64)) -> Self {
         let neighbors_max = usize::try_from(config.neighbors_max).unwrap_or(usize::MAX);
         let mut interface = Self {
@@ -193,7 +195,8 @@ impl<B: Buf> Interface<B> {
         interface
     }
 
-    /// Gives a neighbor a link address that nothing on the wire changes; to be called before the first frame.
+    /// Adds a neighbor with a configured link address, which no received frame changes. Must be called before the first
+    /// frame.
     pub(crate) fn add_static_neighbor(&mut self, ip: IpAddr, mac: MacAddr) {
         self.neighbors.add_static(ip, mac);
     }
@@ -240,12 +243,12 @@ impl<B: Buf> Interface<B> {
         })
     }
 
-    /// A frame that carries no TCP segment, or not a whole one; it counts as delivered until it is dropped.
+    /// Handles a frame that carries no TCP segment, or not a whole one; it counts as delivered unless it is dropped.
     #[cold]
     #[inline(never)]
     fn receive_other(&mut self, now: Instant, buf: B, frame: Classified) -> Received<B> {
         let outcome = match frame {
-            // Only as what fragments come to.
+            // Reached only with a reassembled packet.
             Classified::Tcp(tcp) => return self.receive_tcp(buf, tcp, true),
             Classified::Fragment(fragment) => return self.receive_fragment(now, buf, &fragment),
             Classified::Icmp(error) => {
@@ -262,7 +265,7 @@ impl<B: Buf> Interface<B> {
         Received::Done
     }
 
-    /// Puts a fragment to the others of its packet; the last one goes on as the packet.
+    /// Adds a fragment to its packet; receives the packet once it is complete.
     fn receive_fragment(&mut self, now: Instant, buf: B, fragment: &Fragment) -> Received<B> {
         self.stats.rx_fragments = self.stats.rx_fragments.wrapping_add(1);
         let Self { fragments, stats, drops, .. } = self;
@@ -280,7 +283,7 @@ impl<B: Buf> Interface<B> {
         };
         self.stats.rx_reassembled = self.stats.rx_reassembled.wrapping_add(1);
         let reason = match self.classify(whole.bytes(), RxChecksum::Unknown) {
-            // A fragment in fragments.
+            // A fragment inside a reassembled packet.
             Ok(Classified::Fragment(_)) => DropReason::FragmentMalformed,
             Ok(packet) => return self.receive_other(now, whole, packet),
             Err(reason) => reason,
@@ -312,14 +315,14 @@ impl<B: Buf> Interface<B> {
         Ok(())
     }
 
-    /// A frame that [`Self::receive`] counted as delivered was dropped after all.
+    /// Counts a drop of a frame that [`Self::receive`] counted as delivered.
     #[inline]
     pub(crate) fn drop_delivered(&mut self, reason: DropReason) {
         self.stats.rx_delivered = self.stats.rx_delivered.wrapping_sub(1);
         self.drops.count(reason);
     }
 
-    /// Whether an address is one of ours.
+    /// Returns true if `address` is one of ours.
     #[inline]
     pub(crate) fn is_local(&self, address: IpAddr) -> bool {
         match address {
@@ -330,7 +333,7 @@ impl<B: Buf> Interface<B> {
         }
     }
 
-    /// The address of ours to use towards `remote`; `None` without one of that family.
+    /// Returns our address to use towards `remote`, or `None` if we have none of that family.
     pub(crate) fn source_for(&self, remote: IpAddr) -> Option<IpAddr> {
         match remote {
             IpAddr::V4(_) => self.config.ipv4.map(|ours| ours.address().into()),
@@ -341,7 +344,7 @@ impl<B: Buf> Interface<B> {
         }
     }
 
-    /// The address on the link that a packet for `remote` goes to first.
+    /// Returns the on-link address of the next hop to `remote`.
     #[inline]
     fn next_hop(&self, remote: IpAddr) -> Option<IpAddr> {
         match remote {
@@ -358,7 +361,7 @@ impl<B: Buf> Interface<B> {
         }
     }
 
-    /// The link address that a packet for `remote` goes to; asks for it when it is not known.
+    /// Returns the link address of the next hop to `remote`; starts resolution if it is not known.
     #[inline(always)]
     pub(crate) fn resolve(&mut self, now: Instant, remote: IpAddr) -> Result<MacAddr, NotReady> {
         let Some(hop) = self.next_hop(remote) else { return Err(NotReady::NoRoute) };
@@ -377,14 +380,13 @@ impl<B: Buf> Interface<B> {
         }
     }
 
-    /// A number that changes whenever a neighbor's link address has become known.
+    /// Returns a counter that changes whenever a neighbor's link address has been resolved.
     #[inline]
     pub(crate) fn resolutions(&self) -> u32 {
         self.neighbors.resolutions()
     }
 
-    /// What was sent to `remote` arrives there, as its acknowledgments show: its next hop need not be
-    /// probed.
+    /// Confirms reachability: acknowledgments show that packets to `remote` arrive, so its next hop need not be probed.
     #[inline]
     pub(crate) fn confirm(&mut self, now: Instant, remote: IpAddr) {
         if let Some(hop) = self.next_hop(remote) {
@@ -392,7 +394,7 @@ impl<B: Buf> Interface<B> {
         }
     }
 
-    /// What was sent to `remote` does not seem to arrive: its next hop is probed.
+    /// Makes the next hop probed, because packets to `remote` do not seem to arrive.
     ///
     /// RFC 1122 §3.3.1.4: "TCP or any connection-oriented transport protocol should be able to give
     /// negative advice, e.g., triggered by excessive retransmissions."
@@ -402,8 +404,7 @@ impl<B: Buf> Interface<B> {
         }
     }
 
-    /// Asks neighbors again, gives up on those that do not answer, and on packets of which fragments are
-    /// missing.
+    /// Solicits neighbors again, fails those that do not answer, and expires incomplete packets.
     pub(crate) fn handle_timeouts(&mut self, now: Instant) {
         self.expire_fragments(now);
         self.announce_again(now);
@@ -415,7 +416,7 @@ impl<B: Buf> Interface<B> {
         });
     }
 
-    /// When [`Self::handle_timeouts`] must be called next.
+    /// Returns the time at which [`Self::handle_timeouts`] must be called.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let announce = (self.announcements > 0).then_some(self.announce_at.unwrap_or(Instant::ZERO));
         [self.neighbors.next_deadline(), self.fragments.next_deadline(), announce].into_iter().flatten().min()
@@ -441,12 +442,12 @@ impl<B: Buf> Interface<B> {
         stats.tx_queue_full = stats.tx_queue_full.wrapping_add(errors);
     }
 
-    /// Whether frames of the interface's own wait to be sent.
+    /// Returns true if frames of the interface's own wait to be sent.
     pub(crate) fn has_output(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// What was counted, but for drops.
+    /// Returns the counters except drops.
     pub(crate) fn stats(&self) -> InterfaceStats {
         let neighbor::NeighborCounts {
             resolved,
@@ -471,13 +472,13 @@ impl<B: Buf> Interface<B> {
         }
     }
 
-    /// Drops, by reason.
+    /// Returns the drop counters.
     pub(crate) fn drops(&self) -> &Drops {
         &self.drops
     }
 }
 
-/// Whether a group is confined to the link.
+/// Returns true if a group's scope is the link.
 fn is_link_local_multicast(group: Ipv6Addr) -> bool {
     let [first, second, ..] = group.octets();
     first == 0xff && second & 0xf == 2

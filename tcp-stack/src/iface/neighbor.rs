@@ -1,8 +1,8 @@
-//! The neighbor cache: which link address an on-link IP address has.
+//! The neighbor cache: link addresses of on-link IP addresses.
 //!
-//! One state machine for ARP and neighbor discovery, that of RFC 4861 §7.3; ARP replies are taken as
-//! solicited advertisements with the override flag. Timeouts are looked at in ticks, so that the work is
-//! bounded whatever the neighbors do.
+//! ARP and neighbor discovery share the state machine of RFC 4861 §7.3: an ARP reply counts as a solicited
+//! advertisement with the override flag. Deadlines are rounded up to ticks, so that timer work is bounded for any
+//! traffic.
 //!
 //! ```text
 //!             resolve                  answer                  30 s
@@ -15,13 +15,13 @@
 //!     +---------------------------------------------+
 //! ```
 //!
-//! Doubt of the layer above leads to PROBE from wherever an address is known.
+//! Negative advice from TCP leads to PROBE from every state with a link address.
 //!
-//! Where it departs from §7.2.3, §7.2.5 and RFC 826: a claim that a neighbor to whom something was sent has another link
-//! address does not change the entry. The known link address is asked (CONTESTED, 3 × 0.2 s); only when it does not
-//! answer, everybody is. One forged frame thus changes nothing while the neighbor is there, and one that has moved is
-//! found within 0.7 s. Likewise everybody is asked as soon as PROBE ends without an answer. FIXED entries come from the
-//! configuration and never change.
+//! Deviation from §7.2.3, §7.2.5 and RFC 826: a claim that a neighbor in use has another link address does not change
+//! the entry. The known link address is solicited (CONTESTED, 3 × 0.2 s); only if it does not answer, a multicast or
+//! broadcast solicitation follows. So one forged frame changes nothing while the neighbor is present, and one that has
+//! moved is found within 0.7 s. A broadcast solicitation also follows as soon as PROBE ends without an answer. STATIC
+//! entries come from the configuration and never change.
 
 use crate::time::{Duration, Instant};
 use crate::wire::MacAddr;
@@ -36,45 +36,45 @@ const SOLICITATIONS_MAX: u8 = 3;
 /// RFC 4861 §10: RETRANS_TIMER, "1,000 milliseconds"; also the rate that RFC 1122 §2.3.2.1 allows ARP:
 /// "The recommended maximum rate is 1 per second per destination."
 const RETRANSMIT: Duration = Duration::from_secs(1);
-/// The time between two questions to a link address that another station contests: what a neighbor that has moved
-/// waits for is a few of these.
+/// Interval of solicitations to a link address that another station contests: a neighbor that has moved is unreachable
+/// for a few of these.
 const CHALLENGE_RETRANSMIT: Duration = Duration::from_millis(200);
 /// RFC 4861 §10: DELAY_FIRST_PROBE_TIME, "5 seconds".
 const FIRST_PROBE: Duration = Duration::from_secs(5);
 /// RFC 4861 §10: REACHABLE_TIME, "30,000 milliseconds", to be multiplied by a random number between 0.5
 /// and 1.5.
 const REACHABLE_BASE_MS: u64 = 30_000;
-/// How long a neighbor's link address stays after it has changed, or was contested and answered: who claims it again and
-/// again moves it, or makes us ask, no more often than that.
+/// Time for which a link address stays after it has changed, or was contested and confirmed: repeated claims move an
+/// entry, or cause solicitations, no more often than that.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
-/// How long a neighbor with whom a connection made progress keeps its place, whoever else wants one.
+/// Time for which a neighbor through which a connection made progress is not evicted.
 const IN_USE_TIME: Duration = Duration::from_secs(60);
-/// How long an address that did not answer is not asked again.
+/// Time for which an address that did not answer is not solicited again.
 const HOLD_DOWN: Duration = Duration::from_secs(1);
-/// Deadlines are rounded up to this.
+/// Resolution of deadlines, nanoseconds.
 const TICK_NS: u64 = 50_000_000;
-/// Entries looked at to find one to forget.
+/// Entries examined to find one to evict.
 const EVICTION_STEPS: usize = 8;
 
-/// A solicitation to send: to `to` alone, or to everybody.
+/// A solicitation to send: unicast to `to`, or multicast without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Solicit {
     pub(super) target: IpAddr,
     pub(super) to: Option<MacAddr>,
 }
 
-/// What is known of a neighbor to whom something is to be sent.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lookup {
-    /// Send it there.
+    /// The link address to send to.
     Ready(MacAddr),
-    /// Wait; the neighbor has been or is asked.
+    /// Resolution is in progress; the solicitation to send, if one is due.
     Resolving(Option<Solicit>),
-    /// It does not answer, or the cache has no room for it.
+    /// The neighbor does not answer, or the cache has no room for it.
     Unreachable,
 }
 
-/// What a neighbor says of itself in an advertisement.
+/// An advertisement, or an ARP reply, of a neighbor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Advert {
     pub(super) mac: Option<MacAddr>,
@@ -84,26 +84,26 @@ pub(super) struct Advert {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Asked, no answer yet: `sent` requests, the next at `next`.
+    /// Solicited without an answer yet: `sent` requests, the next at `next`.
     Incomplete { sent: u8, next: Instant },
-    /// Known to be there until then.
+    /// Confirmed reachable until this time.
     Reachable { until: Instant },
-    /// Was there once.
+    /// Its link address is known but not confirmed recently.
     Stale,
-    /// Sent to, without a sign of life yet: probed from then on.
+    /// Sent to without a confirmation yet: probed from this time on.
     Delay { until: Instant },
-    /// Asked again, with `sent` requests to its link address.
+    /// Probed, with `sent` requests to its link address, the next at `next`.
     Probe { sent: u8, next: Instant },
-    /// Another station claims its address: its own link address is asked, with `sent` requests.
+    /// Another station claims its address: `sent` requests went to its known link address, the next follows at `next`.
     Contested { sent: u8, next: Instant },
-    /// Did not answer; not asked before then.
+    /// Did not answer; not solicited before this time.
     Failed { until: Instant },
-    /// As configured.
+    /// The link address is configured and never changes.
     Static,
 }
 
 impl State {
-    /// When something must be done for an entry in this state.
+    /// Returns the time of the next action for an entry in this state.
     fn deadline(self) -> Option<Instant> {
         match self {
             Self::Incomplete { next, .. } | Self::Probe { next, .. } | Self::Contested { next, .. } => {
@@ -124,9 +124,9 @@ struct Entry {
     ip: IpAddr,
     mac: MacAddr,
     state: State,
-    /// Looked up since the hand passed last.
+    /// Set by a lookup, cleared by the clock hand of the eviction.
     referenced: bool,
-    /// When the layer above confirmed it last, and when its link address changed last, or was contested and answered.
+    /// Times at which TCP confirmed it last, and at which its link address changed last or was contested and confirmed.
     confirmed: Option<Instant>,
     settled: Option<Instant>,
 }
@@ -136,22 +136,23 @@ impl Entry {
         Self { ip, mac, state, referenced, confirmed: None, settled: None }
     }
 
-    /// Whether a connection makes progress through it.
+    /// Returns true if a connection made progress through it recently.
     fn is_in_use(&self, now: Instant) -> bool {
         self.confirmed.is_some_and(|at| now.saturating_since(at) < IN_USE_TIME)
     }
 
-    /// Whether its link address changed, or proved right, just now.
+    /// Returns true if its link address changed, or was confirmed after a claim, just now.
     fn has_just_settled(&self, now: Instant) -> bool {
         self.settled.is_some_and(|at| now.saturating_since(at) < SETTLE_TIME)
     }
 
-    /// Whether its link address changes only after it was asked and did not answer: something was sent there.
+    /// Returns true if packets were sent to it, so that its link address changes only after a solicitation without an
+    /// answer.
     fn has_been_used(&self, now: Instant) -> bool {
         self.referenced || self.is_in_use(now) || self.state == State::Static
     }
 
-    /// Takes the link address that an answer gives, when none is known any more; returns whether it is another one.
+    /// Sets the link address of an entry that has none, and returns true if it differs from the last one.
     fn set_mac(&mut self, now: Instant, mac: MacAddr) -> bool {
         let moved = self.mac != MacAddr::UNSPECIFIED && self.mac != mac;
         if moved {
@@ -162,7 +163,7 @@ impl Entry {
     }
 }
 
-/// Events worth counting.
+/// Event counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct NeighborCounts {
     pub(super) resolved: u64,
@@ -175,7 +176,7 @@ pub(super) struct NeighborCounts {
     pub(super) upheld: u64,
 }
 
-/// SipHash with the cache's keys: what neighbors there are must not tell which of them collide.
+/// SipHash with secret keys, so that neighbors cannot choose addresses that collide.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Keys(pub(super) u64, pub(super) u64);
 
@@ -186,26 +187,27 @@ impl BuildHasher for Keys {
     }
 }
 
-/// The cache: at most as many entries as it was made for.
+/// The cache, of a fixed capacity.
 #[derive(Debug)]
 pub(super) struct NeighborCache {
     entries: Vec<Entry>,
     index: HashMap<IpAddr, u32, Keys>,
     capacity: usize,
-    /// Where the search for an entry to forget begins, and how many are fixed: they are the first.
+    /// Clock hand: the entry at which the next eviction search begins. Below it, the number of static entries, which
+    /// come first.
     hand: usize,
     static_count: usize,
-    /// The entry found last: most packets go the same way.
+    /// Entry found last: most packets go to the same next hop.
     last: u32,
     deadline: Option<Instant>,
     reachable: Duration,
-    /// Counts the changes from "not known" to "known".
+    /// Number of completed resolutions.
     resolutions: u32,
     pub(super) counts: NeighborCounts,
 }
 
 impl NeighborCache {
-    /// A cache of at most `capacity` neighbors (at least one), hashed with `keys`.
+    /// Returns a cache of at most `capacity` neighbors (at least one), hashed with `keys`.
     pub(super) fn new(capacity: usize, keys: (u64, u64)) -> Self {
         let capacity = capacity.clamp(1, 1 << 20);
         // RFC 4861 §6.3.2: "a uniformly distributed random value between MIN_RANDOM_FACTOR and
@@ -213,7 +215,7 @@ impl NeighborCache {
         let reachable_ms = (REACHABLE_BASE_MS / 2).wrapping_add(keys.0 % REACHABLE_BASE_MS);
         Self {
             entries: Vec::with_capacity(capacity),
-            // Twice the entries: removals then never make the table grow.
+            // Twice the entries, so that removals never make the table grow.
             index: HashMap::with_capacity_and_hasher(capacity.wrapping_mul(2), Keys(keys.0, keys.1)),
             capacity,
             hand: 0,
@@ -226,8 +228,8 @@ impl NeighborCache {
         }
     }
 
-    /// Adds a neighbor whose link address never changes, beside as many others as the cache was made for. To be called
-    /// before anything is learnt; of two for one address the first counts.
+    /// Adds a neighbor whose link address never changes, in addition to the capacity. Must be called before any other
+    /// change; of two entries for one address the first counts.
     pub(super) fn add_static(&mut self, ip: IpAddr, mac: MacAddr) {
         let slot = self.entries.len();
         let Ok(index) = u32::try_from(slot) else { return };
@@ -260,7 +262,7 @@ impl NeighborCache {
         Some(slot as usize)
     }
 
-    /// What [`Self::resolve`] says of the neighbor found last, if that is the one, and nothing else follows.
+    /// Returns what [`Self::resolve`] would if the neighbor is the one found last and its state does not change.
     #[inline(always)]
     pub(super) fn lookup_ready(&mut self, now: Instant, ip: IpAddr) -> Option<MacAddr> {
         let entry = self.entries.get_mut(self.last as usize).filter(|entry| entry.ip == ip)?;
@@ -273,7 +275,7 @@ impl NeighborCache {
         ready.then_some(entry.mac)
     }
 
-    /// Where to send a packet for an on-link address; starts asking when that is not known.
+    /// Looks up the link address of an on-link address; starts resolution if it is not known.
     pub(super) fn resolve(&mut self, now: Instant, ip: IpAddr) -> Lookup {
         let Some(slot) = self.slot(ip) else { return self.solicit(now, ip) };
         let Some(entry) = self.entries.get_mut(slot) else { return Lookup::Unreachable };
@@ -314,7 +316,7 @@ impl NeighborCache {
         Lookup::Resolving(Some(Solicit { target: ip, to: None }))
     }
 
-    /// A neighbor has asked for us, and gave its link address (RFC 4861 §7.2.3; RFC 826).
+    /// Handles a solicitation of our address, which carries the sender's link address (RFC 4861 §7.2.3; RFC 826).
     pub(super) fn on_solicited_by(&mut self, now: Instant, ip: IpAddr, mac: MacAddr) {
         let Some(slot) = self.slot(ip) else {
             self.insert(now, Entry::new(ip, mac, State::Stale, false), false);
@@ -336,11 +338,12 @@ impl NeighborCache {
         }
     }
 
-    /// Another station claims the address of a neighbor that is relied on: the one that is known is asked first.
+    /// Contests the entry of a neighbor in use whose address another station claims: its known link address is
+    /// solicited first.
     fn challenge(&mut self, now: Instant, slot: usize) {
         let Some(entry) = self.entries.get_mut(slot) else { return };
         let upheld = match entry.state {
-            // It is being asked already.
+            // The solicitations have begun already.
             State::Contested { .. } => return,
             State::Static => 1,
             _ => {
@@ -355,8 +358,7 @@ impl NeighborCache {
         self.counts.upheld = self.counts.upheld.wrapping_add(upheld);
     }
 
-    /// A neighbor says what its link address is (RFC 4861 §7.2.5). Returns whether the neighbor is known
-    /// here; one that is not is of no interest.
+    /// Handles an advertisement (RFC 4861 §7.2.5). Returns false if the neighbor has no entry; none is made then.
     pub(super) fn on_advert(&mut self, now: Instant, ip: IpAddr, advert: Advert) -> bool {
         let reachable = State::Reachable { until: now + self.reachable };
         let Some(slot) = self.slot(ip) else { return false };
@@ -391,11 +393,11 @@ impl NeighborCache {
         true
     }
 
-    /// A neighbor says that its link address is the one that is known.
+    /// Handles an advertisement that repeats the known link address.
     fn on_known_advert(&mut self, now: Instant, slot: usize, solicited: bool) {
         let Some(entry) = self.entries.get_mut(slot).filter(|_| solicited) else { return };
         match entry.state {
-            // What was asked before the claim says nothing of it.
+            // An answer to a solicitation from before the claim confirms nothing.
             State::Static | State::Contested { sent: 0, .. } => return,
             State::Contested { .. } => {
                 entry.settled = Some(now);
@@ -406,20 +408,19 @@ impl NeighborCache {
         entry.state = State::Reachable { until: now + self.reachable };
     }
 
-    /// What was sent to this neighbor arrives: the layer above saw its answer (RFC 4861 §7.3.1).
+    /// Confirms reachability: TCP received an acknowledgment of what was sent (RFC 4861 §7.3.1).
     pub(super) fn confirm(&mut self, now: Instant, ip: IpAddr) {
         let reachable = State::Reachable { until: now + self.reachable };
         let Some(slot) = self.slot(ip) else { return };
         let Some(entry) = self.entries.get_mut(slot).filter(|entry| entry.state.has_mac()) else { return };
         entry.confirmed = Some(now);
-        // What was sent to where it was before says nothing of where it is now.
+        // Packets that went to the former link address confirm nothing about the present one.
         if !entry.has_just_settled(now) && !matches!(entry.state, State::Contested { .. } | State::Static) {
             entry.state = reachable;
         }
     }
 
-    /// What was sent to this neighbor does not arrive, as far as the layer above can tell: it is asked at
-    /// once whether it is there.
+    /// Handles negative advice: TCP's packets to this neighbor do not seem to arrive, so it is probed at once.
     pub(super) fn suspect(&mut self, now: Instant, ip: IpAddr) {
         let Some(slot) = self.slot(ip) else { return };
         let Some(entry) = self.entries.get_mut(slot) else { return };
@@ -430,7 +431,7 @@ impl NeighborCache {
         }
     }
 
-    /// Does what is due; calls `send` for each solicitation.
+    /// Runs expired timers; calls `send` for each solicitation.
     pub(super) fn handle_timeouts(&mut self, now: Instant, send: &mut dyn FnMut(Solicit)) {
         if self.deadline.is_none_or(|deadline| now < deadline) {
             return;
@@ -458,14 +459,14 @@ impl NeighborCache {
         self.deadline = Some(self.deadline.map_or(deadline, |old| old.min(deadline)));
     }
 
-    /// A link address became known; `moved` when another one was before.
+    /// Counts a link address that was resolved; `moved` if it differs from the last one.
     fn count_resolved(&mut self, moved: bool) {
         self.counts.moved = self.counts.moved.wrapping_add(u64::from(moved));
         self.resolutions = self.resolutions.wrapping_add(1);
         self.counts.resolved = self.counts.resolved.wrapping_add(1);
     }
 
-    /// Adds an entry, in the place of another if need be; `wanted` when we have something to send there.
+    /// Inserts an entry, evicting another if the cache is full; `wanted` if we have something to send to it.
     fn insert(&mut self, now: Instant, entry: Entry, wanted: bool) -> bool {
         if self.entries.len() < self.capacity {
             let Ok(slot) = u32::try_from(self.entries.len()) else { return false };
@@ -487,9 +488,9 @@ impl NeighborCache {
         true
     }
 
-    /// An entry to forget: one that was not looked up since the hand passed last. If the few that are
-    /// looked at all were, the last of them must go for one that is wanted; but none through which a
-    /// connection makes progress, lest anybody who makes us ask for many addresses cuts those off.
+    /// Returns an entry to evict: the first without a lookup since the clock hand passed it last. If all that it
+    /// examines had one, the last of them is evicted for a wanted entry. An entry through which a connection makes
+    /// progress is never evicted, so that solicitations of many addresses cannot cut it off.
     fn entry_to_evict(&mut self, now: Instant, wanted: bool) -> Option<usize> {
         let mut last = None;
         for _ in 0..EVICTION_STEPS.min(self.entries.len()) {
@@ -503,7 +504,7 @@ impl NeighborCache {
             if !entry.referenced {
                 return Some(slot);
             }
-            // Strangers that make themselves known must not wear out the marks of those in use.
+            // Unwanted entries must not clear the marks of those in use.
             if wanted {
                 entry.referenced = false;
             }
@@ -513,7 +514,7 @@ impl NeighborCache {
     }
 }
 
-/// The link address of a neighbor that is not relied on is to change; `false` when it did so just now, and stays.
+/// Returns true, and counts a move, if the link address of an unused entry may change; `false` if it changed just now.
 fn may_move(counts: &mut NeighborCounts, now: Instant, entry: &mut Entry) -> bool {
     if entry.has_just_settled(now) {
         counts.flapping = counts.flapping.wrapping_add(1);
@@ -524,7 +525,7 @@ fn may_move(counts: &mut NeighborCounts, now: Instant, entry: &mut Entry) -> boo
     true
 }
 
-/// What is due for an entry whose deadline has passed; `None` when it has not answered.
+/// Advances an entry whose deadline has passed; returns the solicitation to send, or `None` if the neighbor has failed.
 fn step(entry: &mut Entry, now: Instant) -> Option<Solicit> {
     let next = tick(now + RETRANSMIT);
     let (state, to) = match entry.state {
@@ -544,7 +545,7 @@ fn step(entry: &mut Entry, now: Instant) -> Option<Solicit> {
             return None;
         }
         // RFC 4861 §7.3.3: "retransmissions cease and the entry SHOULD be deleted", so that "address resolution" begins
-        // anew; at once, since something is on its way there.
+        // anew; at once here, since packets wait.
         State::Probe { .. } | State::Contested { .. } => (State::Incomplete { sent: 1, next }, None),
         State::Reachable { .. } | State::Stale | State::Failed { .. } | State::Static => return None,
     };
@@ -552,7 +553,7 @@ fn step(entry: &mut Entry, now: Instant) -> Option<Solicit> {
     Some(Solicit { target: entry.ip, to })
 }
 
-/// A deadline rounded up to the next tick.
+/// Rounds a deadline up to the next tick.
 fn tick(at: Instant) -> Instant {
     Instant::from_nanos(at.as_nanos().checked_next_multiple_of(TICK_NS).unwrap_or(u64::MAX))
 }

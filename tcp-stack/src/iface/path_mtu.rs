@@ -1,8 +1,7 @@
-//! What is known of the paths to destinations: the packets that they carry, shared by all connections.
+//! Path MTU cache: the largest packet per destination, shared by all connections.
 //!
-//! Only what is smaller than the link's own MTU has an entry. It holds for a time (RFC 1191 §6.3,
-//! RFC 8201 §5.3: "10 minutes"), after which the path is taken to be as good as the link again. With no
-//! room left, the entry made longest ago gives way.
+//! Only a destination with a path MTU below the link's own has an entry. An entry expires (RFC 1191 §6.3, RFC 8201
+//! §5.3: "10 minutes"), after which the link's MTU is tried again. A full cache evicts its oldest entry.
 
 use super::neighbor::Keys;
 use crate::time::{Duration, Instant};
@@ -17,25 +16,25 @@ struct Entry {
     since: Instant,
 }
 
-/// The destinations behind a smaller MTU: at most as many as configured.
+/// Destinations with a path MTU below the link's, at most as many as configured.
 #[derive(Debug)]
 pub(crate) struct PathMtuCache {
     entries: Vec<Entry>,
     index: HashMap<IpAddr, u32, Keys>,
     capacity: usize,
-    /// The entry that gives way next.
+    /// Index of the entry to evict next.
     hand: usize,
-    /// How long an entry holds; `None` for ever.
+    /// Lifetime of an entry; `None` for no expiry.
     age: Option<Duration>,
 }
 
 impl PathMtuCache {
-    /// A cache of at most `capacity` destinations, 0..=2^20, hashed with `keys`.
+    /// Returns a cache of at most `capacity` destinations, 0..=2^20, hashed with `keys`.
     pub(crate) fn new(capacity: u32, age: Option<Duration>, keys: (u64, u64)) -> Self {
         let capacity = usize::try_from(capacity.min(1 << 20)).unwrap_or(0);
         Self {
             entries: Vec::with_capacity(capacity),
-            // Twice the entries: removals then never make the table grow.
+            // Twice the entries, so that removals never make the table grow.
             index: HashMap::with_capacity_and_hasher(capacity.wrapping_mul(2), Keys(keys.0, keys.1)),
             capacity,
             hand: 0,
@@ -48,7 +47,7 @@ impl PathMtuCache {
         self.entries.get_mut(slot as usize)
     }
 
-    /// The largest packet that reaches `ip`, bytes, where it is less than the link's.
+    /// Returns the path MTU to `ip`, bytes, if it is less than the link's.
     pub(crate) fn get(&mut self, now: Instant, ip: IpAddr) -> Option<u16> {
         let age = self.age;
         let entry = self.entry(ip)?;
@@ -56,7 +55,7 @@ impl PathMtuCache {
         holds.then_some(entry.mtu)
     }
 
-    /// Packets longer than `mtu` do not reach `ip`.
+    /// Records that packets longer than `mtu` bytes do not reach `ip`.
     pub(crate) fn lower(&mut self, now: Instant, ip: IpAddr, mtu: u16) {
         if let Some(entry) = self.entry(ip) {
             (entry.mtu, entry.since) = (mtu, now);
@@ -79,7 +78,7 @@ impl PathMtuCache {
         }
     }
 
-    /// A packet of `mtu` bytes did reach `ip`.
+    /// Records that a packet of `mtu` bytes reached `ip`.
     pub(crate) fn raise(&mut self, ip: IpAddr, mtu: u16) {
         if let Some(entry) = self.entry(ip) {
             entry.mtu = entry.mtu.max(mtu);

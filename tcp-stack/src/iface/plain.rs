@@ -1,6 +1,8 @@
-//! The form that nearly all segments have, read at fixed places: TCP without IP options, extension headers or
-//! fragmentation, with an ACK and at most PSH beside it, and no option but timestamps as RFC 7323 appendix A lays them
-//! out. Whatever else a frame is, `classify` says, and why it is dropped.
+//! Fast path of reception and transmission: parses and writes the common form of a segment at fixed offsets, for header
+//! prediction.
+//!
+//! The common form is TCP without IP options, extension headers or fragmentation, with ACK and at most PSH set, and
+//! with no option but timestamps as RFC 7323 appendix A lays them out. `classify` handles all other frames and drops.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::ops::Range;
@@ -14,7 +16,7 @@ use crate::wire::{
     TcpHeader, TcpOptions, Timestamps,
 };
 
-/// A segment in that form, of a flow that may be one of ours.
+/// A segment of the common form, of a flow that may be one of ours.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plain {
     pub(crate) flow: FourTuple,
@@ -22,25 +24,25 @@ pub(crate) struct Plain {
     pub(crate) ack: SeqNum,
     /// ACK, or ACK and PSH.
     pub(crate) flags: TcpFlags,
-    /// As on the wire: not scaled.
+    /// Window as on the wire, not scaled.
     pub(crate) window: u16,
     pub(crate) timestamps: Option<Timestamps>,
     pub(crate) ecn: EcnField,
-    /// Where in the frame its payload is.
+    /// Start and end of its payload in the frame.
     pub(crate) start: u16,
     pub(crate) end: u16,
-    /// The port has not looked at its checksums.
+    /// True if the port has not verified its checksums.
     verified_in_software: bool,
 }
 
 impl Plain {
-    /// Payload, bytes.
+    /// Returns the length of the payload, bytes.
     #[inline]
     pub(crate) fn len(&self) -> u32 {
         u32::from(self.end.wrapping_sub(self.start))
     }
 
-    /// Where in the frame its payload is.
+    /// Returns the position of the payload in the frame.
     #[inline]
     pub(crate) fn range(&self) -> Range<u16> {
         self.start..self.end
@@ -48,8 +50,8 @@ impl Plain {
 }
 
 impl<B: Buf> Interface<B> {
-    /// The segment that a frame is, if it has the form; `classify` takes every such frame of a flow that there is for the
-    /// same.
+    /// Parses a frame of the common form; returns `None` for others. For every frame of an existing flow that it
+    /// accepts, `classify` would return the same.
     #[inline(always)]
     pub(crate) fn plain(&self, frame: &[u8], checksum: RxChecksum) -> Option<Plain> {
         let verify = checksum != RxChecksum::Good;
@@ -70,7 +72,7 @@ impl<B: Buf> Interface<B> {
         self.plain_ip(ethertype, packet, EthernetHeader::LEN_TAGGED, verify)
     }
 
-    /// `at` is where in the frame the packet begins.
+    /// Parses the packet at offset `at` of the frame.
     #[inline(always)]
     fn plain_ip(&self, ethertype: EtherType, packet: &[u8], at: usize, verify: bool) -> Option<Plain> {
         match ethertype {
@@ -85,8 +87,8 @@ impl<B: Buf> Interface<B> {
         let (fixed, rest) = packet.split_first_chunk::<{ Ipv4Header::LEN }>()?;
         let [version, traffic_class, l0, l1, _, _, f0, f1, _, protocol, _, _, addresses @ ..] = *fixed;
         let [s0, s1, s2, s3, d0, d1, d2, d3] = addresses;
-        // Five words, and nothing but "don't fragment". Whether its addresses may be is not asked: those of a connection
-        // that is established were looked at when it was opened.
+        // Five words, and no flag but "don't fragment". The addresses were checked when the connection was opened, so
+        // they are not checked here.
         let whole = version == 0x45 && f0 & !0x40 == 0 && f1 == 0 && protocol == IpProtocol::TCP.0;
         if !whole || verify && !Ipv4Header::is_checksum_valid(fixed) {
             return None;
@@ -113,9 +115,9 @@ impl<B: Buf> Interface<B> {
         plain_tcp::<B>(rest.get(..len)?, at.wrapping_add(Ipv6Header::LEN), flow, v0 << 4 | v1 >> 4, verify)
     }
 
-    /// Puts the headers of a segment of the same form before its payload, all at once: what `TcpHeader::emit` and
-    /// [`Self::encapsulate`] do one after the other. `None`, and nothing changed, for another form, and for a buffer
-    /// without room. A payload whose folded sum is known is not read.
+    /// Writes all headers of a segment of the common form before its payload, as `TcpHeader::emit` and
+    /// [`Self::encapsulate`] would one after the other. Returns `None`, and changes nothing, for another form or a
+    /// buffer without headroom. A payload whose folded sum is known is not read.
     #[inline]
     pub(crate) fn encapsulate_plain(
         &mut self,
@@ -132,7 +134,7 @@ impl<B: Buf> Interface<B> {
         Some(offload)
     }
 
-    /// Counts a frame that [`Self::plain`] read, and that is not looked at in any other way.
+    /// Counts a frame that [`Self::plain`] parsed and that no other function handles.
     #[inline]
     pub(crate) fn count_plain(&mut self, bytes: usize, plain: &Plain) {
         let stats = &mut self.stats;
@@ -145,7 +147,7 @@ impl<B: Buf> Interface<B> {
     }
 }
 
-/// `at` is where in the frame the segment begins, `flow` makes a flow of our port and the other's.
+/// Parses the TCP segment at offset `at` of the frame; `flow` makes the four-tuple from our port and the peer's.
 #[inline(always)]
 fn plain_tcp<B: Buf>(
     segment: &[u8],

@@ -1,27 +1,27 @@
-//! What an interface counts.
+//! Counters of an interface below TCP.
 
 iwarp_counters::counters! {
-    /// Frames of an interface below TCP. Dropped ones are counted in [`Drops`](crate::Drops).
+    /// Frames of an interface below TCP. [`Drops`](crate::Drops) counts dropped frames.
     pub struct InterfaceStats {
-        /// Frames handed up by the port.
+        /// Frames received from the port.
         rx_frames,
         /// Bytes of those frames, from the Ethernet header on, without FCS.
         rx_bytes,
-        /// Frames that were of use: those that were not dropped.
+        /// Received frames that were not dropped.
         rx_delivered,
-        /// TCP segments with a right checksum, for an address of ours.
+        /// TCP segments with a correct checksum, for an address of ours.
         rx_tcp_segments,
         /// ICMP errors that quote a TCP segment of ours.
         rx_icmp_errors,
         /// Echo requests that are answered.
         rx_echo_requests,
-        /// ARP packets of use.
+        /// ARP packets that were not dropped.
         rx_arp,
-        /// Neighbor solicitations and advertisements of use.
+        /// Neighbor solicitations and advertisements that were not dropped.
         rx_ndp,
-        /// Fragments taken for reassembly, those that were dropped later included.
+        /// Fragments accepted for reassembly, including those dropped later.
         rx_fragments,
-        /// Packets put together from fragments.
+        /// Packets reassembled from fragments.
         rx_reassembled,
         /// TCP segments whose checksum was verified in software.
         rx_software_checksums,
@@ -39,27 +39,27 @@ iwarp_counters::counters! {
         tx_echo_replies,
         /// Of these, replies truncated to the MTU (RFC 1122 §3.2.2.6).
         tx_echo_truncated,
-        /// ICMP errors sent: the time for reassembly was exceeded.
+        /// ICMP "time exceeded" errors sent for incomplete packets.
         tx_time_exceeded,
-        /// Frames of the interface's own that were not sent: too many waited already.
+        /// Frames of the interface's own that were not sent: the queue was full.
         tx_queue_full,
         /// Frames of the interface's own that were not sent: no buffer had room for them.
         tx_no_room,
-        /// Neighbors whose link address became known.
+        /// Neighbors whose link address was resolved.
         neighbors_resolved,
         /// Neighbors that did not answer.
         neighbors_failed,
-        /// Neighbors forgotten to make room for others.
+        /// Neighbors evicted to make room for others.
         neighbors_evicted,
         /// Neighbors whose link address changed.
         neighbors_moved,
         /// Changes of a neighbor's link address that came too soon after the last one to be followed.
         neighbors_flapping,
-        /// Claims that a neighbor in use has another link address: the known one is asked first.
+        /// Claims that a neighbor in use has another link address: the known one is solicited first.
         neighbors_contested,
         /// Of these, claims that were false: the known link address answered, or is configured.
         neighbors_upheld,
-        /// Neighbors not taken up, since those known are all in use.
+        /// Neighbors not added, since all known ones are in use.
         neighbors_refused,
     }
 }

@@ -1,4 +1,4 @@
-//! The headers of segments that differ in little: made once, and put before the payload of each with what is its own.
+//! Header templates: the headers that a run of segments shares are built once, then copied and completed per segment.
 //!
 //! ```text
 //!   Ethernet   MACs, type
@@ -7,8 +7,8 @@
 //!   options    timestamps
 //! ```
 //!
-//! The form is that of [`Plain`](super::Plain); the others are written by [`encapsulate`](super::Interface::encapsulate).
-//! Sums are linear (RFC 1071 §2): that of what all have in common is made once, too.
+//! Segments have the form of [`Plain`](super::Plain); [`encapsulate`](super::Interface::encapsulate) writes all others.
+//! Sums are linear (RFC 1071 §2), so the sum of the shared part is computed once, too.
 
 use core::net::Ipv4Addr;
 
@@ -21,13 +21,13 @@ use crate::wire::{
     Timestamps,
 };
 
-/// Where the TCP header begins.
+/// Offset of the TCP header.
 const TCP: usize = EthernetHeader::LEN + Ipv4Header::LEN;
-/// Where the fields are that each segment has for itself.
+/// Offsets of the fields that differ per segment.
 const PACKET_LEN: usize = EthernetHeader::LEN + 2;
 const PACKET_CHECKSUM: usize = EthernetHeader::LEN + 10;
 const SEQ: usize = TCP + 4;
-/// And those that each template has.
+/// Offsets of the fields that differ per template.
 const TRAFFIC_CLASS: usize = EthernetHeader::LEN + 1;
 const ADDRESSES: usize = EthernetHeader::LEN + 12;
 const ACK: usize = TCP + 8;
@@ -37,21 +37,21 @@ const TIMESTAMPS: usize = TCP + TcpHeader::LEN + 4;
 const FLAGS: usize = TCP + 13;
 const CHECKSUM: usize = TCP + 16;
 
-/// The headers of segments with timestamps and no other option, over IPv4 without a VLAN.
+/// Headers of segments with timestamps and no other option, over IPv4 without a VLAN.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Template {
-    /// Those of a segment without payload; sequence number and checksums are zero.
+    /// Headers of a segment without payload; sequence number and checksums are zero.
     headers: [u8; Self::LEN],
     flags: TcpFlags,
-    /// The sum of the IP header.
+    /// Sum of the IP header.
     packet: Sum,
-    /// The sum of the pseudo-header and, unless the port makes it, of the TCP header without its flags.
+    /// Sum of the pseudo-header and, unless the port computes checksums, of the TCP header without its flags.
     segment: Sum,
-    /// The port makes the checksums.
+    /// True if the port computes the checksums.
     offloaded: bool,
 }
 
-/// Writes a field, whose place is known when this is compiled.
+/// Writes a field at a constant offset.
 #[inline(always)]
 fn set<const N: usize>(headers: &mut [u8; Template::LEN], at: usize, bytes: [u8; N]) {
     if let Some(field) = headers.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
@@ -60,13 +60,13 @@ fn set<const N: usize>(headers: &mut [u8; Template::LEN], at: usize, bytes: [u8;
 }
 
 impl<B: Buf> Interface<B> {
-    /// Whether segments of this flow may have the form.
+    /// Returns true if segments of this flow may have the form.
     #[inline]
     pub(crate) fn has_template(&self, flow: &FourTuple) -> bool {
         self.config.vlan.is_none() && flow.is_ipv4()
     }
 
-    /// What all templates have in common.
+    /// Returns the part that all templates share.
     pub(super) fn template_base(config: &InterfaceConfig) -> [u8; Template::LEN] {
         let mut base = [0; Template::LEN];
         let (link, rest) = base.split_at_mut(EthernetHeader::LEN);
@@ -86,7 +86,8 @@ impl<B: Buf> Interface<B> {
         base
     }
 
-    /// The headers of segments to `mac`: `header`, but for its sequence number. `None` for a flow of another form.
+    /// Returns the template for segments to `mac` with the fields of `header` except its sequence number, or `None` for
+    /// a flow of another form.
     #[inline(always)]
     pub(crate) fn template(
         &self,
@@ -122,7 +123,7 @@ impl<B: Buf> Interface<B> {
         Some(Template { headers, flags: header.flags, packet, segment, offloaded })
     }
 
-    /// Counts segments that were given headers by a template.
+    /// Counts segments whose headers a template wrote.
     #[inline]
     pub(crate) fn count_templated(&mut self, segments: u32) {
         self.stats.tx_tcp_segments = self.stats.tx_tcp_segments.wrapping_add(segments.into());
@@ -130,11 +131,12 @@ impl<B: Buf> Interface<B> {
 }
 
 impl Template {
-    /// Bytes of all headers.
+    /// Length of all headers, bytes.
     pub(crate) const LEN: usize = TCP + TcpHeader::LEN + 12;
 
-    /// Puts the headers before a segment's payload, with these flags beside those that all have. `None`, and nothing
-    /// changed, for a buffer that is shared or without room. A payload whose folded sum is known is not read.
+    /// Writes the headers before a segment's payload, with `flags` added to the shared ones. Returns `None`, and
+    /// changes nothing, for a buffer that is shared or without headroom. A payload whose folded sum is known is not
+    /// read.
     #[inline(always)]
     pub(crate) fn put<B: Buf>(
         &self,

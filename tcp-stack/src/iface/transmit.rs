@@ -1,4 +1,5 @@
-//! Headers before segments, and the frames that the interface sends of its own accord.
+//! Writes the IP and Ethernet headers before segments, and builds and sends the interface's own frames: ARP, neighbor
+//! discovery, echo replies and ICMP errors.
 
 use super::Interface;
 use super::classify::EchoRequest;
@@ -12,14 +13,14 @@ use crate::wire::{
 use alloc::collections::VecDeque;
 use core::net::{IpAddr, Ipv6Addr};
 
-/// Frames of the interface's own that may wait: twice what the largest burst can ask for.
+/// Length of the queue of own frames: twice what the largest burst can cause.
 const QUEUE_MAX: usize = 64;
 
-/// What an ICMP error quotes at most, bytes, by family: RFC 1812 §4.3.2.3 keeps the whole within 576, RFC 4443
+/// Largest quotation in an ICMP error, bytes, for IPv4 and IPv6: RFC 1812 §4.3.2.3 keeps the whole within 576, RFC 4443
 /// §2.4 (c) within 1280.
 const QUOTE_MAX: (usize, usize) = (576 - 28, 1280 - 48);
 
-/// A frame that the interface sends of its own accord.
+/// A frame that the interface itself sends.
 #[derive(Debug)]
 pub(super) enum OwnFrame<B> {
     Arp {
@@ -37,13 +38,13 @@ pub(super) enum OwnFrame<B> {
         buf: B,
         request: EchoRequest,
     },
-    /// The frame of the first fragment of a packet that never became whole.
+    /// An ICMP error about the frame of the first fragment of a packet that was not completed in time.
     TimeExceeded {
         first: B,
     },
 }
 
-/// The frames that wait, in the order in which they were asked for.
+/// The interface's own frames that wait to be sent, oldest first.
 #[derive(Debug)]
 pub(super) struct OwnFrameQueue<B>(VecDeque<OwnFrame<B>>);
 
@@ -52,7 +53,7 @@ impl<B> OwnFrameQueue<B> {
         Self(VecDeque::with_capacity(QUEUE_MAX))
     }
 
-    /// Adds a frame; `false`, and the frame is gone, when too many wait.
+    /// Adds a frame; returns `false`, and drops it, if the queue is full.
     pub(super) fn push(&mut self, own: OwnFrame<B>) -> bool {
         let has_room = self.0.len() < QUEUE_MAX;
         if has_room {
@@ -66,18 +67,18 @@ impl<B> OwnFrameQueue<B> {
     }
 }
 
-/// Segments that the port cuts out of one frame.
+/// A run of segments that the port cuts out of one frame (TSO).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SegmentRun {
-    /// How many.
+    /// Number of segments in the run.
     pub(crate) segments: u16,
-    /// Payload of each but the last, bytes.
+    /// Payload of each segment but the last, bytes.
     pub(crate) segment: u16,
-    /// Payload of all, bytes: it follows in the buffers that are linked to the first.
+    /// Payload of the run, bytes, in the buffers linked to the first.
     pub(crate) bytes: usize,
 }
 
-/// Where a packet goes, and what its IP header says.
+/// Addresses and IP header fields of a packet.
 #[derive(Clone, Copy, Debug)]
 struct PacketMeta {
     mac: MacAddr,
@@ -86,27 +87,27 @@ struct PacketMeta {
     protocol: IpProtocol,
     traffic_class: u8,
     hop_limit: u8,
-    /// Whether the IPv4 header's checksum is made here.
+    /// True to compute the IPv4 header checksum here.
     checksum: bool,
-    /// What follows in other buffers, bytes.
+    /// Payload in linked buffers, bytes.
     linked: usize,
 }
 
-/// What became of a frame of the interface's own.
+/// The result of building a frame of the interface's own.
 enum Built<B> {
     Frame(TxFrame<B>),
-    /// No buffer: try again.
+    /// The pool has no buffer: try again.
     NoBuffer(OwnFrame<B>),
-    /// It cannot be sent.
+    /// The frame cannot be sent.
     Impossible,
 }
 
 impl<B: Buf> Interface<B> {
-    /// Puts IP and Ethernet headers before a TCP segment.
+    /// Writes IP and Ethernet headers before a TCP segment.
     ///
-    /// `buf` begins with the TCP header, whose checksum is filled in here (or left to the port, as
-    /// configured), and ends with the payload. `mac` comes from [`Self::resolve`]. `None`, and the buffer
-    /// is of no use, when it is shared or has too little headroom.
+    /// `buf` begins with the TCP header, whose checksum is computed here (or left to the port, as configured), and ends
+    /// with the payload. `mac` comes from [`Self::resolve`]. Returns `None` if the buffer is shared or has too little
+    /// headroom; it is then unusable.
     #[inline]
     pub(crate) fn encapsulate(
         &mut self,
@@ -145,8 +146,8 @@ impl<B: Buf> Interface<B> {
         })
     }
 
-    /// As [`Self::encapsulate`], before a TCP header whose payload is in the buffers that are linked to
-    /// `buf`, for a port that computes the checksums and cuts the frame.
+    /// As [`Self::encapsulate`], for a TCP header whose payload is in the buffers linked to `buf`. The port computes
+    /// the checksums and cuts the frame.
     pub(crate) fn encapsulate_run(
         &mut self,
         mac: MacAddr,
@@ -157,7 +158,7 @@ impl<B: Buf> Interface<B> {
     ) -> Option<TxOffload> {
         let cut = run.segments > 1;
         let header = buf.bytes_mut()?;
-        // Each segment gets its own length from the port.
+        // The port adds the length of each segment.
         let summed = if cut { 0 } else { header.len().saturating_add(run.bytes) };
         let pseudo_header = Sum::pseudo_header(local, remote, IpProtocol::TCP, summed);
         let written = TcpHeader::set_partial_checksum(header, pseudo_header);
@@ -183,7 +184,7 @@ impl<B: Buf> Interface<B> {
         EthernetHeader { dst, src: self.config.mac, tci: self.config.vlan, ethertype }
     }
 
-    /// Puts IP and Ethernet headers before what `buf` holds.
+    /// Writes IP and Ethernet headers before the contents of `buf`.
     #[inline]
     fn put_headers(&self, meta: &PacketMeta, buf: &mut B) -> Option<TxOffload> {
         let payload_len = buf.bytes().len().saturating_add(meta.linked);
@@ -227,8 +228,7 @@ impl<B: Buf> Interface<B> {
         })
     }
 
-    /// Sends at most `max` of the frames that wait; returns how many were sent. Those for which the pool
-    /// has no buffer go on waiting.
+    /// Sends at most `max` queued frames; returns the number sent. Frames for which the pool has no buffer stay queued.
     pub(crate) fn poll_transmit<P: BufPool<Buf = B>>(
         &mut self,
         pool: &mut P,
@@ -285,7 +285,7 @@ impl<B: Buf> Interface<B> {
                 let offload = self.build_advertisement(target, dst, to, solicited, &mut buf);
                 (offload, &mut self.stats.tx_neighbor_advertisements)
             }
-            // Taken out above.
+            // Handled by the caller.
             OwnFrame::EchoReply { .. } | OwnFrame::TimeExceeded { .. } => return Built::Impossible,
         };
         let Some(offload) = offload else { return Built::Impossible };
@@ -362,7 +362,7 @@ impl<B: Buf> Interface<B> {
         self.put_headers(&meta, buf)
     }
 
-    /// Turns an echo request into its reply: in place, or in a copy while somebody else looks at it.
+    /// Turns an echo request into its reply: in place, or in a copy if the buffer is shared.
     fn build_echo<P: BufPool<Buf = B>>(&mut self, buf: B, request: EchoRequest, pool: &mut P) -> Built<B> {
         let mut reply = buf;
         let message_len = request.message.len();
@@ -410,8 +410,8 @@ impl<B: Buf> Interface<B> {
         };
         self.put_headers(&meta, reply)
     }
-    /// Fragment reassembly time exceeded: type 11 code 1 (RFC 792), type 3 code 1 (RFC 4443 §3.3). It quotes
-    /// what it is about, and is never longer than that.
+    /// Builds the error "fragment reassembly time exceeded": type 11 code 1 (RFC 792), type 3 code 1 (RFC 4443 §3.3).
+    /// It quotes the fragment and is no longer than it.
     fn build_time_exceeded(&self, first: &B, buf: &mut B) -> Option<TxOffload> {
         let (ethernet, packet) = EthernetHeader::parse(first.bytes()).ok()?;
         let (local, remote, quote_max): (IpAddr, IpAddr, usize) = match ethernet.ethertype {

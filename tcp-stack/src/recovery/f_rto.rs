@@ -1,56 +1,56 @@
-//! Forward RTO-recovery (RFC 5682): was a timeout spurious?
+//! Forward RTO-recovery (RFC 5682): detects spurious timeouts.
 //!
-//! After a timeout only the first segment is sent again, then new data. What the next acknowledgment covers
-//! tells whether the originals have arrived.
+//! After a timeout only the first segment is retransmitted, then new data is sent. The next acknowledgment shows
+//! whether the originals have arrived.
 
-/// How far the algorithm has come.
+/// The step that the algorithm has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FRto {
-    /// It does not run: the recovery is a conventional one.
+    /// Not running: recovery is conventional.
     Off,
-    /// Step 2: the first segment was sent again, and is not acknowledged.
+    /// Step 2: the first segment was retransmitted and is not acknowledged yet.
     Retransmitted,
-    /// Step 3: new segments were let out; nothing is to be sent again before the next acknowledgment.
+    /// Step 3: new segments were sent; no retransmission before the next acknowledgment.
     NewData,
 }
 
-/// What an acknowledgment said.
+/// The facts of an acknowledgment that the algorithm needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FRtoAck {
-    /// The connection uses SACK: §3.1 instead of §2.1.
+    /// True if the connection uses SACK: §3.1 applies instead of §2.1.
     pub(crate) sack: bool,
-    /// It acknowledged the first segment, or more of what was not acknowledged cumulatively.
+    /// True if it cumulatively acknowledges new data.
     pub(crate) advances: bool,
-    /// It covers everything that was sent before the timeout.
+    /// True if it covers everything that was sent before the timeout.
     pub(crate) covers_all: bool,
-    /// It reports something that was sent after the timeout.
+    /// True if it reports data that was sent after the timeout.
     pub(crate) covers_more: bool,
-    /// It newly reports something by SACK.
+    /// True if it newly reports data by SACK.
     pub(crate) sacks: bool,
-    /// It is a duplicate (RFC 5681 §2).
+    /// True if it is a duplicate (RFC 5681 §2).
     pub(crate) duplicate: bool,
-    /// There is new data, and the peer's window lets it out.
+    /// True if there is new data that fits the peer's window.
     pub(crate) has_new: bool,
 }
 
-/// What follows.
+/// The action that follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FRtoVerdict {
-    /// Nothing yet.
+    /// No action: wait for the next acknowledgment.
     Undecided,
-    /// Send up to two new segments, and nothing again.
+    /// Send up to two new segments and no retransmission.
     SendNew,
-    /// The timeout was right: retransmit in slow start, from a congestion window of so many segments.
+    /// The timeout was genuine: retransmit in slow start.
     Conventional {
-        /// Segments of the congestion window.
+        /// Congestion window to start from, segments.
         segments: u32,
     },
-    /// The originals arrive: nothing was lost.
+    /// The timeout was spurious: the originals arrived.
     Spurious,
 }
 
 impl FRto {
-    /// Steps 2 and 3, for an acknowledgment after the timeout.
+    /// Runs step 2 or 3 for an acknowledgment after the timeout.
     pub(crate) fn on_ack(&mut self, ack: &FRtoAck) -> FRtoVerdict {
         match *self {
             Self::Off => FRtoVerdict::Undecided,
@@ -110,7 +110,7 @@ mod tests {
         FRtoAck { sack: true, ..ack }
     }
 
-    /// Runs the acknowledgments from step 2 on; returns the last verdict and where it ends.
+    /// Runs the acknowledgments from step 2 on; returns the last verdict and the step reached.
     fn run(acks: &[FRtoAck]) -> (FRtoVerdict, FRto) {
         let mut f_rto = FRto::Retransmitted;
         let mut verdict = FRtoVerdict::Undecided;

@@ -1,7 +1,7 @@
-//! Finding out what was lost, and how fast to send it again.
+//! Loss recovery: detects lost segments and decides how fast to retransmit.
 //!
-//! Each piece is a small state machine over numbers: it is told what an acknowledgment said and answers
-//! what follows. What was sent is in the connection's send queue; the connection joins the two.
+//! Each part is a small state machine over numbers: it gets the facts of an acknowledgment and returns the action. The
+//! segments themselves are in the connection's send queue; the connection combines the two.
 
 mod f_rto;
 mod prr;
@@ -22,14 +22,14 @@ pub(crate) use undo::Undo;
 use crate::seq::SeqNum;
 use crate::wire::SackBlocks;
 
-/// Segments whose acknowledgment out of order means loss, in the absence of reordering (RFC 5681 §3.2,
-/// RFC 6675 §2: DupThresh).
+/// Duplicate acknowledgments, or segments SACKed beyond one, that mean a loss unless there is reordering (RFC 5681
+/// §3.2, RFC 6675 §2: DupThresh).
 pub(crate) const DUP_THRESH: u32 = 3;
 
-/// Which kind of recovery a connection is in.
+/// The kind of recovery that a connection is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// None.
+    /// No recovery is in progress.
     Open,
     /// After a loss that acknowledgments showed (RFC 6675 §5, RFC 6582).
     Fast,
@@ -37,40 +37,40 @@ pub(crate) enum Phase {
     Loss,
 }
 
-/// The recovery state of one connection: what every acknowledgment is looked at by. The rest is in [`Episode`].
+/// The recovery state that every acknowledgment needs. [`Episode`] has the rest.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recovery {
     pub(crate) rack: Rack,
     pub(crate) tlp: TailLossProbe,
-    /// Without SACK: duplicate acknowledgments in a row, each of which stands for a segment that has
-    /// left the network.
+    /// Without SACK: consecutive duplicate acknowledgments, each of which stands for a segment that has left the
+    /// network.
     pub(crate) dup_acks: u32,
     pub(crate) phase: Phase,
-    /// How often the retransmission timer has expired in a row (RFC 6298 §5.5).
+    /// Consecutive expirations of the retransmission timer (RFC 6298 §5.5).
     pub(crate) backoff: u8,
-    /// Timeouts or probes in a row without a sign of life.
+    /// Consecutive timeouts or probes without an answer.
     pub(crate) attempts: u8,
-    /// Slow start follows a retransmission timeout that was not found spurious (RFC 3465 §2.3).
+    /// Set in the slow start after a retransmission timeout, unless that proved spurious (RFC 3465 §2.3).
     pub(crate) slow_start_after_timeout: bool,
 }
 
-/// What is known of the last recovery, and what SACK said: of no concern while nothing is lost or late.
+/// State of the last recovery and of SACK processing, not needed while nothing is lost or reordered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Episode {
-    /// The phase ends when everything before this is acknowledged (RFC 6675 §2: RecoveryPoint).
+    /// RecoveryPoint: the phase ends when everything before it is acknowledged (RFC 6675 §2).
     pub(crate) point: SeqNum,
     pub(crate) prr: Prr,
     pub(crate) f_rto: FRto,
     pub(crate) undo: Undo,
-    /// Without SACK: an acknowledgment of a part came in this recovery (RFC 6582 §3.2).
+    /// Without SACK: set once a partial acknowledgment has arrived in this recovery (RFC 6582 §3.2).
     pub(crate) partial_ack: bool,
-    /// A recovery has ended at [`Self::point`], as recoveries should.
+    /// Set once a recovery has ended at [`Self::point`].
     pub(crate) has_ended: bool,
-    /// The peer has reported a duplicate, so it knows how to.
+    /// Set once the peer has sent a D-SACK.
     pub(crate) dsack_seen: bool,
-    /// Steps over the scoreboard that SACK options may cost now.
+    /// Scoreboard steps that SACK options may still cost.
     pub(crate) sack_steps: u16,
-    /// The last SACK option, whose ranges need not be looked at again.
+    /// The last SACK option, whose ranges need no processing again.
     pub(crate) sack_seen: SackBlocks,
 }
 
@@ -93,7 +93,7 @@ impl Recovery {
 }
 
 impl Episode {
-    /// None yet; `sack_steps` is how many are saved up at first.
+    /// Returns the initial state; `sack_steps` is the initial credit.
     pub(crate) const fn new(iss: SeqNum, sack_steps: u16) -> Self {
         Self {
             point: iss,

@@ -1,28 +1,29 @@
 //! Proportional rate reduction (RFC 6937), with the slow-start reduction bound.
 
-/// One recovery. All values are bytes.
+/// The state of one recovery; all values in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prr {
-    /// RecoverFS: what was in flight when the recovery began.
+    /// RecoverFS: bytes in flight when the recovery began.
     recover_fs: u32,
-    /// prr_delivered: delivered to the receiver since. No window, and so no recovery, is as long as 32 bits.
+    /// prr_delivered: bytes delivered since then. It cannot overflow: no window has 2^32 bytes.
     delivered: u32,
-    /// prr_out: sent since.
+    /// prr_out: bytes sent since then.
     out: u32,
 }
 
 impl Prr {
-    /// A recovery that begins with so much in flight.
+    /// Begins a recovery with `flight_size` bytes in flight.
     pub(crate) const fn new(flight_size: u32) -> Self {
         Self { recover_fs: flight_size, delivered: 0, out: 0 }
     }
 
-    /// Bytes were sent, old or new.
+    /// Counts bytes sent, new or retransmitted.
     pub(crate) fn on_sent(&mut self, bytes: u32) {
         self.out = self.out.saturating_add(bytes);
     }
 
-    /// An acknowledgment arrived that delivered so much (DeliveredData): how much may be in flight now.
+    /// Returns the bytes that may be in flight after an acknowledgment that delivered `delivered` bytes
+    /// (DeliveredData).
     pub(crate) fn on_ack(&mut self, delivered: u32, pipe: u32, ssthresh: u32, mss: u32) -> u32 {
         self.delivered = self.delivered.saturating_add(delivered);
         let sndcnt = if pipe > ssthresh {
@@ -46,8 +47,8 @@ impl Prr {
 mod tests {
     use super::*;
 
-    /// RFC 6937 §3's example: 20 segments in flight, the first lost, ssthresh 10. Every other of the 19
-    /// acknowledgments lets one segment out, and the recovery ends with 10 in flight.
+    /// RFC 6937 §3's example: 20 segments in flight, the first lost, ssthresh 10. Every second of the 19
+    /// acknowledgments releases a segment, and the recovery ends with 10 in flight.
     #[test]
     fn one_loss_spreads_the_reduction_over_the_round_trip() {
         let (mss, ssthresh) = (1000, 10_000);
@@ -74,7 +75,7 @@ mod tests {
         assert!(pipe <= ssthresh, "{pipe}");
     }
 
-    /// The second example: 15 of 20 lost; below ssthresh each acknowledgment lets two out.
+    /// The second example: 15 of 20 lost; below ssthresh each acknowledgment releases two.
     #[test]
     fn heavy_loss_grows_back_like_slow_start() {
         let (mss, ssthresh) = (1000, 10_000);
@@ -86,7 +87,7 @@ mod tests {
             let n = (allowed - pipe) / mss;
             prr.on_sent(n * mss);
             out.push(n);
-            // The next acknowledgment takes one more out of the network.
+            // The next acknowledgment removes one more from the network.
             pipe += n * mss - mss;
         }
         assert_eq!(out, [2, 2, 2]);

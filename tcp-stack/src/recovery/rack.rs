@@ -1,4 +1,4 @@
-//! Recent acknowledgment: loss detection by time (RFC 8985 §6).
+//! RACK (recent acknowledgment): loss detection by time (RFC 8985 §6).
 
 use core::time::Duration;
 
@@ -7,30 +7,31 @@ use super::rtt::{duration, units};
 use crate::seq::SeqNum;
 use crate::time::Instant;
 
-/// Loss recoveries for which an enlarged reordering window is kept (§6.2 step 4).
+/// Recoveries for which an enlarged reordering window is kept (§6.2 step 4).
 const REO_WND_PERSIST: u8 = 16;
 
-/// A segment that an acknowledgment reported delivered.
+/// A segment that an acknowledgment reports as delivered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Delivered {
     pub(crate) sent_at: Instant,
     pub(crate) end_seq: SeqNum,
     pub(crate) retransmitted: bool,
-    /// The acknowledgment's timestamp echo shows that it does not answer the last transmission.
+    /// True if the acknowledgment's timestamp echo is older than the last transmission, so that it answers an earlier
+    /// one.
     pub(crate) echo_is_older: bool,
 }
 
 /// RACK's variables for one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rack {
-    /// RACK.xmit_ts and RACK.end_seq: the most recently sent segment that was delivered.
+    /// RACK.xmit_ts and RACK.end_seq of the most recently sent segment that was delivered.
     xmit_ts: Instant,
     end_seq: SeqNum,
-    /// In units of 16 ns.
+    /// RACK.rtt, in units of 16 ns.
     rtt: u32,
-    /// [`Self::rtt`] is of the acknowledgment that is being looked at.
+    /// True if the acknowledgment being processed set [`Self::rtt`].
     rtt_is_new: bool,
-    /// The highest sequence number acknowledged in whatever way.
+    /// RACK.fack: highest sequence number acknowledged, cumulatively or selectively.
     fack: SeqNum,
     reordering_seen: bool,
     dsack_round: Option<SeqNum>,
@@ -53,25 +54,24 @@ impl Rack {
         }
     }
 
-    /// Whether segments were seen to arrive out of order.
+    /// Returns true if reordering was seen.
     pub(crate) fn reordering_seen(&self) -> bool {
         self.reordering_seen
     }
 
-    /// Whether no segment that was delivered lies beyond `una`, and no round of D-SACK lasts.
+    /// Returns true if no delivered segment lies beyond `una`, and no D-SACK round is in progress.
     #[inline]
     pub(crate) fn is_quiescent(&self, una: SeqNum) -> bool {
         self.dsack_round.is_none() && self.fack.at_or_before(una)
     }
 
-    /// An acknowledgment is about to be looked at.
+    /// Begins the processing of an acknowledgment.
     #[inline]
     pub(crate) fn begin_ack(&mut self) {
         self.rtt_is_new = false;
     }
 
-    /// Steps 2 and 3 for one segment newly acknowledged, cumulatively or selectively.
-    /// `min_rtt` in nanoseconds.
+    /// Runs steps 2 and 3 for one segment newly acknowledged, cumulatively or selectively. `min_rtt` is in nanoseconds.
     #[inline]
     pub(crate) fn on_delivered(&mut self, now: Instant, segment: &Delivered, min_rtt: Option<u64>) {
         if segment.end_seq.after(self.fack) {
@@ -83,8 +83,8 @@ impl Rack {
         if segment.retransmitted && (segment.echo_is_older || min_rtt.is_some_and(|min| rtt < min)) {
             return;
         }
-        // "in ascending order of Segment.xmit_ts": of those that one acknowledgment delivers, the one that
-        // was sent last tells.
+        // "in ascending order of Segment.xmit_ts": of the segments that one acknowledgment delivers, the one sent last
+        // counts.
         let rtt = units(rtt);
         self.rtt = if self.rtt_is_new { self.rtt.min(rtt) } else { rtt };
         self.rtt_is_new = true;
@@ -94,7 +94,7 @@ impl Rack {
         }
     }
 
-    /// Step 4, the part that adapts the window by D-SACK.
+    /// Runs the part of step 4 that adapts the window to D-SACKs.
     pub(crate) fn on_ack(&mut self, una: SeqNum, nxt: SeqNum, dsack: bool) {
         if self.dsack_round.is_some_and(|round| una.at_or_after(round)) {
             self.dsack_round = None;
@@ -106,14 +106,14 @@ impl Rack {
         }
     }
 
-    /// A retransmission was shown to be spurious: segments arrive later than the window allows for. Widens it
-    /// as a D-SACK does, which not every peer sends.
+    /// Notes a spurious retransmission: segments are reordered by more than the window. Widens it as a D-SACK does,
+    /// which not every peer sends.
     pub(crate) fn on_spurious(&mut self, una: SeqNum, nxt: SeqNum) {
         self.reordering_seen = true;
         self.on_ack(una, nxt, true);
     }
 
-    /// Step 4: a recovery ends.
+    /// Notes the end of a recovery (step 4).
     pub(crate) fn on_recovery_end(&mut self) {
         self.reo_wnd_persist = self.reo_wnd_persist.saturating_sub(1);
         if self.reo_wnd_persist == 0 {
@@ -121,7 +121,7 @@ impl Rack {
         }
     }
 
-    /// Step 4: how long a segment may be late before it counts as lost.
+    /// Returns the reordering window (step 4): the time for which a segment may be late before it counts as lost.
     pub(crate) fn reordering_window(
         &self,
         in_recovery: bool,
@@ -136,25 +136,26 @@ impl Rack {
         quarter.saturating_mul(u32::from(self.reo_wnd_mult)).min(srtt.unwrap_or(Duration::MAX))
     }
 
-    /// Whether something was delivered that was sent after this segment: step 5 looks at no other.
+    /// Returns true if a segment sent after this one was delivered: step 5 concerns only such segments.
     #[inline]
     pub(crate) fn is_overtaken(&self, sent_at: Instant, end: SeqNum) -> bool {
         sent_after(self.xmit_ts, self.end_seq, sent_at, end)
     }
 
-    /// Step 5 for one segment in flight: `None` when nothing sent after it was delivered yet, else when
-    /// it is to be deemed lost.
+    /// Returns the time at which a segment in flight counts as lost (step 5), or `None` if nothing sent after it was
+    /// delivered.
     pub(crate) fn deadline(&self, sent_at: Instant, end: SeqNum, window: Duration) -> Option<Instant> {
         self.is_overtaken(sent_at, end).then(|| sent_at + duration(self.rtt).saturating_add(window))
     }
 
-    /// §6.3: when a segment counts as lost at a retransmission timeout, whatever was delivered.
+    /// Returns the time at which a segment counts as lost at a retransmission timeout, without regard to deliveries
+    /// (§6.3).
     pub(crate) fn overdue(&self, sent_at: Instant, window: Duration) -> Instant {
         sent_at + duration(self.rtt).saturating_add(window)
     }
 }
 
-/// RACK_sent_after.
+/// Returns true if the first segment was sent after the second (RACK_sent_after).
 #[inline]
 fn sent_after(t1: Instant, seq1: SeqNum, t2: Instant, seq2: SeqNum) -> bool {
     t1 > t2 || (t1 == t2 && seq1.after(seq2))

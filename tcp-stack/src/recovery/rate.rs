@@ -1,32 +1,32 @@
-//! How fast the network delivers (draft-cheng-iccrg-delivery-rate-estimation).
+//! Delivery rate estimation (draft-cheng-iccrg-delivery-rate-estimation): measures how fast the network delivers.
 //!
-//! Each segment carries, from its last transmission, what had been delivered by then. When it is
-//! delivered itself, what was delivered in between, over the time that took, is a sample of the rate:
+//! Each segment records at its last transmission how much had been delivered. When it is delivered itself, the bytes
+//! delivered in between, divided by the time that took, are a sample of the rate:
 //!
 //! ```text
 //!            first_sent ──────── sent                    the segments of the sample leave
 //!   delivered_at (before) ─────────────── delivered_at   … and are acknowledged
 //! ```
 //!
-//! The longer of the two times counts: acknowledgments that come in a bunch do not make the path faster.
+//! The longer of the two intervals counts, so that compressed acknowledgments do not raise the rate.
 
 use core::time::Duration;
 
 use crate::time::{Instant, Stamp, nanos};
 
-/// Segments that were under way for longer give no sample: their stamps may have wrapped.
+/// Longest time in flight of a segment that gives a sample: beyond it the stamps may have wrapped.
 const AGE_MAX: Duration = Duration::from_secs(500);
 
-/// What a segment remembers of the moment when it was sent last.
+/// The state of the estimator when a segment was last sent, stored with the segment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RateStamp {
     /// P.delivered: bytes delivered by then, modulo 2^32.
     delivered: u32,
-    /// P.delivered_time: when the last of these were.
+    /// P.delivered_time: time of the last of these deliveries.
     delivered_at: Stamp,
-    /// P.first_sent_time: when the segment delivered last by then had been sent.
+    /// P.first_sent_time: transmission time of the segment delivered last by then.
     first_sent_at: Stamp,
-    /// P.is_app_limited: the network was not what limited the sender.
+    /// P.is_app_limited: true if the application, not the network, limited the sender.
     app_limited: bool,
 }
 
@@ -35,35 +35,35 @@ pub(crate) struct RateStamp {
 pub(crate) struct RateSample {
     /// Bytes delivered in the interval.
     pub(crate) delivered: u32,
-    /// The interval, nanoseconds: at least 1.
+    /// Length of the interval, nanoseconds: at least 1.
     pub(crate) interval_ns: u64,
     /// Bytes that had been delivered when the segment of the sample was sent, modulo 2^32.
     pub(crate) prior_delivered: u32,
-    /// The rate may be less than the network's.
+    /// True if the application limited the sender, so that the rate may be below the network's.
     pub(crate) app_limited: bool,
 }
 
 impl RateSample {
-    /// Bytes per second.
+    /// Returns the rate, bytes per second.
     pub(crate) fn rate(&self) -> u64 {
         let bytes = u64::from(self.delivered).saturating_mul(1_000_000_000);
         bytes.checked_div(self.interval_ns).unwrap_or(0)
     }
 }
 
-/// The segment that was sent last of those that one acknowledgment delivered.
+/// The most recently sent of the segments that one acknowledgment delivers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NewestDelivered {
-    /// Its stamp, and when it was sent.
+    /// Its stamp and transmission time.
     segment: Option<(RateStamp, Instant)>,
-    /// When the last one of those that were sent only once was sent.
+    /// Transmission time of the latest of those that were sent only once.
     sent_once_at: Option<Instant>,
-    /// Bytes delivered.
+    /// Bytes that the acknowledgment delivers.
     pub(crate) delivered: u32,
 }
 
 impl NewestDelivered {
-    /// A segment of `len` bytes of sequence space is newly known to have arrived.
+    /// Adds a segment of `len` bytes of sequence space that is newly known to have arrived.
     #[inline]
     pub(crate) fn on_delivered(&mut self, len: u32, stamp: RateStamp, sent_at: Instant, again: bool) {
         self.delivered = self.delivered.saturating_add(len);
@@ -75,21 +75,21 @@ impl NewestDelivered {
         }
     }
 
-    /// The round-trip time that it shows (RFC 6298 §3: "RTT samples MUST NOT be made using segments that
-    /// were retransmitted").
+    /// Returns the round-trip time that it shows (RFC 6298 §3: "RTT samples MUST NOT be made using segments that were
+    /// retransmitted").
     pub(crate) fn rtt(&self, now: Instant) -> Option<Duration> {
         self.sent_once_at.map(|at| now.saturating_since(at))
     }
 }
 
-/// The estimator of one connection.
+/// The delivery rate estimator of one connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DeliveryRate {
-    /// C.delivered: bytes, modulo 2^32.
+    /// C.delivered: bytes delivered, modulo 2^32.
     delivered: u32,
     delivered_at: Stamp,
     first_sent_at: Stamp,
-    /// C.app_limited: what is sent before so much is delivered is application-limited.
+    /// C.app_limited: value of C.delivered until which samples are application-limited.
     app_limited_until: Option<u32>,
     /// The last sample that counts: its bytes, and its interval in units of 256 ns.
     sampled: (u32, u32),
@@ -97,17 +97,17 @@ pub(crate) struct DeliveryRate {
 }
 
 impl DeliveryRate {
-    /// Bytes delivered so far, modulo 2^32.
+    /// Returns the bytes delivered so far, modulo 2^32.
     pub(crate) const fn delivered(&self) -> u32 {
         self.delivered
     }
 
-    /// Whether what is sent now is application-limited.
+    /// Returns true if segments sent now are application-limited.
     pub(crate) const fn is_app_limited(&self) -> bool {
         self.app_limited_until.is_some()
     }
 
-    /// A segment is being sent; `alone` tells that nothing else is outstanding.
+    /// Returns the stamp of a segment that is sent now; `alone` is set if nothing else is outstanding.
     #[inline]
     pub(crate) fn on_send(&mut self, now: Instant, alone: bool) -> RateStamp {
         if alone {
@@ -117,7 +117,7 @@ impl DeliveryRate {
         self.stamp(now, alone)
     }
 
-    /// What [`Self::on_send`] would return.
+    /// Returns the stamp that [`Self::on_send`] would, without side effects.
     #[inline]
     pub(crate) fn stamp(&self, now: Instant, alone: bool) -> RateStamp {
         let now = Stamp::of(now);
@@ -129,14 +129,14 @@ impl DeliveryRate {
         }
     }
 
-    /// There was nothing to send although the network would have taken more, `in_flight` bytes being
-    /// under way: samples of these are no measure of the network.
+    /// Marks samples as application-limited until the `in_flight` bytes are delivered: the application had nothing to
+    /// send although the network would have taken more.
     pub(crate) fn mark_app_limited(&mut self, in_flight: u32) {
         self.app_limited_until = Some(self.delivered.wrapping_add(in_flight));
     }
 
-    /// An acknowledgment delivered something: the sample that it gives. `min_rtt`, nanoseconds: no interval can be
-    /// shorter unless something was sent again and the first copy arrived after all.
+    /// Processes an acknowledgment that delivered data; returns its sample. `min_rtt` is in nanoseconds: an interval
+    /// below it means that the original of a retransmitted segment arrived after all.
     #[inline]
     pub(crate) fn on_ack(
         &mut self,
@@ -155,7 +155,7 @@ impl DeliveryRate {
         let ack = self.delivered_at.nanos_since(segment.delivered_at);
         let interval_ns = send.max(ack);
         let least = min_rtt.unwrap_or(0);
-        // One unit of the stamps may be missing.
+        // The stamps may be short by one unit.
         if interval_ns == 0
             || interval_ns.saturating_add(1 << 8) < least
             || now.nanos_since(sent_at) > nanos(AGE_MAX)
@@ -173,7 +173,7 @@ impl DeliveryRate {
         Some(sample)
     }
 
-    /// A sample that may be too low replaces only one that is lower.
+    /// Keeps a sample; one that may be too low replaces only a lower one.
     fn keep(&mut self, sample: &RateSample) {
         let units = u32::try_from(sample.interval_ns >> 8).unwrap_or(u32::MAX).max(1);
         let (delivered, interval) = self.sampled;
@@ -185,8 +185,8 @@ impl DeliveryRate {
         }
     }
 
-    /// The rate of late, bytes per second, and whether it was the application that limited it; `None`
-    /// before the first sample.
+    /// Returns the recent rate, bytes per second, and true if the application limited it; `None` before the first
+    /// sample.
     pub(crate) fn latest(&self) -> Option<(u64, bool)> {
         let (delivered, units) = self.sampled;
         let interval_ns = u64::from(units) << 8;
@@ -211,8 +211,7 @@ mod tests {
         newest
     }
 
-    /// Ten segments leave one after the other, each is acknowledged after 100 units: the rate is that of
-    /// the line.
+    /// Ten segments leave in sequence, each acknowledged after 100 units: the rate is that of the line.
     #[test]
     fn a_steady_line_is_measured_exactly() {
         let mut rate = DeliveryRate::default();
@@ -223,11 +222,11 @@ mod tests {
         for (i, segment) in (0..).zip(&sent) {
             let now = us(100 + 10 * u64::from(i));
             let sample = rate.on_ack(now, &newest(&[*segment]), None).unwrap();
-            // All were sent before anything was delivered: what came since the start, in that time.
+            // All were sent before anything was delivered, so the interval begins at the start.
             assert_eq!(sample.delivered, 1000 * (i + 1));
             assert_eq!(sample.interval_ns, (100 + 10 * u64::from(i)) * 1024);
         }
-        // The eleventh is clocked out by the first acknowledgment.
+        // The first acknowledgment releases the eleventh.
         let at = us(190);
         let stamp = rate.on_send(at, false);
         assert_eq!(rate.delivered(), 10_000);
@@ -236,7 +235,7 @@ mod tests {
         assert_eq!(rate.latest(), Some((1000 * 1_000_000_000 / 102_400, false)));
     }
 
-    /// Acknowledgments of segments that were sent slowly come at once: the time of sending counts.
+    /// Acknowledgments of slowly sent segments arrive together: the time of sending counts.
     #[test]
     fn compressed_acknowledgments_do_not_speed_up_the_path() {
         let mut rate = DeliveryRate::default();
@@ -270,7 +269,7 @@ mod tests {
         assert!(sample.app_limited);
         let b = rate.on_send(us(10), true);
         assert!(!b.app_limited);
-        // A lower sample of the application's making does not hide what was measured.
+        // A lower application-limited sample does not hide the measured one.
         let before = rate.latest().unwrap();
         rate.mark_app_limited(1000);
         rate.on_ack(us(20), &newest(&[(1000, b, us(10))]), None).unwrap();

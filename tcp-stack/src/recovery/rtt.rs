@@ -1,4 +1,4 @@
-//! Round-trip time and retransmission timeout (RFC 6298).
+//! Round-trip time estimation and the retransmission timeout (RFC 6298).
 
 use core::time::Duration;
 
@@ -11,13 +11,13 @@ const RTO_INITIAL: Duration = Duration::from_secs(1);
 /// RFC 6298 §5.7: "If the timer expires awaiting the ACK of a SYN segment [...] the RTO MUST be
 /// re-initialized to 3 seconds when data transmission begins".
 const RTO_AFTER_SYN_LOSS: Duration = Duration::from_secs(3);
-/// The longest first sample where our SYN was sent more than once: it makes the timeout three seconds, too.
+/// Longest first sample accepted after the SYN was retransmitted; it gives a timeout of three seconds, too.
 pub(crate) const SYN_SAMPLE_MAX: Duration = Duration::from_secs(1);
 
-/// How long a minimum is believed (RFC 8985 §6.2 step 1: a "windowed min-filtered estimate").
+/// Lifetime of a minimum (RFC 8985 §6.2 step 1: a "windowed min-filtered estimate").
 const MIN_RTT_WINDOW: Duration = Duration::from_secs(300);
 
-/// Times are kept in units of 2^4 ns: 32 bits hold 68 seconds, than which no round trip is taken to be longer.
+/// Unit of stored times, as a shift: 2^4 ns, so that 32 bits hold 68 seconds, the longest round trip.
 const UNIT_SHIFT: u32 = 4;
 
 /// The estimator of one connection. All times are in units of 16 ns.
@@ -26,21 +26,21 @@ pub(crate) struct RttEstimator {
     srtt: u32,
     rttvar: u32,
     min_rtt: u32,
-    /// When the minimum was taken. Once in 52 days an old one may be believed for 300 seconds more.
+    /// Time of the minimum. Once in 52 days an expired one may be kept for 300 seconds more.
     min_rtt_at: MilliStamp,
-    /// RFC 6298 §2.3: at most one sample per round trip moves the average as it should; samples are
-    /// counted for the loss probe's rule (RFC 8985 §7.3).
+    /// Number of samples. RFC 6298 §2.3 needs no more than one per round trip; the loss probe's rule counts them (RFC
+    /// 8985 §7.3).
     samples: u32,
     syn_lost: bool,
 }
 
-/// At least one unit.
+/// Converts nanoseconds to units, at least one.
 #[inline]
 pub(super) fn units(nanos: u64) -> u32 {
     u32::try_from(nanos >> UNIT_SHIFT).unwrap_or(u32::MAX).max(1)
 }
 
-/// Nanoseconds.
+/// Converts units to nanoseconds.
 #[inline]
 pub(super) const fn nanos_of(units: u32) -> u64 {
     (units as u64) << UNIT_SHIFT
@@ -62,12 +62,12 @@ impl RttEstimator {
         }
     }
 
-    /// Takes a measurement (§2.2, §2.3).
+    /// Adds a measurement (§2.2, §2.3).
     pub(crate) fn sample(&mut self, now: Instant, rtt: Duration) {
         self.sample_nanos(now, nanos(rtt));
     }
 
-    /// As [`Self::sample`], nanoseconds.
+    /// As [`Self::sample`], with nanoseconds.
     #[inline]
     pub(crate) fn sample_nanos(&mut self, now: Instant, rtt: u64) {
         let rtt = units(rtt);
@@ -88,30 +88,29 @@ impl RttEstimator {
         }
     }
 
-    /// The handshake needed more than one SYN.
+    /// Notes that the handshake needed more than one SYN.
     pub(crate) fn on_syn_lost(&mut self) {
         self.syn_lost = true;
     }
 
-    /// RTO <- SRTT + max (G, K*RTTVAR), K = 4, within the configured bounds (§2.2 to §2.5), before any
-    /// backoff.
+    /// Returns RTO <- SRTT + max (G, K*RTTVAR), K = 4, within the configured bounds (§2.2 to §2.5), before any backoff.
     pub(crate) fn rto(&self, min: Duration, max: Duration) -> Duration {
         Duration::from_nanos(self.rto_nanos(nanos(min), nanos(max)))
     }
 
-    /// As [`Self::rto`], nanoseconds.
+    /// As [`Self::rto`], with nanoseconds.
     #[inline]
     pub(crate) fn rto_nanos(&self, min: u64, max: u64) -> u64 {
         if self.samples == 0 {
             let initial = if self.syn_lost { RTO_AFTER_SYN_LOSS } else { RTO_INITIAL };
             return nanos(initial).clamp(min, max.max(min));
         }
-        // The clock of the wheel ticks every 131 µs.
+        // G, the granularity, is the wheel's tick of 131 µs.
         let variance = nanos_of(self.rttvar).saturating_mul(4).max(1 << 17);
         nanos_of(self.srtt).saturating_add(variance).clamp(min, max.max(min))
     }
 
-    /// The smoothed round-trip time; `None` before the first sample.
+    /// Returns the smoothed round-trip time, or `None` before the first sample.
     pub(crate) fn srtt(&self) -> Option<Duration> {
         (self.samples > 0).then_some(duration(self.srtt))
     }
@@ -120,24 +119,24 @@ impl RttEstimator {
         duration(self.rttvar)
     }
 
-    /// As [`Self::srtt`], nanoseconds.
+    /// As [`Self::srtt`], in nanoseconds.
     #[inline]
     pub(crate) fn srtt_nanos(&self) -> Option<u64> {
         (self.samples > 0).then_some(nanos_of(self.srtt))
     }
 
-    /// As [`Self::min_rtt`], nanoseconds.
+    /// As [`Self::min_rtt`], in nanoseconds.
     #[inline]
     pub(crate) fn min_rtt_nanos(&self) -> Option<u64> {
         (self.samples > 0).then_some(nanos_of(self.min_rtt))
     }
 
-    /// The least recent round-trip time; `None` before the first sample.
+    /// Returns the smallest recent round-trip time, or `None` before the first sample.
     pub(crate) fn min_rtt(&self) -> Option<Duration> {
         (self.samples > 0).then_some(duration(self.min_rtt))
     }
 
-    /// How many samples were taken.
+    /// Returns the number of samples taken.
     pub(crate) fn samples(&self) -> u32 {
         self.samples
     }

@@ -1,26 +1,26 @@
-//! Tail loss probes (RFC 8985 §7).
+//! Tail loss probes (RFC 8985 §7): a probe after two round trips without an acknowledgment replaces a timeout.
 
 use crate::seq::SeqNum;
 
-/// Never sooner than this, nanoseconds: the wheel's tick, and a receiver that works in bursts.
+/// Shortest probe timeout, nanoseconds: allows for the wheel's tick and for a receiver that works in bursts.
 const PTO_MIN: u64 = 2_000_000;
 
-/// What an acknowledgment told about the probe in flight.
+/// The information that an acknowledgment gives about the probe in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProbeOutcome {
-    /// Nothing, or that it was not needed.
+    /// No information, or the probe was not needed.
     Nothing,
-    /// It repaired a loss: congestion control must react.
+    /// The probe repaired a loss: congestion control must react.
     RepairedLoss,
 }
 
-/// The probe of one connection.
+/// The tail loss probe state of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TailLossProbe {
     /// TLP.end_seq: SND.NXT when the probe was sent, while it is in flight.
     end_seq: Option<SeqNum>,
     is_retrans: bool,
-    /// RTT samples when the last probe was sent.
+    /// Number of RTT samples when the last probe was sent.
     samples: u32,
 }
 
@@ -29,30 +29,30 @@ impl TailLossProbe {
         Self { end_seq: None, is_retrans: false, samples: 0 }
     }
 
-    /// TLP_init (§7.1), keeping what §7.3's second condition needs.
+    /// Resets the state (TLP_init, §7.1), except for what §7.3's second condition needs.
     pub(crate) fn reset(&mut self) {
         self.end_seq = None;
         self.is_retrans = false;
     }
 
-    /// Whether no probe is in flight.
+    /// Returns true if no probe is in flight.
     #[inline]
     pub(crate) const fn is_idle(&self) -> bool {
         self.end_seq.is_none()
     }
 
-    /// §7.3: no probe is in flight, and an RTT sample was taken since the last one.
+    /// Returns true if a probe may be sent (§7.3): none is in flight, and an RTT sample was taken since the last one.
     pub(crate) fn may_probe(&self, samples: u32) -> bool {
         self.end_seq.is_none() && samples > self.samples
     }
 
-    /// A probe was sent.
+    /// Notes that a probe was sent.
     pub(crate) fn on_probe(&mut self, snd_nxt: SeqNum, is_retrans: bool, samples: u32) {
         *self = Self { end_seq: Some(snd_nxt), is_retrans, samples };
     }
 
-    /// TLP_calc_PTO (§7.2), without the bound by the RTO. `max_ack_delay`: TLP.max_ack_delay, by which the
-    /// acknowledgment of a lone segment may be delayed. All in nanoseconds.
+    /// Returns the probe timeout (TLP_calc_PTO, §7.2) without the bound by the RTO. `max_ack_delay` is
+    /// TLP.max_ack_delay, by which the acknowledgment of a lone segment may be delayed. All times in nanoseconds.
     #[inline]
     pub(crate) fn timeout(srtt: Option<u64>, lone: bool, max_ack_delay: u64) -> u64 {
         let Some(srtt) = srtt else { return 1_000_000_000 };
@@ -60,8 +60,8 @@ impl TailLossProbe {
         srtt.saturating_mul(2).saturating_add(delay)
     }
 
-    /// TLP_process_ack (§7.4.2). `dsack`: where the duplicate ends that was reported; `plain_duplicate`: a
-    /// duplicate acknowledgment without SACK.
+    /// Processes an acknowledgment (TLP_process_ack, §7.4.2). `dsack` is the end of a reported duplicate;
+    /// `plain_duplicate` is set for a duplicate acknowledgment without SACK.
     pub(crate) fn on_ack(
         &mut self,
         ack: SeqNum,

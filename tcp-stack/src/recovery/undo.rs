@@ -1,27 +1,28 @@
-//! Whether a loss that congestion control answered was none.
+//! Undo of congestion responses to losses that did not happen.
 //!
-//! A segment that is merely late looks lost, too. Then the retransmission arrives beside the original, and
-//! the receiver gives that away: by echoing a timestamp older than the retransmission's (RFC 3522, Eifel),
-//! or by reporting the duplicate (RFC 2883). When that is known of all that an episode sent again, nothing
-//! was lost, and the congestion response is taken back (RFC 4015).
+//! A segment that is merely reordered looks lost. Its retransmission then arrives beside the original, and the receiver
+//! shows it: it echoes a timestamp older than the retransmission's (RFC 3522, Eifel), or reports the duplicate (RFC
+//! 2883). When all retransmissions of an episode proved unnecessary, nothing was lost, and the congestion response is
+//! undone (RFC 4015).
 
 use crate::seq::SeqNum;
 use crate::wire::SackRange;
 
-/// The last congestion response, and what is known of its reason. 28 bytes of a connection.
+/// The last congestion response and the evidence about its cause; 28 bytes of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Undo {
-    /// The window and slow start threshold before the response, bytes; no window: nothing to take back.
+    /// Window and slow start threshold before the response, bytes; a window of zero means that there is nothing to
+    /// undo.
     cwnd: u32,
     ssthresh: u32,
-    /// What the episode sent again lies between these.
+    /// Range of sequence numbers that the episode retransmitted.
     start: SeqNum,
     end: SeqNum,
-    /// Reports of duplicates are still to come until this is acknowledged.
+    /// Sequence number up to whose acknowledgment duplicates may still be reported.
     until: SeqNum,
-    /// RetransmitTS: the timestamp of the first retransmission.
+    /// RetransmitTS: timestamp of the first retransmission.
     retransmit_ts: u32,
-    /// Retransmissions of the episode, and those of them that were reported as duplicates.
+    /// Retransmissions of the episode, and those of them reported as duplicates.
     retransmitted: u16,
     duplicates: u16,
 }
@@ -38,28 +39,28 @@ impl Undo {
         duplicates: 0,
     };
 
-    /// An episode begins, with these values yet to be lowered.
+    /// Begins an episode with the values before the reduction.
     pub(crate) const fn begin(una: SeqNum, cwnd: u32, ssthresh: u32) -> Self {
         Self { cwnd, ssthresh, start: una, end: una, until: una, ..Self::NONE }
     }
 
-    /// The recovery ended, with so much sent.
+    /// Notes the end of the recovery, with SND.NXT at `nxt`.
     pub(crate) fn on_recovery_end(&mut self, nxt: SeqNum) {
         self.until = nxt;
     }
 
-    /// Whether an episode that begins now belongs to this one: its last retransmissions have not had the time
-    /// to be reported.
+    /// Returns true if an episode that begins now belongs to this one, whose last retransmissions may still be
+    /// reported.
     pub(crate) fn includes(&self, una: SeqNum) -> bool {
         self.is_open() && una.before(self.until)
     }
 
-    /// Whether there is a response that could be taken back.
+    /// Returns true if a response can still be undone.
     pub(crate) const fn is_open(&self) -> bool {
         self.cwnd > 0
     }
 
-    /// A segment that ends at `end` was sent again, with this timestamp.
+    /// Notes a retransmission that ends at `end`, with timestamp `ts`.
     pub(crate) fn on_retransmission(&mut self, end: SeqNum, ts: u32) {
         if self.retransmitted == 0 {
             self.retransmit_ts = ts;
@@ -68,9 +69,9 @@ impl Undo {
         self.end = self.end.max(end);
     }
 
-    /// A duplicate was reported, of segments of at most `mss` bytes.
+    /// Notes a reported duplicate, of segments of at most `mss` bytes.
     pub(crate) fn on_duplicate(&mut self, range: SackRange, mss: u16) {
-        // RFC 3708 §3 (A.4): what was not sent again was duplicated by the network.
+        // RFC 3708 §3 (A.4): a duplicate of a segment that was not retransmitted was made by the network.
         if range.start.before(self.start) || range.end.after(self.end) {
             return;
         }
@@ -79,18 +80,18 @@ impl Undo {
         self.duplicates = self.duplicates.saturating_add(segments);
     }
 
-    /// RFC 3708 §3 (B.1): "all retransmissions in the previous window of data were spurious and no loss
-    /// occurred".
+    /// Returns true if every retransmission was a duplicate. RFC 3708 §3 (B.1): "all retransmissions in the previous
+    /// window of data were spurious and no loss occurred".
     pub(crate) const fn all_were_duplicates(&self) -> bool {
         self.retransmitted > 0 && self.duplicates >= self.retransmitted
     }
 
-    /// RFC 3522 §3.2: whether the timestamp that is echoed is older than RetransmitTS.
+    /// Returns true if the echoed timestamp is older than RetransmitTS (RFC 3522 §3.2).
     pub(crate) const fn echo_is_of_original(&self, echo: u32) -> bool {
         self.retransmitted > 0 && echo.wrapping_sub(self.retransmit_ts).cast_signed() < 0
     }
 
-    /// The window and slow start threshold from before, once.
+    /// Returns the window and slow start threshold from before, once.
     pub(crate) fn take(&mut self) -> Option<(u32, u32)> {
         let before = self.is_open().then_some((self.cwnd, self.ssthresh));
         *self = Self::NONE;

@@ -1,36 +1,38 @@
-//! The timers of one connection.
+//! The timers of one connection. Setting one is a store into the connection; the stack arms the connection's node in
+//! the [`Wheel`](super::Wheel) with the earliest deadline.
 
 use super::wheel::{TICK_SHIFT, tick_after};
 use crate::time::{Duration, Instant, nanos};
 
-/// What a connection waits for.
+/// The timers that a connection has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum TimerKind {
-    /// When to acknowledge at the latest (RFC 9293 §3.8.6.3). The first, since it is kept apart: to receive in order needs no other.
+    /// Sends a delayed acknowledgment (RFC 9293 §3.8.6.3). First, since its deadline is stored apart: reception in
+    /// order needs no other timer.
     DelayedAck,
-    /// When to send the oldest unacknowledged segment again (RFC 6298), or the SYN.
+    /// Retransmits the oldest unacknowledged segment (RFC 6298), or the SYN.
     Retransmit,
-    /// When to send a tail loss probe (RFC 8985 §7).
+    /// Sends a tail loss probe (RFC 8985 §7).
     LossProbe,
-    /// When a segment not yet acknowledged stops being merely reordered (RFC 8985 §6.2 step 5).
+    /// Marks reordered segments as lost (RFC 8985 §6.2 step 5).
     Reordering,
-    /// When to probe a closed window (RFC 9293 §3.8.6.1).
+    /// Probes a closed window (RFC 9293 §3.8.6.1).
     Persist,
-    /// When to send less than a full segment into a small window (RFC 9293 §3.8.6.2.1).
+    /// Sends less than a full segment into a small window (RFC 9293 §3.8.6.2.1).
     SendOverride,
-    /// When to ask an idle peer whether it is there (RFC 9293 §3.8.4), or to see whether it has been idle.
+    /// Probes an idle peer (RFC 9293 §3.8.4), or checks whether it has been idle.
     Keepalive,
-    /// When to stop waiting for the peer's FIN.
+    /// Ends the wait for the peer's FIN in FIN-WAIT-2.
     FinWait2,
-    /// When the next burst of a paced connection may leave.
+    /// Lets the next burst of a paced connection leave.
     Pacing,
 }
 
 impl TimerKind {
     pub(crate) const COUNT: usize = 9;
 
-    /// In the order in which those that expire together act.
+    /// All kinds, in the order in which timers that expire together act.
     const ALL: [Self; Self::COUNT] = [
         Self::Retransmit,
         Self::LossProbe,
@@ -47,21 +49,20 @@ impl TimerKind {
         1 << self as u16
     }
 
-    /// Its place among the [`Deadlines`]; `None` for the delayed acknowledgment, which is not there.
+    /// Returns the index in [`Deadlines`], or `None` for the delayed acknowledgment, which is stored apart.
     const fn place(self) -> Option<usize> {
         (self as usize).checked_sub(1)
     }
 }
 
-/// A point in time in ticks of the wheel, modulo 2^32. What is compared lies within 2^31 ticks, 3.2 days, of the
-/// present: a deadline at most [`TIMEOUT_TICKS_MAX`] ahead, and one that has passed is seen by the next call that
-/// looks.
+/// A time in ticks of the wheel, modulo 2^32. Compared times lie within 2^31 ticks, 3.2 days, of the present: a
+/// deadline is at most [`TIMEOUT_TICKS_MAX`] ahead, and the next call processes one that has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tick(u32);
 
-/// No timer runs for longer: 2^30 ticks, 39 hours.
+/// Longest timeout: 2^30 ticks, 39 hours.
 const TIMEOUT_TICKS_MAX: u64 = 1 << 30;
-/// The same as a duration.
+/// Longest timeout as a duration.
 #[cfg(test)]
 const TIMEOUT_MAX: Duration = Duration::from_nanos(TIMEOUT_TICKS_MAX << TICK_SHIFT);
 
@@ -72,37 +73,37 @@ impl Tick {
         Self(u32::from_be_bytes([a, b, c, d]))
     }
 
-    /// The first tick that does not begin before so many nanoseconds from now; in 39 hours at the latest.
+    /// Returns the first tick that does not begin before `nanos` nanoseconds from now, at most 39 hours ahead.
     #[inline]
     fn after(now: Instant, nanos: u64) -> Self {
         Self::low(tick_after(now.after_nanos(nanos.min(TIMEOUT_TICKS_MAX << TICK_SHIFT))))
     }
 
-    /// The earlier of the two.
+    /// Returns the earlier of the two.
     #[inline]
     const fn min(self, other: Self) -> Self {
         if other.since(self) < 0 { other } else { self }
     }
 
-    /// The later of the two.
+    /// Returns the later of the two.
     #[inline]
     const fn max(self, other: Self) -> Self {
         if self.since(other) < 0 { other } else { self }
     }
 
-    /// The tick that a point in time lies in.
+    /// Returns the tick that contains `now`.
     #[inline]
     fn at(now: Instant) -> Self {
         Self::low(now.as_nanos() >> TICK_SHIFT)
     }
 
-    /// Ticks from `earlier` to `self`.
+    /// Returns the ticks from `earlier` to `self`.
     #[inline]
     const fn since(self, earlier: Self) -> i32 {
         self.0.wrapping_sub(earlier.0).cast_signed()
     }
 
-    /// When it begins; now, if that has passed.
+    /// Returns the time at which it begins, or `now` if that has passed.
     #[inline]
     fn begins(self, now: Instant) -> Instant {
         let ahead = u64::try_from(self.since(Self::at(now))).unwrap_or(0);
@@ -111,22 +112,22 @@ impl Tick {
     }
 }
 
-/// The timers of one connection. Setting one is a store; the wheel learns of it once per burst, if it is sooner
-/// than what the wheel knows of.
+/// The running timers of one connection. Setting one is a store; the wheel is armed once per burst, and only if the
+/// earliest deadline has become earlier.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Timers {
-    /// No timer that runs expires before this. Counts while one does, or the wheel knows of it.
+    /// Earliest deadline: no running timer expires before it. Valid while a timer runs or `is_armed` is set.
     earliest: Tick,
-    /// Those that run, by [`TimerKind::bit`].
+    /// Running timers, one bit each ([`TimerKind::bit`]).
     running: u16,
-    /// The wheel knows of `earliest`.
+    /// Set while the wheel is armed for `earliest`.
     is_armed: bool,
-    /// The deadline of the delayed acknowledgment.
+    /// Deadline of the delayed acknowledgment.
     delayed_ack: Tick,
 }
 
-/// The deadlines of the timers that are not needed to receive in order.
+/// Deadlines of all timers but the delayed acknowledgment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadlines([Tick; TimerKind::COUNT - 1]);
 
@@ -139,19 +140,19 @@ impl Timers {
         Self { earliest: Tick(0), running: 0, is_armed: false, delayed_ack: Tick(0) }
     }
 
-    /// Starts a timer that expires `after` from now, or in 39 hours if that is sooner; anew, if it runs.
+    /// Starts or restarts a timer that expires `after` from now, in 39 hours at most.
     #[inline]
     pub(crate) fn set(&mut self, deadlines: &mut Deadlines, kind: TimerKind, now: Instant, after: Duration) {
         self.set_nanos(deadlines, kind, now, nanos(after));
     }
 
-    /// As [`Self::set`], nanoseconds.
+    /// As [`Self::set`], with nanoseconds.
     #[inline]
     pub(crate) fn set_nanos(&mut self, deadlines: &mut Deadlines, kind: TimerKind, now: Instant, after: u64) {
         self.start(deadlines, kind, Tick::after(now, after));
     }
 
-    /// As [`Self::set_nanos`], but to expire not later than `other` does, if that runs; not before now either.
+    /// As [`Self::set_nanos`], but expires no later than `other` does if that runs, and not before now.
     #[inline]
     pub(crate) fn set_nanos_within(
         &mut self,
@@ -171,7 +172,7 @@ impl Timers {
             Some(slot) => *slot = deadline,
             None => self.delayed_ack = deadline,
         }
-        // A wheel that wakes the connection for nothing wakes it soon enough for this one, too.
+        // A spurious wake-up at `earliest` arms the wheel again, soon enough for this deadline, too.
         let counts = self.is_armed || self.running != 0;
         if !counts || deadline.since(self.earliest) < 0 {
             self.earliest = deadline;
@@ -185,7 +186,7 @@ impl Timers {
         self.running &= !kind.bit();
     }
 
-    /// Stops several timers.
+    /// Stops all timers of `kinds`.
     #[inline]
     pub(crate) fn clear_these<const N: usize>(&mut self, kinds: [TimerKind; N]) {
         self.running &= !kinds.into_iter().fold(0, |bits, kind| bits | kind.bit());
@@ -209,18 +210,18 @@ impl Timers {
         deadline.filter(|_| self.is_set(kind))
     }
 
-    /// Whether a timer runs and its time has come.
+    /// Returns true if a timer runs and has expired.
     pub(crate) fn is_due(&self, deadlines: &Deadlines, kind: TimerKind, now: Instant) -> bool {
         self.get(deadlines, kind).is_some_and(|deadline| deadline.since(Tick::at(now)) <= 0)
     }
 
-    /// The earliest deadline of those that run; now, if it has passed.
+    /// Returns the earliest deadline of the running timers, or `now` if it has passed.
     #[cfg(any(test, feature = "testutil"))]
     pub(crate) fn earliest(&self, deadlines: &Deadlines, now: Instant) -> Option<Instant> {
         TimerKind::ALL.into_iter().filter_map(|kind| self.get(deadlines, kind)).map(|at| at.begins(now)).min()
     }
 
-    /// When the wheel is to wake the connection, unless it knows.
+    /// Returns the deadline to arm the wheel with, unless the wheel is armed early enough.
     #[inline]
     pub(crate) fn take_deadline_to_arm(&mut self, now: Instant) -> Option<Instant> {
         if self.is_armed || self.running == 0 {
@@ -230,8 +231,8 @@ impl Timers {
         Some(self.earliest.begins(now))
     }
 
-    /// Takes one timer that has expired, in the order of [`TimerKind::ALL`]. To be called, until there is none, when
-    /// the wheel has woken the connection, of which it knows nothing any more.
+    /// Returns and stops one expired timer, in the order of [`TimerKind::ALL`]. The stack calls it until it returns
+    /// `None`, after the wheel has returned and disarmed the connection's node.
     pub(crate) fn take_expired(&mut self, deadlines: &Deadlines, now: Instant) -> Option<TimerKind> {
         if let Some(kind) = TimerKind::ALL.into_iter().find(|kind| self.is_due(deadlines, *kind, now)) {
             self.clear(kind);
@@ -258,7 +259,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// The wheel is woken a tick late at most.
+    /// Returns true if the wheel is to be armed for `at`, or at most one tick later.
     fn is_at(news: Option<Instant>, at: Instant) -> bool {
         news.is_some_and(|news| news >= at && news <= at + Duration::from_nanos(1 << TICK_SHIFT))
     }

@@ -1,4 +1,4 @@
-//! Timers: one wheel per stack, one node per connection.
+//! Timers: the wheel of a stack, with one node per connection, and the timers of a connection.
 
 mod kind;
 mod wheel;

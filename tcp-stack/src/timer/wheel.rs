@@ -1,9 +1,9 @@
-//! A hierarchical timer wheel.
+//! A hierarchical timer wheel: finds the connections whose timers have expired in bounded time.
 //!
-//! Eight levels of 64 slots; a node sits on the level of the highest base-64 digit in which its
-//! deadline differs from the present. All deadlines of a level therefore come before all those of the
-//! level above, and the next thing to do is the first occupied slot of the lowest occupied level: found
-//! with eight bitmaps, whatever the number of nodes. 8 × 6 bits of ticks of 2^17 ns cover all of `u64`.
+//! Eight levels have 64 slots each. A node is on the level of the highest base-64 digit in which its deadline differs
+//! from the present, so all deadlines of a level precede those of the level above. The next deadline is in the first
+//! occupied slot of the lowest occupied level, which eight bitmaps show, for any number of nodes. Eight levels of 6
+//! bits, in ticks of 2^17 ns, cover all of `u64`.
 
 use alloc::vec::Vec;
 use core::hint::black_box;
@@ -23,13 +23,13 @@ struct Node {
     deadline: u64,
     prev: u32,
     next: u32,
-    /// `level * 64 + slot`, of those on their way down, too; or [`UNARMED`].
+    /// Position, `level * 64 + slot`, also of nodes that are cascading; or [`UNARMED`].
     place: u16,
 }
 
 const UNARMED: u16 = u16::MAX;
 
-/// What a node takes, bytes.
+/// Memory per node, bytes.
 #[cfg(test)]
 pub(crate) const NODE_BYTES: usize = size_of::<Node>();
 
@@ -37,19 +37,19 @@ impl Node {
     const IDLE: Self = Self { deadline: 0, prev: NIL, next: NIL, place: UNARMED };
 }
 
-/// The wheel. Nodes are named by the index of their connection.
+/// The wheel. A node has the index of its connection.
 #[derive(Debug)]
 pub(crate) struct Wheel {
     nodes: Vec<Node>,
     heads: [u32; LEVELS * SLOTS],
     occupied: [u64; LEVELS],
-    /// Nodes of an upper slot whose time has come, on their way down.
+    /// First node of an upper slot that has expired; its nodes move down a level one by one.
     cascading: u32,
-    /// Ticks up to which everything has been handed out.
+    /// Tick up to which all nodes have been returned.
     elapsed: u64,
 }
 
-/// The first tick that does not begin before `deadline`.
+/// Returns the first tick that does not begin before `deadline`.
 #[inline]
 pub(super) fn tick_after(deadline: Instant) -> u64 {
     let ns = deadline.as_nanos();
@@ -65,15 +65,15 @@ fn digit(tick: u64, level: usize) -> u64 {
 }
 
 impl Wheel {
-    /// A wheel for nodes `0..limit`.
+    /// Returns a wheel for nodes `0..limit`.
     pub(crate) fn new(limit: u32) -> Self {
         let mut nodes = Vec::new();
         nodes.reserve_exact(limit as usize);
         Self { nodes, heads: [NIL; LEVELS * SLOTS], occupied: [0; LEVELS], cascading: NIL, elapsed: 0 }
     }
 
-    /// Arms the node, unless it will be handed out by `deadline` anyway: whoever gets it early arms it
-    /// again. A deadline that only moves forward costs one comparison here.
+    /// Arms the node unless it is armed for `deadline` or earlier: the caller arms it again when it expires early. So a
+    /// deadline that moves back costs one comparison.
     #[inline]
     pub(crate) fn arm_no_later(&mut self, index: u32, deadline: Instant) {
         let early_enough = self
@@ -85,20 +85,20 @@ impl Wheel {
         }
     }
 
-    /// Reads from a node.
+    /// Prefetches a node by reading from it.
     #[inline]
     pub(crate) fn prefetch(&self, index: u32) {
         black_box(self.nodes.get(index as usize).map(|node| node.next));
     }
 
-    /// Whether the node will be handed out by `deadline`, or one tick after it.
+    /// Returns true if the node will be returned by `deadline`, or one tick after it.
     #[cfg(any(test, feature = "testutil"))]
     pub(crate) fn is_armed_no_later(&self, index: u32, deadline: Instant) -> bool {
         let tick = tick_after(deadline).max(self.elapsed.saturating_add(1));
         self.nodes.get(index as usize).is_some_and(|node| node.place != UNARMED && node.deadline <= tick)
     }
 
-    /// Arms the node for `deadline`, wherever it was before.
+    /// Arms the node for `deadline`, and only for it.
     pub(crate) fn arm(&mut self, index: u32, deadline: Instant) {
         self.cancel(index);
         while self.nodes.len() <= index as usize {
@@ -131,7 +131,7 @@ impl Wheel {
         }
     }
 
-    /// Takes the node off the wheel.
+    /// Removes the node from the wheel.
     pub(crate) fn cancel(&mut self, index: u32) {
         let Some(node) = self.nodes.get_mut(index as usize) else { return };
         if node.place == UNARMED {
@@ -145,7 +145,7 @@ impl Wheel {
             before.next = next;
             return;
         }
-        // The first of a slot, or of those on their way down.
+        // It was the first node of a slot, or of those that are cascading.
         if self.cascading == index {
             self.cascading = next;
         } else if let Some(head) = self.heads.get_mut(usize::from(place)) {
@@ -158,7 +158,7 @@ impl Wheel {
         }
     }
 
-    /// The first occupied slot in time: its level, its slot and the tick at which it begins.
+    /// Returns the earliest occupied slot: its level, its slot and the tick at which it begins.
     fn first(&self) -> Option<(usize, u64, u64)> {
         let (level, bits) = self.occupied.iter().enumerate().find(|(_, bits)| **bits != 0)?;
         let slot = u64::from(bits.trailing_zeros());
@@ -168,8 +168,8 @@ impl Wheel {
         Some((level, slot, high | slot.checked_shl(shift)?))
     }
 
-    /// When [`Wheel::pop_expired`] will have something to do: never later than the earliest deadline
-    /// rounded up to a tick, possibly earlier.
+    /// Returns the time at which [`Wheel::pop_expired`] will have work: never later than the earliest deadline rounded
+    /// up to a tick, possibly earlier.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         if self.cascading != NIL {
             return Some(Instant::from_nanos(self.elapsed << TICK_SHIFT));
@@ -178,8 +178,8 @@ impl Wheel {
         Some(Instant::from_nanos(tick << TICK_SHIFT))
     }
 
-    /// Hands out one node whose deadline is `now` or earlier, taken off the wheel. Each step of moving
-    /// a node down a level costs one of `budget`, too; at zero the call ends and the next one goes on.
+    /// Removes and returns one node whose deadline is `now` or earlier. Moving a node down a level costs one of
+    /// `budget`, as returning it does; at zero the call ends, and the next one continues.
     pub(crate) fn pop_expired(&mut self, now: Instant, budget: &mut u32) -> Option<u32> {
         let target = now.as_nanos() >> TICK_SHIFT;
         loop {
@@ -201,7 +201,7 @@ impl Wheel {
                 self.elapsed = self.elapsed.max(target);
                 return None;
             };
-            // Moving `elapsed` into the slot changes no other node's level: they all come later.
+            // Setting `elapsed` to the slot's start changes no other node's level: all of them are later.
             self.elapsed = self.elapsed.max(tick);
             self.detach(level, slot);
         }
@@ -283,8 +283,8 @@ mod tests {
         assert!(calls >= 100 / 7);
     }
 
-    /// The wheel against a sorted map: the same nodes expire, in time, and the next deadline is never
-    /// later than the earliest armed one.
+    /// Compares the wheel with a sorted map: the same nodes expire, in time, and the next deadline is never later than
+    /// the earliest armed one.
     #[test]
     fn behaves_like_a_sorted_map() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(7);

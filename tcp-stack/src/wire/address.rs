@@ -1,4 +1,4 @@
-//! Link and network addresses, and how one is derived from the other.
+//! Link and network addresses, and their derivations from one another.
 
 use core::fmt;
 use core::net::{Ipv4Addr, Ipv6Addr};
@@ -8,25 +8,25 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 pub struct MacAddr(pub [u8; 6]);
 
 impl MacAddr {
-    /// Every station on the link.
+    /// The broadcast address, of every station on the link.
     pub const BROADCAST: Self = Self([0xff; 6]);
-    /// No address.
+    /// The all-zero address, of no station.
     pub const UNSPECIFIED: Self = Self([0; 6]);
 
-    /// Whether the group bit is set: a multicast address, or the broadcast address.
+    /// Returns true for a group address: multicast or broadcast.
     #[inline]
     pub const fn is_group(self) -> bool {
         let [first, ..] = self.0;
         first & 1 != 0
     }
 
-    /// Whether this is one station's address: neither a group nor all zero.
+    /// Returns true for the address of one station, neither a group nor all zero.
     #[inline]
     pub fn is_unicast(self) -> bool {
         !self.is_group() && self != Self::UNSPECIFIED
     }
 
-    /// The link address of an IPv6 multicast group.
+    /// Returns the link address of an IPv6 multicast group.
     ///
     /// RFC 2464 §7: 33-33, and the last four bytes of the group.
     #[inline]
@@ -35,7 +35,7 @@ impl MacAddr {
         Self([0x33, 0x33, a, b, c, d])
     }
 
-    /// The link-local IPv6 address that this link address gives (RFC 4862 §5.3, modified EUI-64).
+    /// Returns the link-local IPv6 address derived from this link address (RFC 4862 §5.3, modified EUI-64).
     pub const fn link_local(self) -> Ipv6Addr {
         let [a, b, c, d, e, f] = self.0;
         let id = [a ^ 2, b, c, 0xff, 0xfe, d, e, f];
@@ -57,7 +57,7 @@ impl fmt::Debug for MacAddr {
     }
 }
 
-/// The solicited-node multicast group of an address.
+/// Returns the solicited-node multicast group of an address.
 ///
 /// RFC 4291 §2.7.1: the prefix ff02::1:ff00:0/104, and the low 24 bits of the address.
 #[inline]
@@ -66,7 +66,7 @@ pub(crate) const fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::from_octets([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c])
 }
 
-/// An IPv4 address of ours and the length of its link's prefix, 0..=32 bits.
+/// An IPv4 address of ours with the prefix length of its link, 0..=32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ipv4Cidr {
     address: Ipv4Addr,
@@ -74,18 +74,18 @@ pub struct Ipv4Cidr {
 }
 
 impl Ipv4Cidr {
-    /// An address and its prefix length; `None` for a length above 32.
+    /// Returns an address with its prefix length, or `None` for a length above 32.
     pub const fn new(address: Ipv4Addr, prefix_len: u8) -> Option<Self> {
         if prefix_len > 32 { None } else { Some(Self { address, prefix_len }) }
     }
 
-    /// The address.
+    /// Returns our address.
     #[inline]
     pub const fn address(&self) -> Ipv4Addr {
         self.address
     }
 
-    /// The prefix length, bits.
+    /// Returns the prefix length, bits.
     #[inline]
     pub const fn prefix_len(&self) -> u8 {
         self.prefix_len
@@ -98,13 +98,13 @@ impl Ipv4Cidr {
         }
     }
 
-    /// Whether `other` is on the same link.
+    /// Returns true if `other` is on the same link.
     #[inline]
     pub const fn contains(&self, other: Ipv4Addr) -> bool {
         (self.address.to_bits() ^ other.to_bits()) & self.mask() == 0
     }
 
-    /// The link's directed broadcast address; `None` for prefixes of 31 (RFC 3021) and 32 bits.
+    /// Returns the directed broadcast address of the link, or `None` for prefixes of 31 (RFC 3021) and 32 bits.
     #[inline]
     pub const fn broadcast(&self) -> Option<Ipv4Addr> {
         if self.prefix_len >= 31 {
@@ -113,8 +113,8 @@ impl Ipv4Cidr {
         Some(Ipv4Addr::from_bits(self.address.to_bits() | !self.mask()))
     }
 
-    /// The link's own number, which is also an obsolete form of its broadcast address (RFC 1122
-    /// §3.3.6); `None` for prefixes of 31 and 32 bits.
+    /// Returns the network number of the link, which is also an obsolete form of its broadcast address (RFC 1122
+    /// §3.3.6), or `None` for prefixes of 31 and 32 bits.
     #[inline]
     pub const fn network(&self) -> Option<Ipv4Addr> {
         if self.prefix_len >= 31 {
@@ -124,7 +124,7 @@ impl Ipv4Cidr {
     }
 }
 
-/// An IPv6 address of ours and the length of its link's prefix, 0..=128 bits.
+/// An IPv6 address of ours with the prefix length of its link, 0..=128 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ipv6Cidr {
     address: Ipv6Addr,
@@ -132,24 +132,24 @@ pub struct Ipv6Cidr {
 }
 
 impl Ipv6Cidr {
-    /// An address and its prefix length; `None` for a length above 128.
+    /// Returns an address with its prefix length, or `None` for a length above 128.
     pub const fn new(address: Ipv6Addr, prefix_len: u8) -> Option<Self> {
         if prefix_len > 128 { None } else { Some(Self { address, prefix_len }) }
     }
 
-    /// The address.
+    /// Returns our address.
     #[inline]
     pub const fn address(&self) -> Ipv6Addr {
         self.address
     }
 
-    /// The prefix length, bits.
+    /// Returns the prefix length, bits.
     #[inline]
     pub const fn prefix_len(&self) -> u8 {
         self.prefix_len
     }
 
-    /// Whether `other` is on the same link.
+    /// Returns true if `other` is on the same link.
     #[inline]
     pub const fn contains(&self, other: Ipv6Addr) -> bool {
         let mask = match u128::MAX.checked_shr(self.prefix_len as u32) {

@@ -3,14 +3,14 @@
 use super::{MacAddr, ParseError, truncated};
 use core::net::Ipv4Addr;
 
-/// What an ARP packet asks or says.
+/// The operation of an ARP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArpOperation {
-    /// Who has the target address?
+    /// Request: asks for the link address of the target.
     Request,
-    /// The sender has the sender address.
+    /// Reply: gives the link address of the sender.
     Reply,
-    /// Another operation.
+    /// Any other operation code.
     Unknown(u16),
 }
 
@@ -42,7 +42,7 @@ impl ArpOperation {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArpPacket {
-    /// What it asks or says.
+    /// Operation: request or reply.
     pub operation: ArpOperation,
     /// Link address of the sender.
     pub sender_mac: MacAddr,
@@ -55,12 +55,12 @@ pub struct ArpPacket {
 }
 
 impl ArpPacket {
-    /// Length, bytes.
+    /// Length of a packet, bytes.
     pub const LEN: usize = 28;
     /// Hardware type Ethernet, protocol type IPv4, and the lengths of their addresses.
     const PREFIX: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
-    /// The packet; bytes after it (padding) are ignored.
+    /// Parses a packet; bytes after it (padding) are ignored.
     pub fn parse(packet: &[u8]) -> Result<Self, ParseError> {
         let Some((fixed, _)) = packet.split_first_chunk::<{ Self::LEN }>() else {
             return Err(truncated(Self::LEN, packet.len()));
@@ -83,7 +83,7 @@ impl ArpPacket {
         })
     }
 
-    /// Writes the packet.
+    /// Writes the packet to `out`.
     pub fn emit(&self, out: &mut [u8; Self::LEN]) {
         let [p0, p1, p2, p3, p4, p5] = Self::PREFIX;
         let [o0, o1] = self.operation.to_wire().to_be_bytes();

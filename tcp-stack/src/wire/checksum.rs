@@ -3,24 +3,24 @@
 use super::IpProtocol;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A ones' complement sum under way.
+/// A ones' complement sum of some bytes.
 ///
-/// Parts may be summed separately and joined ([`Sum::join`]), in any order, as long as each part begins
-/// at an even offset of the whole (RFC 1071 §2 (A): the sum is commutative and associative). The sum is kept in
-/// the machine's byte order (§2 (B): it does not depend on it) and swapped once, at the end.
+/// Parts may be summed separately and joined ([`Sum::join`]) in any order, if each part begins at an even offset of the
+/// whole (RFC 1071 §2 (A): the sum is commutative and associative). The sum is kept in the machine's byte order (§2
+/// (B): it does not depend on it) and swapped once, at the end.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum(u64);
 
 impl Sum {
-    /// The sum of nothing.
+    /// The sum of no bytes.
     pub const ZERO: Self = Self(0);
 
-    /// The sum of some bytes; an odd last byte is followed by a zero (RFC 1071 §4.1).
+    /// Returns the sum of some bytes; an odd last byte is followed by a zero (RFC 1071 §4.1).
     #[inline]
     pub fn of(bytes: &[u8]) -> Self {
-        // Two sums of 32-bit halves: neither can overflow below 2^32 words. That of the low halves is what the whole
-        // words, added modulo 2^64, are without that of the high ones: no mask in the loop, of which the compiler
-        // makes vector instructions.
+        // Two sums of 32-bit halves: neither can overflow below 2^32 words. The sum of the low halves is the sum of the
+        // whole words, modulo 2^64, less that of the high halves: the loop needs no mask, so the compiler vectorizes
+        // it.
         let (words, tail) = bytes.as_chunks::<8>();
         let mut whole = 0_u64;
         let mut high = 0_u64;
@@ -38,30 +38,30 @@ impl Sum {
         Self(fold32(low)).join(Self(fold32(high))).join(Self(fold32(last)))
     }
 
-    /// The sum of two parts, each of which begins at an even offset of the whole.
+    /// Returns the sum of two parts, each of which begins at an even offset of the whole.
     #[inline]
     #[must_use]
     pub const fn join(self, other: Self) -> Self {
-        // Both are below 2^33 (`fold32`), so is their folded sum.
+        // Both are below 2^33 (`fold32`), and so is their folded sum.
         Self(fold32(self.0.wrapping_add(other.0)))
     }
 
-    /// This sum and one 16-bit field.
+    /// Returns the sum with one more 16-bit field.
     #[inline]
     #[must_use]
     pub const fn with(self, field: u16) -> Self {
         self.join(Self(field.to_be() as u64))
     }
 
-    /// This sum and one 32-bit field.
+    /// Returns the sum with one more 32-bit field.
     #[inline]
     #[must_use]
     pub const fn with_word(self, field: u32) -> Self {
         Self(fold32(self.0.wrapping_add(field.to_be() as u64)))
     }
 
-    /// The sum of TCP's or ICMPv6's pseudo-header (RFC 9293 §3.1; RFC 8200 §8.1) over `len` bytes of
-    /// header and payload. Addresses of different families give an IPv6 sum with a mapped address.
+    /// Returns the sum of TCP's or ICMPv6's pseudo-header (RFC 9293 §3.1; RFC 8200 §8.1) over `len` bytes of header and
+    /// payload. Addresses of different families give an IPv6 sum with a mapped address.
     #[inline]
     pub fn pseudo_header(local: IpAddr, remote: IpAddr, protocol: IpProtocol, len: usize) -> Self {
         let addresses = match (local, remote) {
@@ -86,23 +86,23 @@ impl Sum {
         Self::of(&address.octets())
     }
 
-    /// The sum as a 16-bit number: what a port that completes the checksum expects in the field when
-    /// this is the pseudo-header's, and 0xffff over bytes whose checksum is right.
+    /// Returns the sum as a 16-bit number: the value that a port with checksum offload expects in the field if this is
+    /// the pseudo-header's sum, and 0xffff over bytes whose checksum is correct.
     #[inline]
     pub const fn fold(self) -> u16 {
         let sum = fold16(self.0);
         u16::from_be(sum)
     }
 
-    /// The checksum: the complement of the sum.
+    /// Returns the checksum: the complement of the sum.
     #[inline]
     pub const fn checksum(self) -> u16 {
         !self.fold()
     }
 
-    /// Whether bytes that contain their own checksum are right.
+    /// Returns true if the summed bytes, which contain their own checksum, are correct.
     ///
-    /// The sum is 0xffff then; it cannot be zero, since a sum of zero means that all bytes are zero.
+    /// The sum is then 0xffff; it cannot be zero, since only zero bytes sum to zero.
     #[inline]
     pub const fn is_valid(self) -> bool {
         self.fold() == 0xffff

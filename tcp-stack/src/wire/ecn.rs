@@ -3,19 +3,19 @@
 /// The two low bits of the IPv4 and IPv6 traffic class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EcnField {
-    /// The transport does not take part: congestion drops the packet.
+    /// Not-ECT: the transport does not use ECN; congestion drops the packet.
     #[default]
     NotEct,
-    /// ECT(1).
+    /// ECT(1): the transport uses ECN.
     Ect1,
-    /// ECT(0): the transport takes part.
+    /// ECT(0): the transport uses ECN.
     Ect0,
-    /// Congestion experienced.
+    /// CE: congestion experienced.
     Ce,
 }
 
 impl EcnField {
-    /// The field in a traffic class; the other six bits (DSCP) are ignored.
+    /// Returns the field of a traffic class; the other six bits (DSCP) are ignored.
     #[inline]
     pub const fn of(traffic_class: u8) -> Self {
         match traffic_class & 3 {
@@ -26,7 +26,7 @@ impl EcnField {
         }
     }
 
-    /// The bits as on the wire, 0..=3.
+    /// Returns the bits as on the wire, 0..=3.
     #[inline]
     pub const fn bits(self) -> u8 {
         match self {
@@ -42,7 +42,7 @@ impl EcnField {
 mod tests {
     use super::*;
 
-    /// RFC 3168 §5, figure 1.
+    /// The codepoints are those of RFC 3168 §5, figure 1.
     #[test]
     fn codepoints_do_not_depend_on_the_dscp() {
         let figure =

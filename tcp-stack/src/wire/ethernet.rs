@@ -1,8 +1,8 @@
-//! Ethernet II, with an optional IEEE 802.1Q tag.
+//! The Ethernet II header, with an optional IEEE 802.1Q tag.
 
 use super::{MacAddr, ParseError, truncated};
 
-/// What an Ethernet frame carries.
+/// The protocol that an Ethernet frame carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EtherType(pub u16);
 
@@ -31,13 +31,13 @@ impl EtherType {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EthernetHeader {
-    /// Destination.
+    /// Destination link address.
     pub dst: MacAddr,
-    /// Source.
+    /// Source link address.
     pub src: MacAddr,
     /// The 802.1Q tag's control information: priority (3 bits), drop eligible (1), VLAN (12).
     pub tci: Option<u16>,
-    /// What follows.
+    /// Protocol of the payload.
     pub ethertype: EtherType,
 }
 
@@ -47,7 +47,7 @@ impl EthernetHeader {
     /// Length with a tag, bytes.
     pub const LEN_TAGGED: usize = 18;
 
-    /// The header and what follows it.
+    /// Parses a frame; returns the header and the payload.
     #[inline]
     pub fn parse(frame: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let Some((fixed, payload)) = frame.split_first_chunk::<{ Self::LEN }>() else {
@@ -70,20 +70,19 @@ impl EthernetHeader {
         Ok((Self { tci, ethertype: EtherType(u16::from_be_bytes([*t0, *t1])), ..header }, payload))
     }
 
-    /// The VLAN that the frame belongs to; `None` without a tag, and with a tag of VLAN 0, which carries
-    /// a priority only.
+    /// Returns the VLAN of the frame; `None` without a tag, and with a tag of VLAN 0, which carries a priority only.
     #[inline]
     pub fn vlan(&self) -> Option<u16> {
         self.tci.map(|tci| tci & 0x0fff).filter(|id| *id != 0)
     }
 
-    /// Length of this header, bytes.
+    /// Returns the length of this header, bytes.
     #[inline]
     pub const fn header_len(&self) -> usize {
         if self.tci.is_some() { Self::LEN_TAGGED } else { Self::LEN }
     }
 
-    /// Writes the header to the front of `out`; `false`, and nothing written, when `out` is shorter than
+    /// Writes the header to the front of `out`; returns `false`, and writes nothing, if `out` is shorter than
     /// [`Self::header_len`].
     #[inline]
     pub fn emit(&self, out: &mut [u8]) -> bool {

@@ -1,4 +1,4 @@
-//! Which worker a frame belongs to, where the port cannot tell.
+//! The flow of a frame, by which several workers of a port share its traffic if the port has no RSS.
 
 use super::{
     EtherType, EthernetHeader, Icmpv4Header, Icmpv6Header, IpProtocol, Ipv4Header, Ipv6Header, QuotedTcp,
@@ -6,19 +6,18 @@ use super::{
 };
 use core::net::{IpAddr, SocketAddr};
 
-/// The flow that a frame belongs to.
+/// The flow of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// A TCP segment, or an ICMP error that quotes one: the [`flow_hash`] of its connection.
     Tcp(u32),
-    /// Everything else: ARP, neighbor discovery, ping, fragments, garbage.
+    /// Any other frame: ARP, neighbor discovery, ping, fragments, malformed ones.
     Other,
 }
 
-/// A number for a connection, the same from both ends and on every machine.
+/// Returns a hash of a connection's addresses and ports, the same from both ends and on every machine.
 ///
-/// It spreads connections over workers and nothing more: it has no key, so a table that an attacker must
-/// not fill unevenly needs another.
+/// It spreads connections over workers only: without a key it does not protect a hash table against chosen flows.
 #[inline]
 pub fn flow_hash(local: SocketAddr, remote: SocketAddr) -> u32 {
     hash(local.ip(), local.port(), remote.ip(), remote.port())
@@ -26,8 +25,8 @@ pub fn flow_hash(local: SocketAddr, remote: SocketAddr) -> u32 {
 
 #[inline]
 fn hash(ip: IpAddr, port: u16, other_ip: IpAddr, other_port: u16) -> u32 {
-    // Addition commutes, hence the symmetry; each end is mixed before, hence a swap of ports alone gives
-    // another number.
+    // Addition commutes, so the hash is symmetric; each end is mixed first, so that swapped ports alone give another
+    // hash.
     let sum = mix(end(ip, port)).wrapping_add(mix(end(other_ip, other_port)));
     let [.., a, b, c, d] = mix(sum).to_be_bytes();
     u32::from_be_bytes([a, b, c, d])
@@ -45,7 +44,7 @@ fn end(ip: IpAddr, port: u16) -> u64 {
     ip ^ u64::from(port).rotate_left(48)
 }
 
-/// A bijection of 64 bits that lets each bit depend on all: the finaliser of the SplitMix64 generator.
+/// Mixes 64 bits bijectively so that each bit depends on all: the finalizer of the SplitMix64 generator.
 #[inline]
 const fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -53,7 +52,7 @@ const fn mix(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// The flow of a frame. Reads headers only; nothing is verified but what is needed to find the ports.
+/// Returns the flow of a frame. It reads headers only, and verifies only as much as it needs to find the ports.
 #[inline]
 pub fn peek_flow(frame: &[u8]) -> Flow {
     tcp_ends(frame).map_or(Flow::Other, |(src, dst)| Flow::Tcp(flow_hash(src, dst)))

@@ -2,16 +2,16 @@
 
 use super::{IpProtocol, ParseError, QuotedTcp, Sum, truncated};
 
-/// What an ICMP message says.
+/// The message of an ICMP header, by type and code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Icmpv4Message {
     /// Echo request: identifier and sequence number.
     EchoRequest([u8; 4]),
     /// Echo reply: identifier and sequence number.
     EchoReply([u8; 4]),
-    /// Destination unreachable, but for a packet that is too big.
+    /// Destination unreachable, except fragmentation needed.
     Unreachable {
-        /// Why (RFC 1122 §3.2.2.1).
+        /// Code, the reason (RFC 1122 §3.2.2.1).
         code: u8,
     },
     /// Fragmentation needed and DF set.
@@ -21,19 +21,19 @@ pub enum Icmpv4Message {
     },
     /// Time to live exceeded in transit (0), or fragment reassembly time exceeded (1).
     TimeExceeded {
-        /// Which of them.
+        /// Code: 0 or 1.
         code: u8,
     },
-    /// Parameter problem.
+    /// Parameter problem: a header field is wrong.
     ParameterProblem {
-        /// Which.
+        /// Code of the parameter problem.
         code: u8,
     },
-    /// Another message.
+    /// Any other message.
     Unknown {
-        /// Type.
+        /// Type of the message.
         kind: u8,
-        /// Code.
+        /// Code of the message.
         code: u8,
     },
 }
@@ -48,15 +48,16 @@ pub enum Icmpv4Message {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Icmpv4Header {
-    /// What it says.
+    /// Type, code and their fields.
     pub message: Icmpv4Message,
 }
 
 impl Icmpv4Header {
-    /// Length, bytes.
+    /// Length of a header, bytes.
     pub const LEN: usize = 8;
 
-    /// The header, and what follows it. The checksum is not looked at: see [`Self::is_checksum_valid`].
+    /// Parses a message; returns the header and the rest. The checksum is not verified: see
+    /// [`Self::is_checksum_valid`].
     pub fn parse(message: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let Some(([kind, code, _, _, rest @ ..], body)) = message.split_first_chunk::<{ Self::LEN }>() else {
             return Err(truncated(Self::LEN, message.len()));
@@ -76,12 +77,12 @@ impl Icmpv4Header {
         Ok((Self { message }, body))
     }
 
-    /// Whether a whole message has the right checksum.
+    /// Returns true if a whole message has the correct checksum.
     pub fn is_checksum_valid(message: &[u8]) -> bool {
         Sum::of(message).is_valid()
     }
 
-    /// Whether the message reports an error about the packet that it quotes.
+    /// Returns true if the message reports an error about the packet that it quotes.
     pub const fn is_error(&self) -> bool {
         matches!(
             self.message,
@@ -92,13 +93,13 @@ impl Icmpv4Header {
         )
     }
 
-    /// The TCP segment that the body of an error quotes; `None` when it quotes something else or too
-    /// little of it.
+    /// Returns the TCP segment that the body of an error quotes, or `None` if it quotes anything else or too little of
+    /// it.
     pub fn quoted_tcp(body: &[u8]) -> Option<QuotedTcp> {
         QuotedTcp::in_ipv4(body)
     }
 
-    /// Writes the header, with the checksum over itself and `body`.
+    /// Writes the header with the checksum over itself and `body`.
     pub fn emit(&self, body: &[u8], out: &mut [u8; Self::LEN]) {
         let zero = [0; 4];
         let (kind, code, rest) = match self.message {

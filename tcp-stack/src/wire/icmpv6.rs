@@ -1,14 +1,14 @@
-//! ICMP for IPv6 (RFC 4443). Neighbor discovery's bodies are in `ndp`.
+//! ICMP for IPv6 (RFC 4443). The bodies of neighbor discovery messages are in `ndp`.
 
 use super::{IpProtocol, ParseError, QuotedTcp, Sum, truncated};
 use core::net::Ipv6Addr;
 
-/// What an ICMPv6 message says.
+/// The message of an ICMPv6 header, by type and code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Icmpv6Message {
     /// Destination unreachable (RFC 4443 §3.1).
     Unreachable {
-        /// Why.
+        /// Code, the reason.
         code: u8,
     },
     /// Packet too big (RFC 4443 §3.2).
@@ -18,12 +18,12 @@ pub enum Icmpv6Message {
     },
     /// Hop limit exceeded in transit (0), or fragment reassembly time exceeded (1).
     TimeExceeded {
-        /// Which of them.
+        /// Code: 0 or 1.
         code: u8,
     },
     /// Parameter problem (RFC 4443 §3.4).
     ParameterProblem {
-        /// Which.
+        /// Code of the parameter problem.
         code: u8,
     },
     /// Echo request: identifier and sequence number.
@@ -45,11 +45,11 @@ pub enum Icmpv6Message {
         /// O: overrides a link address known before.
         overrides: bool,
     },
-    /// Another message.
+    /// Any other message.
     Unknown {
-        /// Type; below 128 it is an error.
+        /// Type of the message; below 128 it is an error.
         kind: u8,
-        /// Code.
+        /// Code of the message.
         code: u8,
     },
 }
@@ -64,21 +64,21 @@ pub enum Icmpv6Message {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Icmpv6Header {
-    /// What it says.
+    /// Type, code and their fields.
     pub message: Icmpv6Message,
 }
 
 impl Icmpv6Header {
-    /// Length, bytes.
+    /// Length of a header, bytes.
     pub const LEN: usize = 8;
     const ROUTER: u8 = 0x80;
     const SOLICITED: u8 = 0x40;
     const OVERRIDE: u8 = 0x20;
 
-    /// The header, and what follows it. The checksum is not looked at: see [`Self::is_checksum_valid`].
+    /// Parses a message; returns the header and the rest. The checksum is not verified: see
+    /// [`Self::is_checksum_valid`].
     ///
-    /// A message of neighbor discovery with a code other than zero is unknown (RFC 4861 §7.1 has it
-    /// discarded).
+    /// A message of neighbor discovery with a code other than zero is unknown (RFC 4861 §7.1 has it discarded).
     pub fn parse(message: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let Some(([kind, code, _, _, rest @ ..], body)) = message.split_first_chunk::<{ Self::LEN }>() else {
             return Err(truncated(Self::LEN, message.len()));
@@ -105,13 +105,13 @@ impl Icmpv6Header {
         Ok((Self { message }, body))
     }
 
-    /// Whether a whole message has the right checksum.
+    /// Returns true if a whole message has the correct checksum.
     pub fn is_checksum_valid(src: Ipv6Addr, dst: Ipv6Addr, message: &[u8]) -> bool {
         let pseudo_header = Sum::pseudo_header(src.into(), dst.into(), IpProtocol::ICMPV6, message.len());
         pseudo_header.join(Sum::of(message)).is_valid()
     }
 
-    /// Whether the message reports an error about the packet that it quotes.
+    /// Returns true if the message reports an error about the packet that it quotes.
     pub const fn is_error(&self) -> bool {
         matches!(
             self.message,
@@ -122,15 +122,15 @@ impl Icmpv6Header {
         )
     }
 
-    /// The TCP segment that the body of an error quotes; `None` when it quotes something else or too
-    /// little of it.
+    /// Returns the TCP segment that the body of an error quotes, or `None` if it quotes anything else or too little of
+    /// it.
     pub fn quoted_tcp(body: &[u8]) -> Option<QuotedTcp> {
         QuotedTcp::in_ipv6(body)
     }
 
-    /// Writes the header, with the checksum over the pseudo-header, itself and `body`.
+    /// Writes the header with the checksum over the pseudo-header, itself and `body`.
     ///
-    /// Where a message has no field for the header's last four bytes they are zero.
+    /// The last four bytes of the header are zero if the message has no field for them.
     pub fn emit(&self, src: Ipv6Addr, dst: Ipv6Addr, body: &[u8], out: &mut [u8; Self::LEN]) {
         let zero = [0; 4];
         let (kind, code, rest) = match self.message {

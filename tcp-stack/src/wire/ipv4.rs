@@ -23,36 +23,37 @@ use core::net::Ipv4Addr;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4Header {
-    /// Source address.
+    /// Address of the sender.
     pub src: Ipv4Addr,
-    /// Destination address.
+    /// Address of the receiver.
     pub dst: Ipv4Addr,
-    /// What follows.
+    /// Protocol of the payload.
     pub protocol: IpProtocol,
     /// Differentiated services code point (6 bits) and ECN (2 bits).
     pub traffic_class: u8,
-    /// Hops that the packet may still make.
+    /// Time to live: hops that the packet may still make.
     pub ttl: u8,
-    /// Ties the fragments of a packet together.
+    /// Identifies the fragments of one packet.
     pub identification: u16,
-    /// May not be fragmented.
+    /// DF: must not be fragmented.
     pub dont_fragment: bool,
-    /// Fragments follow.
+    /// MF: more fragments follow.
     pub more_fragments: bool,
-    /// Where this fragment's payload begins in the packet's, in units of 8 bytes, 0..=8191.
+    /// Offset of this fragment's payload in the packet's, in units of 8 bytes, 0..=8191.
     pub fragment_offset: u16,
 }
 
 impl Ipv4Header {
     /// Length without options, bytes.
     pub const LEN: usize = 20;
-    /// Length with as many options as fit, bytes.
+    /// Length with the most options possible, bytes.
     pub const LEN_MAX: usize = 60;
     const DONT_FRAGMENT: u16 = 0x4000;
     const MORE_FRAGMENTS: u16 = 0x2000;
 
-    /// The header of an atomic datagram: whole, not to be fragmented, thus with any identification (RFC 6864 §4.1:
-    /// "Originating sources MAY set the IPv4 ID field of atomic datagrams to any value"). 64 hops, no marks.
+    /// Returns the header of an atomic datagram: whole, not to be fragmented, and so with any identification (RFC 6864
+    /// §4.1: "Originating sources MAY set the IPv4 ID field of atomic datagrams to any value"). Its TTL is 64, its
+    /// traffic class 0.
     pub const fn atomic(src: Ipv4Addr, dst: Ipv4Addr, protocol: IpProtocol) -> Self {
         Self {
             src,
@@ -67,8 +68,8 @@ impl Ipv4Header {
         }
     }
 
-    /// The header, its bytes with its options (whose checksum [`Self::is_checksum_valid`] verifies), and
-    /// the payload as long as the header says: bytes after it (padding) are ignored.
+    /// Parses a packet; returns the header, its bytes including options (which [`Self::is_checksum_valid`] verifies),
+    /// and the payload as long as the header says: bytes after it (padding) are ignored.
     #[inline]
     pub fn parse(packet: &[u8]) -> Result<(Self, &[u8], &[u8]), ParseError> {
         let (header, header_len, total_len) = Self::parse_fixed(packet)?;
@@ -81,8 +82,8 @@ impl Ipv4Header {
         Ok((header, header_bytes, payload))
     }
 
-    /// The header of a packet that was cut short, as an ICMP error quotes it, what follows, and how long the
-    /// packet was, bytes.
+    /// Parses a truncated packet as an ICMP error quotes it; returns the header, what follows of the packet, and the
+    /// packet's full length, bytes.
     pub(super) fn parse_quoted(packet: &[u8]) -> Result<(Self, &[u8], usize), ParseError> {
         let (header, header_len, total_len) = Self::parse_fixed(packet)?;
         match packet.get(header_len..) {
@@ -121,20 +122,20 @@ impl Ipv4Header {
         Ok((header, header_len, total_len))
     }
 
-    /// Whether the header's bytes, options included, have the right checksum.
+    /// Returns true if the header's bytes, options included, have the correct checksum.
     #[inline]
     pub fn is_checksum_valid(header_bytes: &[u8]) -> bool {
         Sum::of(header_bytes).is_valid()
     }
 
-    /// Whether this is a part of a packet rather than a whole one.
+    /// Returns true if this is a fragment rather than a whole packet.
     #[inline]
     pub const fn is_fragment(&self) -> bool {
         self.more_fragments || self.fragment_offset != 0
     }
 
-    /// Writes the header, without options, for a payload of `payload_len` bytes; the checksum is made
-    /// unless it is left to the port, when it is zero. A length above 65515 is written as 65535.
+    /// Writes the header, without options, for a payload of `payload_len` bytes. The checksum is zero unless `checksum`
+    /// is set, for a port that computes it. A length above 65515 is written as 65535.
     #[inline]
     pub fn emit(&self, payload_len: usize, checksum: bool, out: &mut [u8; Self::LEN]) {
         let total_len = u16::try_from(payload_len.saturating_add(Self::LEN)).unwrap_or(u16::MAX);

@@ -1,13 +1,13 @@
-//! The options of an IPv4 header (RFC 791 §3.1): whether they are well formed, and where a source route ends.
+//! The options of an IPv4 header (RFC 791 §3.1): checks that they are well formed, and finds incomplete source routes.
 
-/// What the options of a header say of the packet.
+/// The result of checking the options of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ipv4Options {
-    /// Nothing that keeps it from being for whom its header names.
+    /// The packet is addressed to the host that its header names.
     Plain,
-    /// A source route names hops that the packet has not reached: it is for somebody else.
+    /// An incomplete source route: the packet is addressed to another host.
     Routed,
-    /// They contradict themselves.
+    /// The options are malformed.
     Malformed,
 }
 
@@ -19,10 +19,10 @@ const LOOSE_SOURCE_ROUTE: u8 = 131;
 const STRICT_SOURCE_ROUTE: u8 = 137;
 
 impl Ipv4Options {
-    /// Reads what follows the fixed part of a header.
+    /// Checks the bytes after the fixed part of a header.
     ///
-    /// Options that are not known are passed over by their length, as RFC 1122 §3.2.1.8 has it: "each MUST silently
-    /// ignore any option it doesn't understand".
+    /// Unknown options are skipped by their length, as RFC 1122 §3.2.1.8 has it: "each MUST silently ignore any option
+    /// it doesn't understand".
     #[cold]
     #[inline(never)]
     pub(crate) fn read(mut options: &[u8]) -> Self {
@@ -43,8 +43,8 @@ impl Ipv4Options {
                 return Self::Malformed;
             };
             options = rest;
-            // RFC 791 §3.1: "The pointer is relative to this option, and the smallest legal value for the pointer is 4",
-            // for a timestamp 5.
+            // RFC 791 §3.1: "The pointer is relative to this option, and the smallest legal value for the pointer is
+            // 4", for a timestamp 5.
             let least = match kind {
                 LOOSE_SOURCE_ROUTE | STRICT_SOURCE_ROUTE | RECORD_ROUTE => 4,
                 TIMESTAMP => 5,
@@ -82,9 +82,9 @@ mod tests {
         for (options, meaning) in [
             (&[][..], Plain),
             (&[1, 1, 1, 0], Plain),
-            // What follows the end is padding.
+            // The bytes after the end of options are padding.
             (&[0, 131, 255, 4], Plain),
-            // Router alert (RFC 2113); one that nobody knows.
+            // Router alert (RFC 2113); an unassigned option.
             (&[148, 4, 0, 0], Plain),
             (&[222, 2, 1, 222, 3, 9], Plain),
             // The next hop is the first; the last; none is left.
@@ -99,7 +99,7 @@ mod tests {
             (&[7, 7, 8, 10, 0, 0, 9, 0], Plain),
             (&[68, 8, 5, 0, 0, 0, 0, 0], Plain),
             (&[68, 4, 5, 0], Plain),
-            // No length; none that can be; one that leads beyond the header.
+            // No length; an impossible one; one that reaches beyond the header.
             (&[1, 1, 1, 131], Malformed),
             (&[148, 0, 0, 0], Malformed),
             (&[148, 1, 0, 0], Malformed),

@@ -20,11 +20,11 @@ use core::net::Ipv6Addr;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6Header {
-    /// Source address.
+    /// Address of the sender.
     pub src: Ipv6Addr,
-    /// Destination address.
+    /// Address of the receiver.
     pub dst: Ipv6Addr,
-    /// What follows: an upper-layer protocol or an extension header.
+    /// Upper-layer protocol or extension header that follows.
     pub next_header: IpProtocol,
     /// Differentiated services code point (6 bits) and ECN (2 bits).
     pub traffic_class: u8,
@@ -35,10 +35,11 @@ pub struct Ipv6Header {
 }
 
 impl Ipv6Header {
-    /// Length, bytes.
+    /// Length of the header, bytes.
     pub const LEN: usize = 40;
 
-    /// The header, and the payload as long as the header says: bytes after it (padding) are ignored.
+    /// Parses a packet; returns the header, and the payload as long as the header says: bytes after it (padding) are
+    /// ignored.
     #[inline]
     pub fn parse(packet: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let (header, rest, payload_len) = Self::parse_fixed(packet)?;
@@ -48,8 +49,8 @@ impl Ipv6Header {
         }
     }
 
-    /// The header of a packet that was cut short, as an ICMPv6 error quotes it, what follows, and how long
-    /// the packet was, bytes.
+    /// Parses a truncated packet as an ICMPv6 error quotes it; returns the header, what follows of the packet, and the
+    /// packet's full length, bytes.
     pub(super) fn parse_quoted(packet: &[u8]) -> Result<(Self, &[u8], usize), ParseError> {
         let (header, rest, payload_len) = Self::parse_fixed(packet)?;
         Ok((header, rest, payload_len.wrapping_add(Self::LEN)))
@@ -96,47 +97,46 @@ impl Ipv6Header {
 /// A fragment header (RFC 8200 §4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentHeader {
-    /// Where this fragment's payload begins in the fragmentable part, in units of 8 bytes, 0..=8191.
+    /// Offset of this fragment's payload in the fragmentable part, in units of 8 bytes, 0..=8191.
     pub offset: u16,
-    /// Fragments follow.
+    /// M: more fragments follow.
     pub more_fragments: bool,
-    /// Ties the fragments of a packet together.
+    /// Identifies the fragments of one packet.
     pub identification: u32,
 }
 
 impl FragmentHeader {
-    /// Length, bytes.
+    /// Length of the header, bytes.
     pub const LEN: usize = 8;
 
-    /// Whether this is a part of a packet; otherwise it is a whole packet with a fragment header, an
-    /// atomic fragment (RFC 6946).
+    /// Returns true if this is a fragment; otherwise it is an atomic fragment: a whole packet with a fragment header
+    /// (RFC 6946).
     #[inline]
     pub const fn is_fragment(&self) -> bool {
         self.more_fragments || self.offset != 0
     }
 }
 
-/// What an IPv6 packet carries behind its extension headers.
+/// The upper layer of an IPv6 packet, after its extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpperLayer<'a> {
-    /// The upper-layer protocol; of a fragment that is not the first, what its fragment header says
-    /// follows.
+    /// Upper-layer protocol; in a fragment that is not the first, the next header of its fragment header.
     pub protocol: IpProtocol,
     /// Bytes from the upper-layer header on.
     pub payload: &'a [u8],
-    /// The fragment header passed over, if there was one.
+    /// Fragment header, if the packet has one.
     pub fragment: Option<FragmentHeader>,
 }
 
 impl<'a> UpperLayer<'a> {
-    /// Extension headers that are followed: each of those that RFC 8200 §4.1 recommends, and two more.
+    /// Limit of extension headers per packet: each of those that RFC 8200 §4.1 recommends, and two more.
     pub const HEADERS_MAX: usize = 8;
-    /// Options that are looked at in one header.
+    /// Limit of options per header.
     pub const OPTIONS_MAX: usize = 16;
 
-    /// Walks over the extension headers of a packet.
+    /// Skips the extension headers of a packet.
     ///
-    /// Stops at the first upper-layer protocol, and behind the header of a fragment.
+    /// Stops at the first upper-layer protocol, and after the header of a fragment.
     #[inline]
     pub fn find(next_header: IpProtocol, payload: &'a [u8]) -> Result<Self, ParseError> {
         if matches!(next_header, IpProtocol::TCP | IpProtocol::ICMPV6) {
@@ -178,7 +178,7 @@ impl<'a> UpperLayer<'a> {
         Err(ParseError::TooManyExtensions)
     }
 
-    /// Passes over one header; returns its bytes behind the next header and length fields.
+    /// Skips one header; returns its bytes after the next header and length fields.
     fn skip(&mut self) -> Result<&'a [u8], ParseError> {
         let Some(([next_header, len], _)) = self.payload.split_first_chunk::<2>() else {
             return Err(truncated(8, self.payload.len()));
@@ -208,10 +208,10 @@ impl<'a> UpperLayer<'a> {
     }
 }
 
-/// Whether all options of a hop-by-hop or destination options header are known or may be skipped.
+/// Fails unless all options of a hop-by-hop or destination options header are known or may be skipped.
 ///
-/// RFC 8200 §4.2: the two highest bits of the type say what to do with an option that is not recognized:
-/// "00 - skip over this option and continue processing the header"; all others discard the packet.
+/// RFC 8200 §4.2: the two highest bits of the type say what to do with an option that is not recognized: "00 - skip
+/// over this option and continue processing the header"; all others discard the packet.
 fn check_options(mut options: &[u8]) -> Result<(), ParseError> {
     const PAD1: u8 = 0;
     for _ in 0..UpperLayer::OPTIONS_MAX {

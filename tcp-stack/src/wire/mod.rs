@@ -1,7 +1,7 @@
-//! What is on the wire: one header, one file.
+//! Wire formats, one header per file.
 //!
-//! Every header parses from a slice and emits into one; nothing here keeps state. Unknown values of
-//! enumerated fields are kept, not refused. Parsing never panics, whatever the bytes.
+//! Every header parses from a slice and emits into one, without state. Unknown values of enumerated fields are kept,
+//! not rejected. Parsing never panics, on any bytes.
 
 mod address;
 mod arp;
@@ -36,7 +36,7 @@ pub use quoted::QuotedTcp;
 pub use tcp::{TcpFlags, TcpHeader};
 pub use tcp_option::{SackBlocks, SackRange, TcpOptions, Timestamps};
 
-/// The protocol number of what an IP packet carries, or of an IPv6 extension header.
+/// The protocol number of an upper-layer protocol or an IPv6 extension header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IpProtocol(pub u8);
 
@@ -57,27 +57,27 @@ impl IpProtocol {
     pub const DESTINATION_OPTIONS: Self = Self(60);
 }
 
-/// Why bytes are not the header they should be.
+/// The reason why bytes are not a valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseError {
-    /// The bytes end before the header, or before what the header says follows it.
+    /// The bytes end before the header, or before the length that the header gives.
     Truncated {
-        /// Bytes that had to be there.
+        /// Bytes required, counted from the start.
         need: usize,
         /// Bytes that were there.
         have: usize,
     },
-    /// A version, hardware type or size field names another protocol than this one.
+    /// A version, hardware type or size field that names another protocol.
     Version,
-    /// A length field contradicts itself (a header shorter than its fixed part).
+    /// An impossible length field, such as a header shorter than its fixed part.
     Length,
-    /// More IPv6 extension headers, or options in them, than are followed.
+    /// More IPv6 extension headers, or options in them, than the limits allow.
     TooManyExtensions,
-    /// An IPv6 extension header or option that must not be skipped and is not known, or one out of place.
+    /// An unknown IPv6 extension header or option that must not be skipped, or one out of place.
     Extension,
 }
 
-/// The error for `have` bytes where `need` are needed.
+/// Returns the error for `have` bytes where `need` are needed.
 #[cold]
 #[inline(never)]
 fn truncated(need: usize, have: usize) -> ParseError {

@@ -1,16 +1,16 @@
-//! Bodies of neighbor discovery's messages (RFC 4861 §4.3, §4.4), behind the ICMPv6 header.
+//! Bodies of neighbor discovery messages (RFC 4861 §4.3, §4.4), which follow the ICMPv6 header.
 
 use super::{MacAddr, ParseError, truncated};
 use core::net::Ipv6Addr;
 
 const SOURCE_LINK_ADDRESS: u8 = 1;
 const TARGET_LINK_ADDRESS: u8 = 2;
-/// Options that are looked at in one message; a sensible one has one.
+/// Limit of options per message; a normal message has one.
 const OPTIONS_MAX: usize = 8;
 /// Length of a body with its link address option, bytes.
 const LEN: usize = 24;
 
-/// Who has the target address?
+/// Neighbor solicitation: asks for the link address of the target.
 ///
 /// ```text
 ///  0                 16        17       18               24
@@ -20,17 +20,17 @@ const LEN: usize = 24;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighborSolicitation {
-    /// The address asked for.
+    /// Address asked for.
     pub target: Ipv6Addr,
-    /// Link address of who asks.
+    /// Link address of the sender.
     pub source_mac: Option<MacAddr>,
 }
 
 impl NeighborSolicitation {
-    /// Length as written, bytes.
+    /// Length as emitted, bytes.
     pub const LEN: usize = LEN;
 
-    /// The body; unknown options are ignored.
+    /// Parses a body; unknown options are ignored.
     ///
     /// RFC 4861 §7.1.1: "All included options have a length that is greater than zero."
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
@@ -38,13 +38,13 @@ impl NeighborSolicitation {
         Ok(Self { target, source_mac })
     }
 
-    /// Writes the body, with `source_mac` or, without one, unspecified.
+    /// Writes the body with `source_mac`, or the unspecified link address without one.
     pub fn emit(&self, out: &mut [u8; LEN]) {
         emit(self.target, SOURCE_LINK_ADDRESS, self.source_mac.unwrap_or_default(), out);
     }
 }
 
-/// I have the target address.
+/// Neighbor advertisement: gives the link address of the target.
 ///
 /// ```text
 ///  0                 16        17       18               24
@@ -54,23 +54,23 @@ impl NeighborSolicitation {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighborAdvertisement {
-    /// The address that is spoken of.
+    /// Address that the advertisement is about.
     pub target: Ipv6Addr,
-    /// Its link address.
+    /// Link address of the target.
     pub target_mac: Option<MacAddr>,
 }
 
 impl NeighborAdvertisement {
-    /// Length as written, bytes.
+    /// Length as emitted, bytes.
     pub const LEN: usize = LEN;
 
-    /// The body; unknown options are ignored.
+    /// Parses a body; unknown options are ignored.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
         let (target, target_mac) = parse(body, TARGET_LINK_ADDRESS)?;
         Ok(Self { target, target_mac })
     }
 
-    /// Writes the body, with `target_mac` or, without one, unspecified.
+    /// Writes the body with `target_mac`, or the unspecified link address without one.
     pub fn emit(&self, out: &mut [u8; LEN]) {
         emit(self.target, TARGET_LINK_ADDRESS, self.target_mac.unwrap_or_default(), out);
     }

@@ -1,25 +1,25 @@
-//! The segment of ours that an ICMP error quotes.
+//! The TCP segment that an ICMP error quotes.
 
 use super::{IpProtocol, Ipv4Header, Ipv6Header, UpperLayer};
 use crate::seq::SeqNum;
 use core::net::{IpAddr, SocketAddr};
 
-/// What an ICMP error says of the TCP segment that provoked it: the first eight bytes of its header,
-/// which is all that every router quotes (RFC 792).
+/// The TCP segment that provoked an ICMP error: the first eight bytes of its header, which is all that every router
+/// quotes (RFC 792).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotedTcp {
-    /// Who sent the segment: us, if the error is honest.
+    /// Source of the segment: us, if the error is honest.
     pub src: SocketAddr,
-    /// Whom it was sent to.
+    /// Destination of the segment.
     pub dst: SocketAddr,
-    /// Its sequence number, by which the error is judged (RFC 5927 §4.1).
+    /// Sequence number, by which the error is validated (RFC 5927 §4.1).
     pub seq: SeqNum,
-    /// How long its packet was when the router had it, as its IP header says, bytes.
+    /// Length of its packet by the quoted IP header, bytes.
     pub packet_len: u32,
 }
 
 impl QuotedTcp {
-    /// The segment in an IPv4 packet that was cut short.
+    /// Returns the segment in a truncated IPv4 packet.
     pub(super) fn in_ipv4(packet: &[u8]) -> Option<Self> {
         let (header, payload, packet_len) = Ipv4Header::parse_quoted(packet).ok()?;
         if header.protocol != IpProtocol::TCP || header.fragment_offset != 0 {
@@ -28,7 +28,7 @@ impl QuotedTcp {
         Self::in_segment(header.src.into(), header.dst.into(), payload, packet_len)
     }
 
-    /// The segment in an IPv6 packet that was cut short.
+    /// Returns the segment in a truncated IPv6 packet.
     pub(super) fn in_ipv6(packet: &[u8]) -> Option<Self> {
         let (header, payload, packet_len) = Ipv6Header::parse_quoted(packet).ok()?;
         let upper = UpperLayer::find(header.next_header, payload).ok()?;

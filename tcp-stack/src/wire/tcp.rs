@@ -10,15 +10,15 @@ use core::ops::{BitOr, BitOrAssign};
 pub struct TcpFlags(u8);
 
 impl TcpFlags {
-    /// None.
+    /// No control bit.
     pub const NONE: Self = Self(0);
-    /// No more data from sender.
+    /// FIN: no more data from sender.
     pub const FIN: Self = Self(0x01);
-    /// Synchronize sequence numbers.
+    /// SYN: synchronize sequence numbers.
     pub const SYN: Self = Self(0x02);
-    /// Reset the connection.
+    /// RST: reset the connection.
     pub const RST: Self = Self(0x04);
-    /// Push function.
+    /// PSH: push function.
     pub const PSH: Self = Self(0x08);
     /// Acknowledgment field is significant.
     pub const ACK: Self = Self(0x10);
@@ -29,38 +29,38 @@ impl TcpFlags {
     /// Congestion Window Reduced (RFC 3168 §6.1).
     pub const CWR: Self = Self(0x80);
 
-    /// The bits as on the wire.
+    /// Returns flags from the bits as on the wire.
     #[inline]
     pub const fn from_bits(bits: u8) -> Self {
         Self(bits)
     }
 
-    /// The bits as on the wire.
+    /// Returns the bits as on the wire.
     #[inline]
     pub const fn bits(self) -> u8 {
         self.0
     }
 
-    /// Whether all bits of `other` are set.
+    /// Returns true if all bits of `other` are set.
     #[inline]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether any bit of `other` is set.
+    /// Returns true if any bit of `other` is set.
     #[inline]
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// These bits and those of `other`.
+    /// Returns these bits and those of `other`.
     #[inline]
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// These bits without those of `other`.
+    /// Returns these bits without those of `other`.
     #[inline]
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
@@ -120,22 +120,23 @@ impl fmt::Debug for TcpFlags {
 /// |           checksum            |        urgent pointer         |
 /// +-------------------------------+-------------------------------+
 /// |                    options, up to 40 bytes                    |
-/// ```
+/// The checksum needs the addresses, so parsing does not verify it and emitting leaves it zero: see
+/// [`Self::set_checksum`].
 ///
 /// The checksum needs the addresses, so it is neither checked nor made here: see [`Self::set_checksum`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpHeader {
-    /// Source port.
+    /// Port of the sender.
     pub src_port: u16,
-    /// Destination port.
+    /// Port of the receiver.
     pub dst_port: u16,
-    /// Sequence number of the first byte; the SYN's own when SYN is set.
+    /// Sequence number of the first byte, or of the SYN if it is set.
     pub seq: SeqNum,
     /// Acknowledgment number; meaningless without ACK.
     pub ack: SeqNum,
-    /// Control bits.
+    /// The control bits.
     pub flags: TcpFlags,
-    /// Window, as on the wire: not scaled.
+    /// Window as on the wire, not scaled.
     pub window: u16,
     /// Urgent pointer; meaningless without URG.
     pub urgent: u16,
@@ -144,12 +145,12 @@ pub struct TcpHeader {
 impl TcpHeader {
     /// Length of the fixed part, bytes.
     pub const LEN: usize = 20;
-    /// Length with as many options as fit, bytes.
+    /// Length with the most options possible, bytes.
     pub const LEN_MAX: usize = 60;
-    /// Where the checksum is, bytes from the start.
+    /// Offset of the checksum, bytes.
     const CHECKSUM_AT: usize = 16;
 
-    /// The header, its options' bytes, and the payload.
+    /// Parses a segment; returns the header, the bytes of its options, and the payload.
     #[inline]
     pub fn parse(segment: &[u8]) -> Result<(Self, &[u8], &[u8]), ParseError> {
         let Some((fixed, rest)) = segment.split_first_chunk::<{ Self::LEN }>() else {
@@ -176,14 +177,14 @@ impl TcpHeader {
         Ok((header, options, payload))
     }
 
-    /// Length of the header with these options, bytes: 20..=60, a multiple of 4.
+    /// Returns the length of the header with these options, bytes: 20..=60, a multiple of 4.
     #[inline]
     pub fn len_with(options: &TcpOptions) -> usize {
         Self::LEN.wrapping_add(options.emitted_len())
     }
 
-    /// Writes the header and its options, with a checksum of zero, to the front of `out`; `false` when
-    /// `out` is shorter than [`Self::len_with`] the options.
+    /// Writes the header and its options, with a checksum of zero, to the front of `out`; returns `false` if `out` is
+    /// shorter than [`Self::len_with`] the options.
     #[inline]
     pub fn emit(&self, options: &TcpOptions, out: &mut [u8]) -> bool {
         let len = Self::len_with(options);
@@ -193,7 +194,7 @@ impl TcpHeader {
         options.emit(rest)
     }
 
-    /// The header without its options, with a checksum of zero; with them it is `len` bytes long.
+    /// Returns the fixed part with a checksum of zero, for a header of `len` bytes with options.
     #[inline]
     pub(crate) fn fixed(&self, len: usize) -> [u8; Self::LEN] {
         let [s0, s1] = self.src_port.to_be_bytes();
@@ -208,18 +209,18 @@ impl TcpHeader {
         [s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags, w0, w1, 0, 0, u0, u1]
     }
 
-    /// Writes a checksum into the header at the front of `segment`; `false` when that is too short.
+    /// Writes the checksum into the header at the front of `segment`; returns `false` if `segment` is too short.
     ///
-    /// `pseudo_header` is the sum of the pseudo-header over the whole of `segment`. The checksum field
-    /// may hold anything before.
+    /// `pseudo_header` is the sum of the pseudo-header over the whole of `segment`. The former content of the checksum
+    /// field does not matter.
     #[inline]
     pub fn set_checksum(segment: &mut [u8], pseudo_header: Sum) -> bool {
         Self::write_checksum(segment, 0)
             && Self::write_checksum(segment, pseudo_header.join(Sum::of(segment)).checksum())
     }
 
-    /// Writes a pseudo-header's sum into the checksum field, for a port that completes it; `false` when
-    /// `segment` is too short.
+    /// Writes a pseudo-header's sum into the checksum field, for a port that completes it; returns `false` if `segment`
+    /// is too short.
     #[inline]
     pub fn set_partial_checksum(segment: &mut [u8], pseudo_header: Sum) -> bool {
         Self::write_checksum(segment, pseudo_header.fold())

@@ -11,10 +11,9 @@ const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 
-/// Bytes received behind a gap: `start` is the first, `end` the one after the last (RFC 2018 §3).
+/// A range of bytes received out of order: `start` is the first, `end` the one after the last (RFC 2018 §3).
 ///
-/// The first range of a D-SACK (RFC 2883) may lie below the cumulative acknowledgment, or inside the
-/// second.
+/// The first range of a D-SACK (RFC 2883) may lie below the cumulative acknowledgment, or inside the second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SackRange {
     /// Left edge: the first byte.
@@ -31,14 +30,14 @@ pub struct SackBlocks {
 }
 
 impl SackBlocks {
-    /// As many as 40 bytes of options hold (RFC 2018 §3: "A SACK option that specifies n blocks will have
-    /// a length of 8*n+2 bytes, so the 40 bytes available for TCP options can specify a maximum of 4").
+    /// The number of ranges that 40 bytes of options hold (RFC 2018 §3: "A SACK option that specifies n blocks will
+    /// have a length of 8*n+2 bytes, so the 40 bytes available for TCP options can specify a maximum of 4").
     pub const MAX: usize = 4;
-    /// None.
+    /// No range at all.
     pub const EMPTY: Self =
         Self { ranges: [SackRange { start: SeqNum::new(0), end: SeqNum::new(0) }; Self::MAX], count: 0 };
 
-    /// Adds a range after the others; `false` when there are four.
+    /// Appends a range; returns `false` if there are four already.
     #[inline]
     pub fn push(&mut self, range: SackRange) -> bool {
         let Some(free) = self.ranges.get_mut(usize::from(self.count)) else { return false };
@@ -47,13 +46,13 @@ impl SackBlocks {
         true
     }
 
-    /// The ranges, first to last.
+    /// Returns the ranges, first to last.
     #[inline]
     pub fn as_slice(&self) -> &[SackRange] {
         self.ranges.get(..usize::from(self.count)).unwrap_or(&[])
     }
 
-    /// Whether there is none.
+    /// Returns true if there is no range.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
@@ -76,7 +75,7 @@ pub struct Timestamps {
 }
 
 impl Timestamps {
-    /// The option, laid out as RFC 7323 appendix A advises.
+    /// Returns the bytes of the option, laid out as RFC 7323 appendix A advises.
     #[inline]
     pub(crate) const fn alone(self) -> [u8; 12] {
         let [a, b, c, d] = TcpOptions::TIMESTAMPS_ALONE;
@@ -85,26 +84,26 @@ impl Timestamps {
     }
 }
 
-/// The options of one segment.
+/// The TCP options of one segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpOptions {
     /// Maximum segment size, in SYN segments.
     pub mss: Option<u16>,
-    /// Window scale's shift count as received, in SYN segments; one above 14 counts as 14 (RFC 7323
-    /// §2.3), which is the reader's business.
+    /// Shift count of the window scale option as received, in SYN segments; the caller must take one above 14 for 14
+    /// (RFC 7323 §2.3).
     pub window_scale: Option<u8>,
     /// SACK permitted, in SYN segments.
     pub sack_permitted: bool,
-    /// Timestamps.
+    /// Timestamps, once both ends have sent them in their SYNs.
     pub timestamps: Option<Timestamps>,
-    /// Selective acknowledgment.
+    /// Ranges of selective acknowledgment.
     pub sack: SackBlocks,
 }
 
 impl TcpOptions {
-    /// As many bytes as a header has room for.
+    /// Most bytes of options that a header has room for.
     pub const LEN_MAX: usize = 40;
-    /// No option.
+    /// No option at all.
     pub const NONE: Self = Self {
         mss: None,
         window_scale: None,
@@ -112,14 +111,13 @@ impl TcpOptions {
         timestamps: None,
         sack: SackBlocks::EMPTY,
     };
-    /// `NOP NOP timestamps`: how a header that carries only timestamps begins (RFC 7323 appendix A).
+    /// `NOP NOP timestamps`: the first bytes of a header that carries only timestamps (RFC 7323 appendix A).
     const TIMESTAMPS_ALONE: [u8; 4] = [NOP, NOP, TIMESTAMPS, 10];
 
-    /// Reads a header's option bytes.
+    /// Parses the option bytes of a header.
     ///
-    /// It never fails: an option whose length is not possible ends the reading and what was read before
-    /// stays, an unknown option, or a known one of a wrong length, is passed over (RFC 9293 §3.2,
-    /// MUST-6, MUST-7).
+    /// It never fails: an impossible length ends the parsing and keeps the options before it; an unknown option, or a
+    /// known one of a wrong length, is skipped (RFC 9293 §3.2, MUST-6, MUST-7).
     #[inline]
     pub fn parse(bytes: &[u8]) -> Self {
         if let Ok(alone) = bytes.try_into()
@@ -130,7 +128,7 @@ impl TcpOptions {
         Self::parse_any(bytes)
     }
 
-    /// The timestamps, if these twelve bytes are nothing but them, laid out as RFC 7323 appendix A advises.
+    /// Returns the timestamps if these twelve bytes hold nothing else, laid out as RFC 7323 appendix A advises.
     #[inline]
     pub(crate) fn timestamps_alone(bytes: &[u8; 12]) -> Option<Timestamps> {
         let [a, b, c, d, v0, v1, v2, v3, e0, e1, e2, e3] = *bytes;
@@ -144,7 +142,7 @@ impl TcpOptions {
     #[inline(never)]
     fn parse_any(mut bytes: &[u8]) -> Self {
         let mut options = Self::NONE;
-        // Each turn takes at least one byte away.
+        // Each iteration consumes at least one byte.
         while let Some((&kind, rest)) = bytes.split_first() {
             if kind == END {
                 break;
@@ -182,13 +180,13 @@ impl TcpOptions {
         }
     }
 
-    /// Whether there is no option but timestamps.
+    /// Returns true if there is no option but timestamps.
     #[inline]
     pub(crate) const fn has_no_others(&self) -> bool {
         self.sack.is_empty() && !self.sack_permitted && self.mss.is_none() && self.window_scale.is_none()
     }
 
-    /// Length of all options but SACK, as written, bytes.
+    /// Returns the length of all options but SACK as emitted, bytes.
     #[inline]
     fn len_without_sack(&self) -> usize {
         let mut len = 0_usize;
@@ -206,7 +204,7 @@ impl TcpOptions {
         len
     }
 
-    /// The SACK ranges that fit beside the other options: the first ones.
+    /// Returns the SACK ranges that fit beside the other options: the first ones.
     #[inline]
     fn sack_that_fits(&self) -> &[SackRange] {
         let room = Self::LEN_MAX.saturating_sub(self.len_without_sack()).saturating_sub(4) / 8;
@@ -214,7 +212,7 @@ impl TcpOptions {
         ranges.get(..room).unwrap_or(ranges)
     }
 
-    /// Length as written, bytes: 0..=40, a multiple of 4.
+    /// Returns the length as emitted, bytes: 0..=40, a multiple of 4.
     #[inline]
     pub fn emitted_len(&self) -> usize {
         let sack = match self.sack_that_fits().len() {
@@ -224,8 +222,8 @@ impl TcpOptions {
         self.len_without_sack().wrapping_add(sack)
     }
 
-    /// Writes the options, padded with NOPs so that each begins where its numbers are aligned; `false`
-    /// when `out` is not [`Self::emitted_len`] bytes long.
+    /// Writes the options, padded with NOPs so that each is aligned; returns `false` if `out` is not
+    /// [`Self::emitted_len`] bytes long.
     ///
     /// SACK ranges that do not fit beside the other options are left out, last ones first.
     #[inline]
@@ -264,7 +262,7 @@ impl TcpOptions {
     }
 }
 
-/// The eight bytes of a timestamps option; `None` for another number of them.
+/// Returns the value of a timestamps option, or `None` unless it has eight bytes.
 #[inline]
 fn timestamps(body: &[u8]) -> Option<Timestamps> {
     let &[v0, v1, v2, v3, e0, e1, e2, e3] = body else { return None };
@@ -274,7 +272,7 @@ fn timestamps(body: &[u8]) -> Option<Timestamps> {
     })
 }
 
-/// Writes 32-bit words, one after the other, as far as there is room.
+/// Writes 32-bit words in sequence as long as there is room.
 struct Writer<'a> {
     rest: &'a mut [u8],
 }

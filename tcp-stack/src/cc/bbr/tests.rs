@@ -3,7 +3,7 @@ use crate::config::TcpConfig;
 use crate::recovery::RateSample;
 
 const MSS: u32 = 1000;
-/// 10 MB/s and 40 ms: a BDP of 400 segments.
+/// Bandwidth of 10 MB/s, which at 40 ms makes a BDP of 400 segments.
 const BANDWIDTH: u64 = 10_000_000;
 const RTT: Duration = Duration::from_millis(40);
 
@@ -11,7 +11,7 @@ fn ms(ms: u64) -> Instant {
     Instant::from_millis(ms)
 }
 
-/// A path of that bandwidth and round-trip time, seen once per round trip.
+/// A path of that bandwidth and round-trip time, sampled once per round trip.
 struct Path {
     cc: Bbr,
     window: Window,
@@ -39,8 +39,8 @@ impl Path {
         path
     }
 
-    /// A round trip later: what was in flight was delivered, as fast as the path has it, and as much sent as pacing
-    /// and the window allow.
+    /// Advances by a round trip: the path delivers what is in flight at its rate, and the sender sends as pacing and
+    /// window allow.
     fn round(&mut self) {
         self.now += self.rtt;
         let prior = self.in_flight;
@@ -54,7 +54,7 @@ impl Path {
         self.bytes(self.cc.pacing_rate()).min(self.window.cwnd.saturating_sub(in_flight))
     }
 
-    /// A round trip later: so much was in flight and is.
+    /// Advances by a round trip with `in_flight` bytes in flight throughout.
     fn sample(&mut self, in_flight: u32, app_limited: bool) {
         self.now += self.rtt;
         let delivered = in_flight.min(self.bytes(self.bandwidth));
@@ -113,7 +113,7 @@ fn startup_doubles_until_the_pipe_is_full_then_drains() {
         path.round();
         rates.push(path.cc.bandwidth());
     }
-    // 250 kB/s, doubled as long as the path has more: less than six times to 10 MB/s, and three rounds without.
+    // 250 kB/s, doubled until the path is full: less than six rounds to 10 MB/s, and three more.
     for pair in rates.windows(2).take(4) {
         assert!(pair[1] >= pair[0] * 19 / 10, "{rates:?}");
     }
@@ -150,11 +150,11 @@ fn the_gain_cycle_is_that_of_the_draft_and_never_begins_by_draining() {
         path.round();
         gains.push(path.cc.pacing_gain);
     }
-    // The first phase lasts until so much more is in flight.
+    // The first phase lasts until the larger amount is in flight.
     gains.dedup_by(|a, b| (*a, *b) == (320, 320));
     let first = gains.iter().position(|gain| *gain == 320).unwrap();
     assert_eq!(gains[first..first + 9], [320, 192, 256, 256, 256, 256, 256, 256, 320]);
-    // One percent less than the path has, so that nothing is left queued.
+    // One percent less than the path's bandwidth, so that no queue remains.
     path.cc.pacing_gain = 256;
     path.cc.set_pacing_rate();
     assert!(path.cc.pacing_rate().abs_diff(BANDWIDTH * 99 / 100) < BANDWIDTH / 500);

@@ -1,4 +1,4 @@
-//! ARP and neighbor discovery, both ways.
+//! Tests of ARP and neighbor discovery in both directions.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn arp_requests_are_answered_and_fill_the_cache() {
         }
     );
     assert_eq!(lab.interface.resolve(Instant::ZERO, V4_PEER.into()), Ok(PEER));
-    // A probe (RFC 5227) is answered and teaches nothing.
+    // A probe (RFC 5227) is answered and does not change the cache.
     lab.receive(&arp(ArpOperation::Request, (PEER, Ipv4Addr::UNSPECIFIED), V4, MacAddr::BROADCAST));
     assert_eq!(lab.transmit().len(), 1);
     assert_eq!(lab.interface.stats().tx_arp_replies, 2);
@@ -46,11 +46,11 @@ fn invalid_arp_is_dropped() {
     group[22] |= 1;
     lab.expect_drop(&group, DropReason::ArpInvalid);
     lab.expect_drop(&request((PEER, Ipv4Addr::new(10, 77, 0, 0)), V4), DropReason::ArpInvalid);
-    // But for the conflict, which is answered by announcements.
+    // Only the conflict is answered, by announcements.
     assert_eq!(lab.transmit().len(), 3);
 }
 
-/// RFC 5227 §2.4 (b): an address that somebody else claims is defended, once in ten seconds.
+/// RFC 5227 §2.4 (b): an address that another station claims is defended once in ten seconds.
 #[test]
 fn address_defense_is_rate_limited() {
     let claim = arp(ArpOperation::Request, (PEER, V4), V4, MacAddr::BROADCAST);
@@ -78,11 +78,11 @@ fn address_defense_is_rate_limited() {
     lab.expect_drop(&claim_v6, DropReason::NdpConflict);
     lab.expect_drop(&claim_v6, DropReason::NdpConflict);
     assert_eq!(lab.transmit().len(), 3);
-    // Our own frames, come back.
+    // Our own frames, reflected.
     let mut reflected = claim_v6.clone();
     reflected[6..12].copy_from_slice(&OURS.0);
     lab.expect_drop(&reflected, DropReason::NdpInvalid);
-    // A ping from our own address is none.
+    // A ping from our own address is no claim.
     lab.expect_drop(&icmpv6(v6("fd77::2"), v6("fd77::2"), 64, 128, [0; 4], b"ping"), DropReason::IpSource);
     assert!(lab.transmit().is_empty());
     let mut lab = Lab::new(InterfaceConfig { primary: false, ..config() });
@@ -90,7 +90,7 @@ fn address_defense_is_rate_limited() {
     assert!(lab.transmit().is_empty());
 }
 
-/// What is learnt and answered in a VLAN carries its tag.
+/// Entries and answers in a VLAN carry its tag.
 #[test]
 fn neighbors_in_a_vlan() {
     let mut lab = Lab::new(InterfaceConfig { vlan: Some(100), ..config() });
@@ -171,7 +171,7 @@ fn neighbor_discovery_both_ways() {
     lab.receive(&icmpv6(peer, v6("fd77::2"), 255, 136, [0x60, 0, 0, 0], &answer));
     assert_eq!(lab.interface.resolve(now, peer.into()), Ok(PEER));
 
-    // And the other way: by multicast, from an address that is new to us.
+    // The other direction: by multicast, from an address without an entry.
     let question = ndp_body("fd77::2", Some((1, PEER)));
     lab.receive(&icmpv6(v6("fd77::9"), v6("ff02::1:ff00:2"), 255, 135, [0; 4], &question));
     let frames = lab.transmit();
@@ -182,7 +182,7 @@ fn neighbor_discovery_both_ways() {
     assert_eq!(message[8..], ndp_body("fd77::2", Some((2, OURS))));
     assert_eq!(lab.interface.resolve(now, v6("fd77::9").into()), Ok(PEER));
 
-    // Duplicate address detection by another: answered to all nodes.
+    // Duplicate address detection by another station is answered to all nodes.
     let question = ndp_body("fd77::2", None);
     lab.receive(&icmpv6(v6("::"), v6("ff02::1:ff00:2"), 255, 135, [0; 4], &question));
     let frames = lab.transmit();
@@ -213,9 +213,9 @@ fn neighbor_discovery_that_is_not_valid() {
     let mut wrong = solicit(peer, group, 255, &question);
     wrong[60] ^= 1;
     lab.expect_drop(&wrong, DropReason::IcmpChecksum);
-    // Router solicitations and advertisements are for others.
+    // Router solicitations and advertisements are not for hosts without routers.
     lab.expect_drop(&icmpv6(v6("fe80::1"), v6("ff02::1"), 255, 134, [0; 4], &[0; 8]), DropReason::IcmpUnused);
-    // But for the conflict, which is answered by announcements.
+    // Only the conflict is answered, by announcements.
     assert_eq!(lab.transmit().len(), 3);
 }
 
@@ -224,7 +224,7 @@ fn addresses_are_announced_at_start() {
     let mut interface: Interface<HeapBuf> = Interface::new(config(), (3, 4));
     let mut pool = HeapPool::new(8, 0, 256);
     let mut frames = Vec::new();
-    // One at a time, as a full transmit queue has it.
+    // One at a time, as with a full transmit queue.
     for count in 1..=3 {
         assert!(interface.has_output());
         let mut out = |frame: TxFrame<HeapBuf>| frames.push(frame.buf.bytes().to_vec());
@@ -239,7 +239,7 @@ fn addresses_are_announced_at_start() {
         assert_eq!((ip.src, ip.dst), (v6(address), v6("ff02::1")));
         assert_eq!((message[0], message[4]), (136, 0x20));
     }
-    // Three times in all, two seconds apart, from when there is a clock.
+    // Three times in all, two seconds apart, starting with the first call.
     let mut at = Vec::new();
     interface.handle_timeouts(Instant::from_millis(500));
     while let Some(deadline) = interface.next_deadline() {
@@ -262,7 +262,7 @@ fn only_the_primary_interface_answers() {
     lab.expect_drop(&echo, DropReason::NotPrimary);
     assert!(lab.transmit().is_empty());
     assert_eq!(lab.interface.stats().tx_arp_requests, 0);
-    // It has learnt all the same.
+    // The cache is filled all the same.
     assert_eq!(lab.interface.resolve(Instant::ZERO, V4_PEER.into()), Ok(PEER));
     assert_eq!(lab.interface.resolve(Instant::ZERO, v6("fd77::1").into()), Ok(PEER));
 }

@@ -1,9 +1,9 @@
-//! Fragments, whole and hostile, through the interface: both families alike.
+//! Tests of reassembly through the interface, valid and hostile, over IPv4 and IPv6.
 
 use super::*;
 use proptest::prelude::*;
 
-/// A TCP segment in one packet, for [`cut`].
+/// Returns a TCP segment in one packet, for [`cut`].
 fn packet(ipv6: bool, payload: &[u8]) -> Vec<u8> {
     let mut frame = Vec::new();
     if ipv6 {
@@ -16,7 +16,7 @@ fn packet(ipv6: bool, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The fragment of a frame's packet that holds these bytes of its payload.
+/// Returns the fragment of a frame's packet that holds the bytes `part` of its payload.
 fn cut(frame: &[u8], id: u16, part: Range<usize>) -> Vec<u8> {
     let ipv6 = frame[12] == 0x86;
     let headers = if ipv6 { 54 } else { 34 };
@@ -44,7 +44,7 @@ fn cut(frame: &[u8], id: u16, part: Range<usize>) -> Vec<u8> {
     fragment
 }
 
-/// All fragments of a frame's packet, each `size` bytes of its payload.
+/// Returns all fragments of a frame's packet, each with `size` bytes of its payload.
 fn fragments(frame: &[u8], id: u16, size: usize) -> Vec<Vec<u8>> {
     let payload = frame.len() - if frame[12] == 0x86 { 54 } else { 34 };
     (0..payload).step_by(size).map(|at| cut(frame, id, at..at + size)).collect()
@@ -66,7 +66,7 @@ fn a_fragmented_packet_is_reassembled() {
         let whole = lab.expect_tcp(&frame);
         for size in [64, 576, 1280] {
             let mut parts = fragments(&frame, 7, size);
-            // Short frames are padded on a real link.
+            // A real link pads short frames.
             let last = parts.last_mut().unwrap();
             last.resize(last.len().max(60), 0xee);
             let (last, others) = parts.split_last().unwrap();
@@ -99,7 +99,7 @@ fn a_fragmented_ping_is_answered() {
     }
 }
 
-/// A reply has room for an MTU, whatever the request had: a frame of the length of a tagged one, or fragments.
+/// A reply fits the MTU for any length of the request: in a frame of a tagged one's length, or in fragments.
 #[test]
 fn echo_replies_are_no_longer_than_the_mtu() {
     for (mtu, vlan, ipv6) in [
@@ -160,7 +160,7 @@ fn overlapping_fragments_discard_the_packet() {
         let frame = packet(ipv6, &bytes(1000));
         let mut altered = frame.clone();
         *altered.last_mut().unwrap() ^= 1;
-        // RFC 5722, teardrop; a second end; an end before what is there; other bytes in the same place.
+        // RFC 5722: teardrop; a second end; an end before bytes that arrived; other bytes at the same offset.
         let ends_early = {
             let mut short = frame.clone();
             short.truncate(short.len() - 200);
@@ -179,11 +179,11 @@ fn overlapping_fragments_discard_the_packet() {
             lab.receive(&hostile);
             assert_eq!(lab.interface.drops().drop_fragment_overlap, 3, "{ipv6}");
             assert_eq!((lab.interface.fragments.held(), lab.pool.live()), (0, 0));
-            // "including those not yet received".
+            // RFC 5722 §4: "including those not yet received".
             for part in fragments(&frame, 1, 200) {
                 lab.expect_drop(&part, DropReason::FragmentOverlap);
             }
-            // Another packet is another matter.
+            // Another packet is unaffected.
             let parts = fragments(&frame, 2, 520);
             lab.receive(&parts[0]);
             assert_eq!(payload_of(&lab.expect_tcp(&parts[1])), bytes(1000));
@@ -196,7 +196,7 @@ fn impossible_fragments_are_dropped() {
     for ipv6 in [false, true] {
         let mut lab = Lab::new(config());
         let frame = packet(ipv6, &bytes(1000));
-        // A part that is not a multiple of eight, and not the last; one without any byte.
+        // A length that is not a multiple of eight, and not the last; no byte at all.
         lab.expect_drop(&cut(&frame, 1, 0..401), DropReason::FragmentMalformed);
         lab.expect_drop(&cut(&frame, 1, 400..400), DropReason::FragmentMalformed);
         // RFC 8200 §4.5: the first fragment has all headers.
@@ -210,7 +210,7 @@ fn impossible_fragments_are_dropped() {
             fix_ipv4(&mut beyond);
         }
         lab.expect_drop(&beyond, DropReason::FragmentMalformed);
-        // A protocol that we have not.
+        // An unsupported protocol.
         let mut udp = cut(&frame, 1, 0..400);
         if ipv6 {
             udp[54] = 17;
@@ -241,7 +241,7 @@ fn without_reassembly_fragments_are_dropped() {
     }
 }
 
-/// RFC 6946: an atomic fragment is a packet of its own, whatever else has its identification.
+/// RFC 6946: an atomic fragment is a packet of its own, even if others have its identification.
 #[test]
 fn atomic_fragments_are_delivered_at_once() {
     let mut lab = Lab::new(config());
@@ -252,7 +252,7 @@ fn atomic_fragments_are_delivered_at_once() {
     assert_eq!(lab.interface.stats().rx_reassembled, 1);
 }
 
-/// RFC 6980: neighbor discovery is never fragmented, not even into one.
+/// RFC 6980: neighbor discovery is never fragmented, not even as an atomic fragment.
 #[test]
 fn neighbor_discovery_in_fragments_is_ignored() {
     let mut lab = Lab::new(config());
@@ -264,7 +264,7 @@ fn neighbor_discovery_in_fragments_is_ignored() {
     assert!(lab.transmit().is_empty());
 }
 
-/// RFC 3168 §5.3.
+/// RFC 3168 §5.3: a mark on one fragment marks the packet.
 #[test]
 fn congestion_marks_survive_reassembly() {
     for ipv6 in [false, true] {
@@ -307,7 +307,7 @@ fn an_expired_packet_is_reported_to_its_sender_once() {
     for ipv6 in [false, true] {
         let mut lab = Lab::new(config());
         let frame = packet(ipv6, &bytes(1000));
-        // Of the first packet the first fragment is there; of the second it is not.
+        // Of the first packet the first fragment has arrived; of the second it has not.
         lab.receive(&cut(&frame, 1, 0..800));
         lab.receive(&cut(&frame, 2, 400..800));
         let deadline = lab.interface.next_deadline().unwrap();
@@ -321,12 +321,12 @@ fn an_expired_packet_is_reported_to_its_sender_once() {
         let [error] = sent.as_slice() else { panic!("{}", sent.len()) };
         let at = if ipv6 { 54 } else { 34 };
         assert_eq!(error[at..at + 2], if ipv6 { [3, 1] } else { [11, 1] });
-        // It quotes the fragment, and is no longer than what it answers.
+        // The error quotes the fragment and is no longer than it.
         let first = cut(&frame, 1, 0..800);
         assert!(first[14..].starts_with(&error[at + 8..]), "{ipv6}");
         assert!(error.len() <= first.len() + at + 8 && error.len() - 14 <= if ipv6 { 1280 } else { 576 });
         assert_eq!((lab.interface.stats().tx_time_exceeded, lab.pool.live()), (1, 0));
-        // Ten a second at most.
+        // At most ten a second.
         for id in 10..15 {
             lab.receive_at(deadline, &cut(&frame, id, 0..400), RxChecksum::Unknown);
         }
@@ -335,7 +335,7 @@ fn an_expired_packet_is_reported_to_its_sender_once() {
     }
 }
 
-/// Somebody who sends nothing but beginnings displaces his own, and not those of others.
+/// A source that sends only first fragments evicts its own packets, not those of others.
 #[test]
 fn reassembly_memory_per_source_is_bounded() {
     let limits = FragmentLimits { bytes_max: 64 << 10, ..config().fragments };
@@ -354,7 +354,7 @@ fn reassembly_memory_per_source_is_bounded() {
     assert_eq!(payload_of(&lab.expect_tcp(&parts[1])), bytes(1000));
 }
 
-/// With as many sources as packets, those that have waited longest give way.
+/// With as many sources as packets, the packets that have waited longest are evicted.
 #[test]
 fn reassembly_memory_is_bounded() {
     for ipv6 in [false, true] {
@@ -394,7 +394,7 @@ fn fragments_in_a_vlan_are_reassembled() {
 }
 
 proptest! {
-    /// However a packet is cut, shuffled and repeated, it comes to itself, once.
+    /// A packet that is cut, shuffled and repeated at random is reassembled once.
     #[test]
     fn fragments_in_any_order_give_the_same_packet(
         ipv6: bool,
@@ -430,7 +430,7 @@ proptest! {
         prop_assert_eq!(lab.interface.drops().drop_fragment_overlap, 0);
     }
 
-    /// Whatever overlaps is never put together: what comes out is what one sender sent.
+    /// Overlapping fragments are never joined: every packet received is one that a sender sent.
     #[test]
     fn overlapping_fragments_never_mix(
         ipv6: bool,

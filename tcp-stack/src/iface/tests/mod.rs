@@ -43,7 +43,7 @@ fn config() -> InterfaceConfig {
     }
 }
 
-/// An interface and what it needs; its announcements have been sent.
+/// An interface with a pool; its announcements have been sent.
 struct Lab {
     interface: Interface<HeapBuf>,
     pool: HeapPool,
@@ -71,7 +71,7 @@ impl Lab {
         received
     }
 
-    /// Expects the frame to be dropped, for this reason alone.
+    /// Expects the frame to be dropped for this reason alone.
     #[track_caller]
     fn expect_drop(&mut self, frame: &[u8], reason: DropReason) {
         let mut expected = *self.interface.drops();
@@ -130,12 +130,12 @@ fn arp(operation: ArpOperation, sender: (MacAddr, Ipv4Addr), target: Ipv4Addr, d
         target_ip: target,
     };
     packet.emit(frame[14..].first_chunk_mut().unwrap());
-    // As short frames are on a real link.
+    // Short frames are padded on a real link.
     frame.resize(60, 0);
     frame
 }
 
-/// An ICMPv6 message in a frame, checksum right.
+/// Returns an ICMPv6 message in a frame, with a correct checksum.
 fn icmpv6(src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, kind: u8, rest: [u8; 4], body: &[u8]) -> Vec<u8> {
     let mac = if dst.is_multicast() { MacAddr::of_ipv6_multicast(dst) } else { OURS };
     let mut frame = Vec::new();
@@ -156,7 +156,7 @@ fn ndp_body(target: &str, option: Option<(u8, MacAddr)>) -> Vec<u8> {
     body
 }
 
-/// An echo request with so many bytes of data.
+/// Returns an echo request with the data `body`.
 fn ping(ipv6: bool, body: &[u8]) -> Vec<u8> {
     if !ipv6 {
         return ping_v4(body);
@@ -222,7 +222,7 @@ fn extension_headers_and_options_are_skipped() {
     assert_eq!(segment.buf.bytes()[segment.payload.clone()], *b"hello");
 }
 
-/// An IPv4 packet with options, whose length is a multiple of four.
+/// Returns an IPv4 packet with options, whose length must be a multiple of four.
 fn with_options(frame: &[u8], options: &[u8]) -> Vec<u8> {
     let header_len = 20 + options.len();
     let mut extended = [&frame[..34], options, &frame[34..]].concat();
@@ -235,7 +235,7 @@ fn with_options(frame: &[u8], options: &[u8]) -> Vec<u8> {
     extended
 }
 
-/// RFC 791 §3.1 and RFC 1122 §3.2.1.8, whatever the packet carries.
+/// RFC 791 §3.1 and RFC 1122 §3.2.1.8, for every upper-layer protocol.
 #[test]
 fn incomplete_source_routes_and_malformed_options_are_dropped() {
     let mut lab = Lab::new(config());
@@ -253,13 +253,13 @@ fn incomplete_source_routes_and_malformed_options_are_dropped() {
             lab.expect_drop(&with_options(&frame, &malformed), DropReason::IpOptions);
         }
     }
-    // A source route that is used up; the answer goes the ordinary way.
+    // A completed source route; the answer takes the ordinary route.
     let completed = [131, 7, 8, 10, 0, 0, 9, 0];
     lab.expect_tcp(&with_options(&tcp_v4_from(V4_PEER), &completed));
     lab.receive(&with_options(&ping, &completed));
     let sent = lab.transmit();
     assert_eq!((sent.len(), sent[0][14], &sent[0][42..]), (1, 0x45, &b"ping"[..]));
-    // Somebody else's packet stays somebody else's.
+    // A packet for another host stays one.
     let mut other = with_options(&ping, &[131, 7, 3, 10, 0, 0, 9, 0]);
     other[33] = 9;
     other[24..26].fill(0);
@@ -282,7 +282,7 @@ fn checksums_are_verified_unless_the_port_did() {
     lab.expect_drop(&later, DropReason::TcpChecksum);
     assert!(matches!(lab.receive_at(Instant::ZERO, &frame, RxChecksum::Good), Received::Tcp(_)));
     assert!(matches!(lab.receive_at(Instant::ZERO, &frame, RxChecksum::Bad), Received::Done));
-    // A port that is wrong about it does not cost us the segment.
+    // A port that reports a wrong result does not cost us the segment.
     let right = tcp_v4_from(V4_PEER);
     assert!(matches!(lab.receive_at(Instant::ZERO, &right, RxChecksum::Bad), Received::Tcp(_)));
 }

@@ -18,7 +18,7 @@ fn cache(capacity: usize) -> NeighborCache {
     NeighborCache::new(capacity, (1, 2))
 }
 
-/// Runs the timers that are due until `until`; returns the solicitations with the second they came in.
+/// Runs the timers until `until`; returns the solicitations with their times in seconds.
 fn run(cache: &mut NeighborCache, until: Instant) -> Vec<(u64, Option<MacAddr>)> {
     let mut sent = Vec::new();
     while let Some(deadline) = cache.next_deadline().filter(|deadline| *deadline <= until) {
@@ -49,7 +49,7 @@ fn state(cache: &NeighborCache, ip: IpAddr) -> &'static str {
     }
 }
 
-/// A cache whose only neighbor is in the state asked for, with the link address A where it has one.
+/// Returns a cache whose only neighbor is in state `wanted`, with the link address A if it has one.
 fn in_state(wanted: &str) -> (NeighborCache, Instant) {
     let mut cache = cache(4);
     let mut now = at(0);
@@ -89,7 +89,7 @@ fn resolution_sends_three_solicitations_a_second_apart() {
     assert_eq!(run(&mut cache, at(2_999)), [(1, None), (2, None)]);
     assert_eq!(run(&mut cache, at(10_000)), []);
     assert_eq!((state(&cache, ip(1)), cache.counts.failed), ("failed", 1));
-    // No answer: it is not asked again for a second.
+    // No answer: no solicitation for a second.
     assert_eq!(cache.resolve(at(3_900), ip(1)), Lookup::Unreachable);
     assert_eq!(cache.resolve(at(4_000), ip(1)), asked);
     assert_eq!(cache.resolutions(), 0);
@@ -102,7 +102,7 @@ fn states_of_a_neighbor_that_answers() {
     let mut now = at(0) + cache.reachable;
     assert_eq!(cache.resolve(now - SECOND, ip(1)), Lookup::Ready(A));
     assert_eq!((state(&cache, ip(1)), run(&mut cache, now)), ("reachable", Vec::new()));
-    // Its time is over: still used, probed five seconds later, then answered or confirmed.
+    // REACHABLE has expired: still used, probed five seconds later, then answered or confirmed.
     assert_eq!(cache.resolve(now, ip(1)), Lookup::Ready(A));
     assert_eq!((state(&cache, ip(1)), run(&mut cache, now + SECOND)), ("delay", Vec::new()));
     now += Duration::from_millis(5_050);
@@ -116,7 +116,7 @@ fn states_of_a_neighbor_that_answers() {
 #[test]
 fn states_of_a_neighbor_that_left() {
     let (mut cache, now) = in_state("delay");
-    // Where it was, then everybody, at once.
+    // The known link address first, then a broadcast at once.
     assert_eq!(run(&mut cache, at(8_050)), [(5, Some(A)), (6, Some(A)), (7, Some(A)), (8, None)]);
     assert_eq!(
         (state(&cache, ip(1)), cache.resolve(at(8_050), ip(1))),
@@ -128,8 +128,8 @@ fn states_of_a_neighbor_that_left() {
     assert_eq!(cache.resolve(at(12_050), ip(1)), asked);
 }
 
-/// RFC 4861 appendix C, and §7.2.5: state before, solicited, override, the address known or another; the
-/// state after, and the address. Another one, where something was sent before, leads to a question first.
+/// RFC 4861 appendix C, and §7.2.5: state before, solicited, override, the known link address or another; state and
+/// link address after. Another link address of a neighbor in use leads to a solicitation first.
 #[test]
 fn table_of_advertisements() {
     let known = ["reachable", "stale", "delay", "probe"];
@@ -150,7 +150,7 @@ fn table_of_advertisements() {
             assert!(cache.on_advert(now, ip(1), Advert { mac, solicited, overrides }));
             let what = (before, solicited, overrides, mac);
             assert_eq!(state(&cache, ip(1)), after, "{what:?}");
-            // Nobody has sent anything to one that is stale here.
+            // The stale entry here has not been used.
             let follows = before == "stale" && mac == Some(B) && overrides;
             let now_at = if follows { B } else { now_at };
             assert_eq!(cache.resolve(now, ip(1)), Lookup::Ready(now_at), "{what:?}");
@@ -176,7 +176,7 @@ fn table_of_advertisements() {
     assert_eq!(state(&cache, ip(1)), "none");
 }
 
-/// RFC 4861 §7.2.3: who asks for us makes itself known.
+/// RFC 4861 §7.2.3: a solicitation makes an entry for its sender.
 #[test]
 fn table_of_solicitations() {
     for (before, mac, after) in [
@@ -233,7 +233,7 @@ fn a_suspected_neighbor_is_probed() {
         cache.suspect(now, ip(1));
         assert_eq!(state(&cache, ip(1)), after);
     }
-    // Three requests, the first at once; then everybody is asked.
+    // Three requests, the first at once; then a broadcast.
     let (mut cache, now) = in_state("reachable");
     cache.suspect(now, ip(1));
     cache.suspect(now, ip(1));
@@ -250,7 +250,7 @@ fn a_full_cache_keeps_entries_in_use() {
         assert_eq!(cache.resolve(at(0), ip(last)), Lookup::Ready(A));
     }
     let table = cache.index.capacity();
-    // A thousand strangers make themselves known: they displace each other, not those in use.
+    // A thousand unwanted neighbors evict each other, not those in use.
     for stranger in 0..1000_u32 {
         cache.on_solicited_by(at(0), Ipv4Addr::from_bits(0x0a4e_0000 | stranger).into(), B);
     }
@@ -259,7 +259,7 @@ fn a_full_cache_keeps_entries_in_use() {
         assert_eq!(cache.resolve(at(0), ip(last)), Lookup::Ready(A), "{last}");
     }
     assert_eq!(cache.counts.evicted, 1000);
-    // Whom we want to reach gets a place even when all are in use; a stranger does not.
+    // A wanted neighbor gets an entry even if all are in use; an unwanted one does not.
     let strangers: Vec<IpAddr> = cache.entries.iter().map(|entry| entry.ip).collect();
     for known in strangers {
         cache.resolve(at(0), known);
@@ -276,7 +276,7 @@ fn timers_work_in_ticks() {
     for last in 0..=255 {
         cache.resolve(Instant::from_micros(u64::from(last) * 190), ip(last));
     }
-    // 256 requests within a tick are repeated in one go.
+    // 256 requests of one tick are repeated together.
     let deadline = cache.next_deadline().unwrap();
     assert_eq!(deadline, at(1_000));
     cache.handle_timeouts(deadline - Duration::from_nanos(1), &mut |_| panic!("too early"));
@@ -289,7 +289,7 @@ fn timers_work_in_ticks() {
     assert_eq!((sent, calls), (256, 2));
 }
 
-/// Somebody makes us ask for one address after the other: who has a connection that moves keeps its place.
+/// Resolution of many addresses evicts no entry through which a connection makes progress.
 #[test]
 fn resolving_many_addresses_evicts_no_entry_in_use() {
     let mut cache = cache(8);
@@ -306,7 +306,7 @@ fn resolving_many_addresses_evicts_no_entry_in_use() {
     for last in 0..4 {
         assert_eq!(cache.resolve(at(1_000), ip(last)), Lookup::Ready(A), "{last}");
     }
-    // A minute without progress, and they are as good as others.
+    // After a minute without progress they may be evicted.
     for stranger in 0..1000_u32 {
         cache.resolve(at(60_000), Ipv4Addr::from_bits(0x0a4f_0000 | stranger).into());
     }
@@ -314,8 +314,7 @@ fn resolving_many_addresses_evicts_no_entry_in_use() {
     assert_eq!((cache.entries.len(), cache.index.len()), (8, 8));
 }
 
-/// Two stations claim the address of a neighbor to whom nothing was ever sent, packet by packet: it moves once a second
-/// at most.
+/// Two stations claim the address of an unused neighbor, alternating: it moves at most once a second.
 #[test]
 fn a_flapping_address_is_followed_once_a_second() {
     for solicited in [false, true] {
@@ -334,14 +333,14 @@ fn a_flapping_address_is_followed_once_a_second() {
     }
 }
 
-/// A claim to the address of a neighbor: a reply or solicited advertisement, an announcement, a question to us.
+/// Claims to the address of a neighbor: a solicited advertisement, an announcement, a solicitation of our address.
 const CLAIMS: [fn(&mut NeighborCache, Instant, MacAddr); 3] = [
     |cache, now, mac| assert!(cache.on_advert(now, ip(1), advert(mac, true, true))),
     |cache, now, mac| assert!(cache.on_advert(now, ip(1), advert(mac, false, true))),
     |cache, now, mac| cache.on_solicited_by(now, ip(1), mac),
 ];
 
-/// Runs the timers that are due until `until`; returns the solicitations with the millisecond they came in.
+/// Runs the timers until `until`; returns the solicitations with their times in milliseconds.
 fn run_ms(cache: &mut NeighborCache, until: Instant) -> Vec<(u128, Option<MacAddr>)> {
     let mut sent = Vec::new();
     while let Some(deadline) = cache.next_deadline().filter(|deadline| *deadline <= until) {
@@ -350,7 +349,7 @@ fn run_ms(cache: &mut NeighborCache, until: Instant) -> Vec<(u128, Option<MacAdd
     sent
 }
 
-/// One forged frame: the neighbor's known link address is asked, it answers, and everything goes there all the while.
+/// One forged frame: the known link address is solicited and answers; packets go there throughout.
 #[test]
 fn a_false_claim_changes_nothing() {
     for claim in CLAIMS {
@@ -362,7 +361,7 @@ fn a_false_claim_changes_nothing() {
             assert_eq!(cache.lookup_ready(now, ip(1)), Some(A));
             let asked = now + Duration::from_millis(50);
             assert_eq!(run_ms(&mut cache, asked).first(), Some(&(at_ms.into(), Some(A))), "{before}");
-            // Acknowledgments of what was sent before prove nothing; only an answer does.
+            // Acknowledgments of earlier packets confirm nothing; only an answer does.
             cache.confirm(asked, ip(1));
             assert_eq!(state(&cache, ip(1)), "contested");
             assert!(cache.on_advert(asked, ip(1), Advert { mac: None, solicited: true, overrides: false }));
@@ -374,7 +373,7 @@ fn a_false_claim_changes_nothing() {
     }
 }
 
-/// What was asked before the claim, and is answered behind it, is no answer to it.
+/// An answer to a solicitation from before the claim does not end the contest.
 #[test]
 fn an_answer_before_the_solicitation_upholds_nothing() {
     let (mut cache, now) = in_state("reachable");
@@ -383,7 +382,7 @@ fn an_answer_before_the_solicitation_upholds_nothing() {
     assert_eq!((state(&cache, ip(1)), cache.counts.upheld), ("contested", 0));
 }
 
-/// Who claims without end makes us ask once a second, and gets nothing else.
+/// Repeated claims cause one solicitation a second, and no other effect.
 #[test]
 fn repeated_claims_cost_one_solicitation_a_second() {
     for claim in CLAIMS {
@@ -403,7 +402,7 @@ fn repeated_claims_cost_one_solicitation_a_second() {
     }
 }
 
-/// A neighbor that comes back with another card is found in less than 0.7 s, whatever it says.
+/// A neighbor that returns with another card is found within 0.7 s, with or without an announcement.
 #[test]
 fn a_neighbor_that_moves_is_followed() {
     for claim in CLAIMS {
@@ -424,7 +423,7 @@ fn a_neighbor_that_moves_is_followed() {
     }
 }
 
-/// The address of the configuration: never asked for, never changed, never forgotten.
+/// A configured neighbor is never solicited, changed or evicted.
 #[test]
 fn a_static_neighbor_never_changes() {
     let mut cache = cache(8);

@@ -1,4 +1,4 @@
-//! What an interface sends: replies, and headers before segments.
+//! Tests of the interface's own frames, and of the headers before segments.
 
 use super::*;
 use crate::four_tuple::FourTuple;
@@ -72,7 +72,7 @@ fn a_frame_waits_for_a_buffer() {
     assert_eq!(lab.transmit().len(), 1);
 }
 
-/// A TCP header and payload, checksum not yet made.
+/// Returns a TCP header and payload whose checksum is not computed yet.
 fn segment(lab: &mut Lab) -> HeapBuf {
     let header = TcpHeader { src_port: 7400, dst_port: 49153, flags: TcpFlags::ACK, ..TcpHeader::default() };
     let mut buf = lab.pool.copy(b"hello").unwrap();
@@ -119,7 +119,7 @@ fn segments_are_put_into_packets() {
     }
 }
 
-/// Whatever all have in common and each for itself, a template's frames are those that are written step by step.
+/// A template's frames equal those of the general path, for random shared and own fields.
 #[test]
 fn templates_write_the_same_headers() {
     let flow = FourTuple::new((V4, 7400).into(), (V4_FAR, 65_535).into());
@@ -183,7 +183,7 @@ fn checksums_are_left_to_the_port() {
     assert!(offload.ip_checksum && offload.tcp_checksum);
     let (_, header, tcp) = Ipv4Header::parse(&buf.bytes()[14..]).unwrap();
     assert_eq!(header[10..12], [0, 0]);
-    // What a port does with it is right.
+    // Completes the checksum as the port would.
     let completed = Sum::of(tcp).checksum();
     let slice = etherparse::TcpSlice::from_slice(tcp).unwrap();
     assert_eq!(completed, slice.calc_checksum_ipv4(V4.octets(), V4_PEER.octets()).unwrap());
