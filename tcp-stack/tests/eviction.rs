@@ -1,4 +1,4 @@
-//! Hosts that take more connections than there is room for: who is turned away, who gives way, what is left to others.
+//! Connection limits of a host under load: which newcomers are refused, and which connections are evicted.
 
 #![allow(clippy::unwrap_used, reason = "what a test builds is right")]
 
@@ -12,12 +12,12 @@ use tcp_stack::{
 };
 
 const SECOND: Duration = Duration::from_secs(1);
-/// A link that loses nothing takes so long.
+/// One-way delay of the link, which loses nothing.
 const DELAY: Duration = Duration::from_millis(1);
 const PORTS: [u16; 2] = [7, 7400];
 const SERVER: u8 = 1;
 
-/// A host's addresses: the IPv6 ones are of a /64 each.
+/// Returns a host's addresses; every IPv6 address is in a /64 of its own.
 fn addresses(host: u8) -> (Ipv4Addr, Ipv6Addr) {
     (Ipv4Addr::new(10, 0, 0, host), Ipv6Addr::new(0xfd00, 0, 0, host.into(), 0, 0, 0, host.into()))
 }
@@ -34,20 +34,20 @@ fn config(host: u8, connections_max: u32) -> StackConfig {
     }
 }
 
-/// A server, and hosts on the same link.
+/// A server, and client hosts on the same link.
 struct Network {
     now: Instant,
     server: Stack<HeapBuf>,
     hosts: BTreeMap<u8, Stack<HeapBuf>>,
     pool: HeapPool,
     is_v6: bool,
-    /// When those give way that are accepted.
+    /// Eviction rule of accepted connections.
     when: EvictionPolicy,
-    /// Those that the server knows of, by the peer's address.
+    /// Connections that the server has open, by the peer's address.
     open: BTreeMap<SocketAddr, ConnId>,
-    /// Those that gave way, in that order.
+    /// Peers of evicted connections, in the order of eviction.
     evicted: Vec<SocketAddr>,
-    /// The connections of each host and their addresses, in the order of opening; those that are established.
+    /// Connections of each host with their addresses, in the order of opening; and those that are established.
     opened: BTreeMap<u8, Vec<(ConnId, SocketAddr)>>,
     connected: BTreeSet<(u8, u32, u32)>,
 }
@@ -75,7 +75,7 @@ impl Network {
         }
     }
 
-    /// A host opens a connection, which is given a moment. Whether it is established then.
+    /// Opens a connection and waits for 10 ms; returns true if it is established then.
     fn connect(&mut self, host: u8, port: u16) -> bool {
         let conn = self.begin(host, port);
         self.run(DELAY * 10);
@@ -92,7 +92,7 @@ impl Network {
         conn
     }
 
-    /// A host asks for a connection, and is gone before the answer comes.
+    /// Sends a SYN from a host that disappears before the answer arrives.
     fn send_syn_and_leave(&mut self, host: u8, port: u16) {
         let answered = self.stats().tcp.syn_cookies_out;
         self.begin(host, port);
@@ -103,7 +103,7 @@ impl Network {
         self.hosts.remove(&host);
     }
 
-    /// Where a host's connection number `n` comes from.
+    /// Returns the address of a host's connection number `n`.
     fn end(&self, host: u8, n: usize) -> SocketAddr {
         self.opened[&host][n].1
     }
@@ -163,7 +163,7 @@ impl Network {
         }
     }
 
-    /// One byte on a host's connection number `n`.
+    /// Sends one byte on a host's connection number `n`.
     fn say(&mut self, host: u8, n: usize) {
         let (conn, _) = self.opened[&host][n];
         let (stack, byte) = (self.hosts.get_mut(&host).unwrap(), HeapBuf::new(b"x"));
@@ -175,7 +175,7 @@ impl Network {
         self.server.stats()
     }
 
-    /// Refused for the table, a listener, a source; and given way for each of them.
+    /// Returns the refusals and evictions for the table, a listener and a source.
     fn counted(&self) -> [(u64, u64); 3] {
         let StackStats { drops, tcp, .. } = self.stats();
         [
@@ -186,7 +186,7 @@ impl Network {
     }
 }
 
-/// Both families, with and without cookies.
+/// Runs a test over both families, with and without cookies.
 fn everywhere(test: impl Fn(bool, SynCookies)) {
     for is_v6 in [false, true] {
         for cookies in [SynCookies::Never, SynCookies::WhenFull, SynCookies::Always] {
@@ -205,13 +205,13 @@ fn a_full_table_evicts_the_longest_idle_connection() {
             is_v6,
         );
         assert!((0..16).all(|n| network.connect(2, PORTS[n % 2])));
-        // Nobody was idle for long enough.
+        // No connection was idle for long enough.
         assert!(!network.connect(3, PORTS[0]));
         let [(refused, 0), (0, 0), (0, 0)] = network.counted() else { panic!("{:?}", network.counted()) };
         assert!(refused > 0, "{cookies:?}");
         network.hosts.remove(&3);
         network.run(SECOND);
-        // The third from the last has something to say, and so has the first.
+        // The third from the last sends a byte, and so does the first.
         network.say(2, 13);
         network.say(2, 0);
         for n in 1..=14 {
@@ -271,7 +271,7 @@ fn connections_per_source_are_limited() {
             assert!((0..3).all(|n| network.connect(5, PORTS[n % 2])), "an older one of another source");
             assert!((0..10).all(|n| network.connect(2, PORTS[n % 2])));
             network.run(SECOND);
-            // More of the same source come in the place of its own only.
+            // Further connections of the same source take the place of its own only.
             let evicts = when == EvictionPolicy::WhenIdle;
             for n in 0..3 {
                 assert_eq!(network.connect(2, PORTS[n % 2]), evicts, "{when:?}, {cookies:?}");
@@ -310,7 +310,7 @@ fn connections_per_listener_are_limited() {
     });
 }
 
-/// A limit is one of connections at a time: those that end are counted off.
+/// A limit counts connections at a time: closed ones no longer count.
 #[test]
 fn closed_connections_free_their_slots() {
     everywhere(|is_v6, cookies| {
@@ -337,7 +337,8 @@ fn closed_connections_free_their_slots() {
     });
 }
 
-/// Whoever forges SYNs ends no connection, where cookies are in use: it does not learn what it had to answer.
+/// Forged SYNs evict no connection while cookies are in use: their sender does not see the SYN-ACK that it had to
+/// acknowledge.
 #[test]
 fn a_syn_without_a_handshake_evicts_nothing() {
     for is_v6 in [false, true] {

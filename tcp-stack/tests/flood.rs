@@ -1,5 +1,5 @@
-//! A flood of SYNs that nobody stands behind, while honest clients connect: over 10 virtual seconds, 200,000 of
-//! them in each. Nearly every client gets through, and the flood takes neither memory nor a table.
+//! A SYN flood from forged addresses while honest clients connect: 200,000 SYNs per virtual second for 10 s. Nearly
+//! every client gets through, and the flood takes neither memory nor a table.
 #![allow(clippy::unwrap_used, reason = "what a test builds is right")]
 
 use std::collections::VecDeque;
@@ -14,10 +14,10 @@ use tcp_stack::{
 
 const PORT: u16 = 7;
 const SYNS_PER_MS: usize = 200;
-/// Milliseconds between honest clients, and what each has to say, bytes.
+/// Interval of honest clients, milliseconds; and bytes that each sends.
 const CLIENT_EVERY_MS: u64 = 5;
 const PAYLOAD: usize = 3000;
-/// One way between honest clients and the server.
+/// One-way delay between honest clients and the server.
 const DELAY: Duration = Duration::from_millis(10);
 
 fn mac(host: u8) -> MacAddr {
@@ -32,7 +32,7 @@ fn address(host: u8, ipv6: bool) -> IpAddr {
     }
 }
 
-/// A stack, its buffers, and the frames that are on their way to it.
+/// A stack, its buffers, and the frames in flight to it.
 struct Host {
     stack: Stack<HeapBuf>,
     pool: HeapPool,
@@ -45,7 +45,7 @@ impl Host {
             mac: mac(host),
             ipv4: Ipv4Cidr::new(Ipv4Addr::new(10, 77, 0, host), 16),
             ipv6: Ipv6Cidr::new(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, host.into()), 64),
-            // Forged addresses that are not on the link are answered by way of a router that is a client, too.
+            // Forged addresses beyond the link are answered through a router, which is a client, too.
             ipv4_gateway: Some(Ipv4Addr::new(10, 77, 0, 2)),
             ipv6_gateway: Some(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2)),
             connections_max: 4096,
@@ -63,7 +63,7 @@ impl Host {
         }
     }
 
-    /// Sends all there is into `sent`.
+    /// Appends all frames that the host sends to `sent`.
     fn transmit(&mut self, now: Instant, sent: &mut Vec<Vec<u8>>) {
         let mut out = |frame: tcp_stack::TxFrame<HeapBuf>| {
             unwatched(|| sent.push(frame.buf.bytes().to_vec()));
@@ -72,11 +72,11 @@ impl Host {
     }
 }
 
-/// What honest clients came to.
+/// Counters of the honest clients.
 #[derive(Debug, Default)]
 struct Tally {
     dialled: u64,
-    /// The server has received all bytes and the end of them.
+    /// Connections of which the server has received every byte and the FIN.
     complete: u64,
     refused: u64,
 }
@@ -95,7 +95,7 @@ impl Flood {
         let tcp = TcpConfig { syn_cookies: cookies, ..TcpConfig::default() };
         let mut server = Host::new(1, tcp);
         server.stack.listen(PORT, ListenOptions::default()).unwrap();
-        // One of the two has no timestamps, so that cookies keep little for it.
+        // One of the two has no timestamps, so that cookies keep less for it.
         let clients = [Host::new(2, tcp), Host::new(3, TcpConfig { timestamps: false, ..tcp })];
         Self {
             now: Instant::ZERO,
@@ -115,7 +115,7 @@ impl Flood {
         self.tally.dialled += 1;
     }
 
-    /// A forged SYN: from the link or from far away, over both versions of IP.
+    /// Returns a forged SYN from the link or from far away, over both versions of IP.
     fn syn(&mut self) -> RxFrame<HeapBuf> {
         let n = self.random.below(1 << 32);
         let low = u16::try_from(n & 0xffff).unwrap();
@@ -132,7 +132,7 @@ impl Flood {
         RxFrame { buf: self.server.pool.copy(&frame).unwrap(), checksum: RxChecksum::Unknown }
     }
 
-    /// The server's turn with a burst of frames.
+    /// Runs the server on a burst of frames.
     fn serve(&mut self, frames: &mut Vec<RxFrame<HeapBuf>>) {
         let Self { server, sent, now, tally, .. } = self;
         watched(|| {
@@ -189,7 +189,7 @@ impl Flood {
         }
     }
 
-    /// Lets a millisecond pass.
+    /// Advances by a millisecond.
     fn step(&mut self, syns: usize) {
         self.now += Duration::from_millis(1);
         self.clients_turn();
@@ -242,7 +242,7 @@ fn clients_get_through_with_cookies_alone() {
     assert_eq!(stats.tcp.half_open_recycled, 0);
 }
 
-/// The test can fail: without cookies the flood keeps clients out.
+/// Shows that the test can fail: without cookies the flood keeps clients out.
 #[test]
 fn clients_fail_without_cookies() {
     let (tally, _) = Flood::run(SynCookies::Never, 2);

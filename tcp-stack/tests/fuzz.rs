@@ -1,4 +1,4 @@
-//! The targets of `tcp-stack/fuzz` on the stable toolchain.
+//! Runs the fuzz targets of `tcp-stack/fuzz` on the stable toolchain.
 
 #![allow(clippy::unwrap_used, reason = "what a test builds is right")]
 
@@ -27,21 +27,21 @@ fn options() {
     run("options", 10_000);
 }
 
-/// Operations of a connection that lives, mostly: those that end it are rare.
+/// Returns operations of a connection that lives: those that end it are rare.
 fn conversation() -> impl Strategy<Value = Vec<u8>> {
     let op = |op: u8, bytes: usize| {
         proptest::collection::vec(any::<u8>(), bytes..=bytes)
             .prop_map(move |rest| [&[op], &rest[..]].concat())
     };
     let in_order = any::<[u8; 3]>().prop_map(|[a, b, marks]| vec![8, a, b, marks | 8]);
-    // Ahead of what the stack expects, and behind: a gap, and a part of what lies behind it.
+    // Data ahead of RCV.NXT and before it: a gap, and a part of what follows it.
     let gap = any::<[u8; 5]>().prop_map(|[flags, a, b, len, more]| {
         vec![11, 0x10 | (flags & 0xc8), 0xff, 0xff, 3 + (more & 1), a & 15, b, 0, 0, 0, 0, len & 3, more]
     });
     let sack = any::<[u8; 3]>().prop_map(|[a, b, len]| {
         vec![11, 0x10, 0xff, 0xff, 0, 4, a & 15, b, 0, 0, 0x40, 4, a & 7, b, len & 7, b, 0, 0]
     });
-    // Several segments that leave in one turn, or as far as the windows let them.
+    // Several segments that leave in one poll, or as many as the windows allow.
     let train =
         proptest::collection::vec(op(0, 2), 2..8).prop_map(|sends| [&sends.concat()[..], &[14]].concat());
     let pause = (0_u8..6).prop_map(|pause| vec![5, pause]);
@@ -61,7 +61,7 @@ fn conversation() -> impl Strategy<Value = Vec<u8>> {
     ];
     let begin = proptest::collection::vec(any::<u8>(), 16);
     (begin, proptest::collection::vec(step, 100..300)).prop_map(|(mut input, steps)| {
-        // A SYN, what answers it, and the acknowledgment of that.
+        // A SYN, its answer, and the acknowledgment of that.
         let ecn = input.first().map_or(0, |first| first & 2);
         input.extend([12, ecn, 255, 255, 14, 10, 255, 255, 14]);
         input.extend(steps.concat());
@@ -69,7 +69,7 @@ fn conversation() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// What is taken the short way is taken as it would have been otherwise.
+/// Header prediction gives the same results as the general path.
 #[test]
 fn prediction_changes_no_result() {
     for (_, input) in corpus::corpus("operations", &seeds("operations")) {

@@ -1,4 +1,4 @@
-//! Many hostile peers at once: what they can take of one stack's memory, and what is left to an honest one.
+//! Many hostile peers at once: the memory that they can take from one stack, and the memory left to an honest peer.
 
 #![allow(clippy::unwrap_used, reason = "what a test builds is right")]
 
@@ -26,7 +26,7 @@ const OUR_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 const THEIR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 const THEIR_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 
-/// A host of theirs: number 0 is on the link, and over IPv6 the gateway to the others.
+/// Returns the address of a hostile host: number 0 is on the link, and over IPv6 the gateway to the others.
 fn ip_of(host: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, 2 + host)
 }
@@ -35,17 +35,17 @@ fn ipv6_of(host: u8) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, 0, 0, host.into(), 0, 0, 0, 2)
 }
 
-/// A stack whose application takes everything and lets go of nothing, and peers that send what they like.
+/// A stack whose application retains all data and consumes none, and peers that send arbitrary segments.
 struct Peers {
     stack: Stack<HeapBuf>,
     pool: HeapPool,
     conns: Vec<ConnId>,
     iss: Vec<SeqNum>,
     ipv6: bool,
-    /// The host that new peers are on, and that of each peer.
+    /// Host of new peers, and host of each peer.
     host: u8,
     hosts: Vec<u8>,
-    /// Connections that were asked for what they keep.
+    /// Connections whose retained buffers the stack asked to reclaim.
     asked: Vec<ConnId>,
 }
 
@@ -68,7 +68,7 @@ impl Peers {
         peers
     }
 
-    /// From here on peers connect from another host: over IPv6, from another /64.
+    /// Lets new peers connect from another host, over IPv6 from another /64.
     fn move_to(&mut self, host: u8) {
         self.host = host;
         if !self.ipv6 {
@@ -76,7 +76,7 @@ impl Peers {
         }
     }
 
-    /// They make themselves known, so that they can be answered.
+    /// Announces the peers' link address, so that the stack can answer them.
     fn announce(&mut self) {
         if self.ipv6 {
             let mut body = [0; NeighborSolicitation::LEN];
@@ -121,7 +121,7 @@ impl Peers {
         self.settle();
     }
 
-    /// Peer number `peer` sends.
+    /// Sends a segment of peer number `peer`.
     fn send(&mut self, peer: usize, flags: TcpFlags, seq: usize, len: usize) {
         let host = self.hosts.get(peer).copied().unwrap_or(self.host);
         let ack = self.iss.get(peer).map_or(SeqNum::new(0), |iss| *iss + 1);
@@ -162,7 +162,7 @@ impl Peers {
         self.stack.poll_transmit(Instant::from_millis(1), &mut self.pool, &mut take, usize::MAX);
     }
 
-    /// One more peer connects; returns its number.
+    /// Connects one more peer; returns its number.
     fn connect(&mut self) -> usize {
         let peer = self.conns.len();
         self.send(peer, TcpFlags::SYN, 0, 0);
@@ -177,7 +177,7 @@ impl Peers {
     }
 }
 
-/// Fifty peers fill their reassembly queues as far as they get; the fifty-first loses a segment like anybody.
+/// Fifty peers fill their reassembly queues as far as they can; the fifty-first is honest and loses a segment.
 #[test]
 fn out_of_order_data_of_many_connections_leaves_buffers() {
     for ipv6 in [false, true] {
@@ -195,7 +195,7 @@ fn out_of_order_data_of_many_connections_leaves_buffers() {
                 peers.send(peer, TcpFlags::ACK, 1 + segment * 2, 1);
             }
         }
-        // Half of all buffers may be retained, three quarters of that by one host, and a few by each peer.
+        // Half of all buffers may be retained, three quarters of these by one host, and a few by each peer.
         let stats = peers.stack.stats();
         let (held, share) = (stats.retained_buffers, BUFFERS / 2 * 3 / 4);
         assert!((share - 50..share + 50 * FEW).contains(&held), "{held} of {BUFFERS}");
@@ -216,7 +216,8 @@ fn out_of_order_data_of_many_connections_leaves_buffers() {
     }
 }
 
-/// So many that no share of the rest is worth anything: the first ones give way, and everybody holds a few.
+/// With a thousand peers every share is small: the oldest out-of-order data is reclaimed, and every peer keeps a few
+/// buffers.
 #[test]
 fn the_oldest_out_of_order_data_is_reclaimed_first() {
     for ipv6 in [false, true] {
@@ -233,7 +234,7 @@ fn the_oldest_out_of_order_data_is_reclaimed_first() {
             peers.send(honest, TcpFlags::ACK, 1 + segment * MSS, MSS);
         }
         assert_eq!(peers.info(honest).held_segments, 8);
-        // Those in order have their own place.
+        // Data in order does not count.
         for segment in 0..100 {
             peers.send(0, TcpFlags::ACK, 1 + segment * 10, 10);
         }
@@ -241,7 +242,7 @@ fn the_oldest_out_of_order_data_is_reclaimed_first() {
     }
 }
 
-/// Fifty peers send to an application that does not read; what the fifty-first is offered is worth having.
+/// Fifty peers send to an application that does not read; the fifty-first still gets a useful window.
 #[test]
 fn stalled_readers_leave_receive_memory_to_others() {
     for ipv6 in [false, true] {
@@ -257,7 +258,7 @@ fn stalled_readers_leave_receive_memory_to_others() {
         );
         for _ in 0..50 {
             let peer = peers.connect();
-            // As much as it is offered, and more.
+            // More than the window allows.
             for segment in 0..1100 {
                 peers.send(peer, TcpFlags::ACK, 1 + segment * MSS, MSS);
             }
@@ -265,13 +266,13 @@ fn stalled_readers_leave_receive_memory_to_others() {
             assert_eq!((info.receive_window / 1024, u64::from(info.unread_bytes)), (0, info.bytes_in));
         }
         let unread = peers.stack.stats().unread_bytes;
-        // A quarter of what is left, again and again, would take nearly all; what SYN-ACKs offer is what they have more.
+        // A quarter of the rest, again and again, approaches the whole; the windows in SYN-ACKs come on top.
         assert!(unread <= receive_memory_bytes + 50 * 65_535, "{unread}");
         let honest = peers.connect();
         assert!(peers.info(honest).receive_window >= 65_535);
         peers.send(honest, TcpFlags::ACK, 1, MSS);
         assert_eq!(peers.info(honest).bytes_in, 1000);
-        // What they have is given back when they are gone.
+        // Their memory is free again once they are closed.
         for peer in 0..50 {
             let conn = peers.conns[peer];
             peers.stack.abort(Instant::from_millis(2), conn);
@@ -281,7 +282,7 @@ fn stalled_readers_leave_receive_memory_to_others() {
     }
 }
 
-/// What applications keep is in the same budget; those that keep something longest are asked for it before it is used up.
+/// Buffers that applications retain are in the same budget; the oldest are reclaimed before it is used up.
 #[test]
 fn retained_buffers_are_limited_and_reclaimed() {
     for ipv6 in [false, true] {
@@ -301,13 +302,13 @@ fn retained_buffers_are_limited_and_reclaimed() {
         let stats = peers.stack.stats();
         assert!(stats.kept_buffers < limit && peers.asked.first() == Some(&first), "{stats:?}");
         assert!(stats.tcp.keep_reclaimed > 0, "{stats:?}");
-        // Behind a gap there is room as well, all the while.
+        // Out-of-order data of another connection still has room.
         let honest = peers.connect();
         for segment in 1..=FEW as usize {
             peers.send(honest, TcpFlags::ACK, 1 + segment * MSS, MSS);
         }
         assert_eq!(peers.info(honest).held_segments, FEW);
-        // Fewer are never refused, and what is kept goes with its connection.
+        // Fewer buffers are never refused, and closing a connection frees its buffers.
         assert!(peers.stack.retain(first, limit / 8) && peers.stack.retain(first, 0));
         peers.stack.audit().unwrap();
         let conns = std::mem::take(&mut peers.conns);
@@ -321,7 +322,7 @@ fn retained_buffers_are_limited_and_reclaimed() {
     }
 }
 
-/// A peer that sends byte by byte behind a gap, as terminals do, has them share buffers.
+/// One-byte segments behind a gap, as terminals send them, share buffers.
 #[test]
 fn short_segments_behind_a_gap_share_buffers() {
     for ipv6 in [false, true] {

@@ -1,5 +1,5 @@
-//! SEGMENT ARRIVES in CLOSED and in LISTEN (RFC 9293 §3.10.7.1 and §3.10.7.2), for each of the 64 combinations of control
-//! bits, with and without text, over both families.
+//! SEGMENT ARRIVES in CLOSED and in LISTEN (RFC 9293 §3.10.7.1 and §3.10.7.2) for all 64 combinations of control bits,
+//! with and without text, over both families.
 
 #![allow(clippy::unwrap_used, reason = "what a test builds is right")]
 
@@ -21,24 +21,24 @@ const PEER: (Ipv4Addr, Ipv6Addr) = (Ipv4Addr::new(10, 0, 0, 2), Ipv6Addr::new(0x
 const PORT: u16 = 7;
 const SEQ: SeqNum = SeqNum::new(0xffff_fffe);
 const ACK: SeqNum = SeqNum::new(77);
-/// FIN, SYN, RST, PSH, ACK, URG, the lowest bit first.
+/// FIN, SYN, RST, PSH, ACK, URG, lowest bit first.
 const BITS: [TcpFlags; 6] =
     [TcpFlags::FIN, TcpFlags::SYN, TcpFlags::RST, TcpFlags::PSH, TcpFlags::ACK, TcpFlags::URG];
 
-/// What the RFC has a segment cause.
+/// The answer that the RFC requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
-    /// "Drop the segment and return."
+    /// No answer: "Drop the segment and return."
     Nothing,
-    /// `<SEQ=SEG.ACK><CTL=RST>`
+    /// Reset: `<SEQ=SEG.ACK><CTL=RST>`
     Reset,
-    /// `<SEQ=0><ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK>`
+    /// Reset: `<SEQ=0><ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK>`
     ResetAck,
-    /// `<SEQ=ISS><ACK=RCV.NXT><CTL=SYN,ACK>`
+    /// SYN-ACK: `<SEQ=ISS><ACK=RCV.NXT><CTL=SYN,ACK>`
     SynAck,
 }
 
-/// The RFC's text, in its order.
+/// Returns the answer by the RFC's text, in its order of checks.
 fn answer(flags: TcpFlags, listens: bool) -> Answer {
     let has = |flag| flags.contains(flag);
     match (has(TcpFlags::RST), has(TcpFlags::ACK), has(TcpFlags::SYN)) {
@@ -68,7 +68,7 @@ fn stack(listens: bool) -> Stack<HeapBuf> {
     stack
 }
 
-/// A segment from the peer.
+/// Returns a segment of the peer in a frame.
 fn frame(flags: TcpFlags, src_port: u16, dst_port: u16, len: usize, ipv6: bool) -> Vec<u8> {
     let (us, peer): (IpAddr, IpAddr) =
         if ipv6 { (OURS.1.into(), PEER.1.into()) } else { (OURS.0.into(), PEER.0.into()) };
@@ -100,7 +100,7 @@ fn frame(flags: TcpFlags, src_port: u16, dst_port: u16, len: usize, ipv6: bool) 
     frame
 }
 
-/// What a stack sends upon a frame.
+/// Returns the segments that a stack sends in answer to a frame.
 fn sent_upon(stack: &mut Stack<HeapBuf>, frame: &[u8]) -> Vec<WireSegment> {
     let now = Instant::from_millis(1000);
     let mut pool = HeapPool::new(64, 16, 1600);
@@ -111,7 +111,7 @@ fn sent_upon(stack: &mut Stack<HeapBuf>, frame: &[u8]) -> Vec<WireSegment> {
     sent
 }
 
-/// One segment, a new stack, and what the RFC has it answer.
+/// Sends one segment to a new stack and checks its answer.
 fn check(flags: TcpFlags, (src_port, dst_port): (u16, u16), len: usize, listens: bool, ipv6: bool) {
     let what = format!("{flags:?}, ports {src_port} {dst_port}, {len} bytes, listens {listens}, IPv6 {ipv6}");
     let mut stack = stack(listens);
@@ -129,7 +129,7 @@ fn check(flags: TcpFlags, (src_port, dst_port): (u16, u16), len: usize, listens:
                 let reset = (TcpFlags::RST | TcpFlags::ACK, SeqNum::new(0), SEQ + seq_len);
                 assert_eq!((flags, seq, ack), reset, "{what}");
             }
-            // RCV.NXT is SEG.SEQ+1: text and FIN come again.
+            // RCV.NXT is SEG.SEQ+1: text and FIN must be retransmitted.
             Answer::SynAck => assert_eq!((flags, ack), (TcpFlags::SYN | TcpFlags::ACK, SEQ + 1), "{what}"),
             Answer::Nothing => unreachable!(),
         }
@@ -164,7 +164,7 @@ fn every_combination_of_control_bits() {
     }
 }
 
-/// Port 0 is no exception: nobody listens there, and a peer may use it.
+/// Port 0 is no exception: no listener has it, and a peer may use it.
 #[test]
 fn port_zero_is_a_port() {
     for ipv6 in [false, true] {

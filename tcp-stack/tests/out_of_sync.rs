@@ -1,4 +1,4 @@
-//! Two stacks that disagree on where each other's stream is: they must not talk about it for ever.
+//! Two stacks that disagree about their sequence numbers: their acknowledgments must not loop for ever.
 
 #![allow(clippy::unwrap_used, reason = "what a test builds is right")]
 
@@ -20,15 +20,15 @@ fn address_v6(n: u8) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n.into())
 }
 
-/// Two stacks and, between them, somebody who can shift the sequence numbers of each.
+/// Two stacks, and between them a middlebox that shifts sequence numbers.
 struct Pair {
     stacks: [Stack<HeapBuf>; 2],
     pools: [HeapPool; 2],
     conns: [Option<ConnId>; 2],
     now: Instant,
-    /// What is added to the sequence numbers of each direction.
+    /// Shift of the sequence numbers per direction.
     shifts: [u32; 2],
-    /// When segments without text were sent, by either.
+    /// Times of segments without text, from either stack.
     acks: Vec<Instant>,
 }
 
@@ -66,7 +66,7 @@ impl Pair {
         pair.conns[0] = Some(opened);
         pair.run_for(Duration::from_millis(200));
         assert_eq!([pair.state(0), pair.state(1)], [Some(State::Established); 2]);
-        // From here on nobody translates.
+        // From here on nothing is shifted.
         pair.shifts = [0; 2];
         pair.acks.clear();
         pair
@@ -76,7 +76,7 @@ impl Pair {
         Some(self.stacks[side].info(self.conns[side]?)?.state)
     }
 
-    /// Carries what one stack sends to the other; returns how many frames.
+    /// Carries the frames of one stack to the other; returns their number.
     fn carry(&mut self, from: usize) -> usize {
         let mut frames = Vec::new();
         let mut take = |frame: TxFrame<HeapBuf>| frames.push(frame.buf.bytes().to_vec());
@@ -85,7 +85,7 @@ impl Pair {
         for bytes in &mut frames {
             if let Some(seen) = WireSegment::parse(bytes).unwrap() {
                 self.acks.extend((seen.seq_len() == 0).then_some(self.now));
-                // Behind Ethernet, IP and the ports.
+                // Offset of the sequence number after Ethernet, IP and the ports.
                 let seq = 14 + if seen.src.is_ipv4() { 20 } else { 40 } + 4;
                 shift(bytes, seq, out);
                 shift(bytes, seq + 4, 0_u32.wrapping_sub(back));
@@ -133,7 +133,7 @@ impl Pair {
         self.stacks[side].send(self.now, self.conns[side].unwrap(), buf).unwrap();
     }
 
-    /// RFC 5961 §7: what each may say within five seconds without being asked by text.
+    /// RFC 5961 §7: limits the unsolicited acknowledgments within five seconds.
     fn expect_few_acks(&self) {
         let five = Duration::from_secs(5);
         for at in &self.acks {
@@ -155,7 +155,7 @@ fn streams_shifted_either_way_end_without_a_loop() {
             }
             pair.run_for(Duration::from_secs(60));
             pair.expect_few_acks();
-            // What was sent cannot arrive; they give up in the end.
+            // The data cannot arrive; both connections time out.
             pair.run_for(Duration::from_secs(1200));
             pair.expect_few_acks();
             for side in senders {

@@ -1,4 +1,4 @@
-//! `docs/rfc9293.md` names every numbered requirement of RFC 9293 once, and what it names exists.
+//! Checks that `docs/rfc9293.md` names every numbered requirement of RFC 9293 once, with existing files and proofs.
 
 #![allow(clippy::unwrap_used, reason = "what a test reads is in the repository")]
 
@@ -7,10 +7,10 @@ mod proofs;
 use proofs::{check, names, read, repository};
 use std::collections::BTreeSet;
 
-/// How many requirements of each kind RFC 9293 numbers.
+/// Number of requirements of each kind in RFC 9293.
 const COUNTS: [(&str, usize); 3] = [("MUST", 69), ("SHLD", 31), ("MAY", 18)];
 
-/// The rows of the table: their cells.
+/// Returns the rows of the table, split into cells.
 fn rows(text: &str) -> Vec<Vec<&str>> {
     let is_row = |line: &&str| COUNTS.iter().any(|(kind, _)| line.starts_with(&format!("| {kind}-")));
     text.lines()
@@ -54,7 +54,7 @@ fn every_requirement_has_one_row_that_names_its_proof() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The check above must be able to fail.
+/// Shows that the check above can fail.
 #[test]
 fn missing_proofs_are_detected() {
     assert!(check("close/active.pkt").is_ok());

@@ -1,4 +1,4 @@
-//! A port that cuts frames (TSO): what was handed over as one segment leaves as one segment.
+//! TCP segmentation offload: every segment that the application queued leaves the port as one segment.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "what a test builds is right")]
 
 use std::collections::VecDeque;
@@ -10,23 +10,23 @@ use tcp_stack::{
     ListenOptions, MacAddr, RxChecksum, RxFrame, Segmentation, Stack, StackConfig, TcpConfig,
 };
 
-/// Two stacks and two wires; the first stack's port cuts.
+/// Two stacks and two links; the port of the first stack cuts frames.
 struct Pair {
     stacks: [Stack<HeapBuf>; 2],
     pools: [HeapPool; 2],
     wires: [VecDeque<Vec<u8>>; 2],
     now: Instant,
-    /// Payload lengths of the first stack's segments, in the order in which they left.
+    /// Payload lengths of the first stack's segments, in the order of departure.
     segments: Vec<usize>,
-    /// The frames that its port was given, by the number of segments in each.
+    /// Frames that its port was given, by number of segments.
     runs: Vec<usize>,
     loss: Random,
     per_mille: u64,
-    /// A router marks one in so many of the first stack's segments, if they are ECN-capable.
+    /// A router marks one of this many ECN-capable segments of the first stack.
     mark_every: usize,
-    /// Its segments that carry CWR, by the number of segments in their frames.
+    /// Its segments with CWR, by the number of segments in their frames.
     reduced: Vec<usize>,
-    /// How many were marked.
+    /// Number of marked segments.
     marked: usize,
 }
 
@@ -65,7 +65,7 @@ impl Pair {
         }
     }
 
-    /// One turn of a host: what the other sent, its events, its timers, its frames.
+    /// Polls a host: receives, takes events, runs timers, transmits.
     fn turn(&mut self, host: usize) -> Vec<Event<HeapBuf>> {
         let pool = &mut self.pools[host];
         let frames = self.wires[1 - host].drain(..);
@@ -105,7 +105,7 @@ impl Pair {
         self.now += Duration::from_micros(50);
     }
 
-    /// Opens a connection and sends segments of these lengths; gives what arrived.
+    /// Opens a connection and sends segments of these lengths; returns the received bytes.
     fn transfer(&mut self, addresses: [&str; 2], lengths: &[usize]) -> Vec<u8> {
         self.stacks[1].listen(9, ListenOptions::default()).unwrap();
         let remote = SocketAddr::new(addresses[1].parse::<IpAddr>().unwrap(), 9);
@@ -151,7 +151,7 @@ fn pattern(offset: usize) -> u8 {
     u8::try_from(offset % 251).unwrap()
 }
 
-/// Payload of a TCP segment in an Ethernet frame; `None` for another frame.
+/// Returns the payload of a TCP segment in a frame, or `None` for another frame.
 fn payload_len(frame: &[u8]) -> Option<usize> {
     let l2 = EthernetHeader::LEN;
     let l3 = match frame.get(12..14)? {
@@ -218,8 +218,8 @@ fn lost_parts_of_a_run_are_sent_again_one_by_one() {
     }
 }
 
-/// RFC 3168: every segment of a run is ECN-capable, and CWR goes by itself: not every card takes it off the
-/// segments that it cuts behind the first.
+/// RFC 3168: every segment of a run is ECN-capable, and a segment with CWR leaves alone: not every card clears CWR on
+/// the segments after the first.
 #[test]
 fn runs_are_ecn_capable_and_cwr_goes_alone() {
     for addresses in [V4, V6] {

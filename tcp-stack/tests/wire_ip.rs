@@ -1,4 +1,4 @@
-//! IPv4, IPv6, ICMP and the flow of a frame, on the wire.
+//! Wire formats of IPv4, IPv6 and ICMP, and the flow of a frame.
 #![allow(clippy::unwrap_used, reason = "what a test builds is right")]
 
 use etherparse::{NetHeaders, PacketBuilder, PacketHeaders, TransportHeader};
@@ -116,7 +116,7 @@ fn ipv6_extension_headers() {
     assert_eq!(upper(60, "0600 0105 00000000"), Err(ParseError::Extension));
     // Hop-by-hop that is not the first.
     assert_eq!(upper(60, "0000 0104 00000000 0600 0104 00000000"), Err(ParseError::Extension));
-    // Routing headers: passed over when there is nowhere left to go.
+    // Routing headers are skipped if no segments are left.
     assert_eq!(upper(43, "0600 0400 00000000"), Ok((6, 0, None)));
     assert_eq!(upper(43, "0600 0001 00000000"), Err(ParseError::Extension));
     // Fragments: a first, a later, and a packet in one piece.
@@ -125,7 +125,7 @@ fn ipv6_extension_headers() {
     assert_eq!(upper(44, "0600 0001 01020304 aabb"), Ok((6, 2, fragment(0, true))));
     assert_eq!(upper(44, "3c00 0010 01020304 aabb"), Ok((60, 2, fragment(2, false))));
     assert_eq!(upper(44, "0600 0000 01020304 aabb"), Ok((6, 2, fragment(0, false))));
-    // Too many.
+    // Too many extension headers.
     let chain = "3c00 0104 00000000".repeat(7);
     assert_eq!(upper(60, &format!("{chain} 0600 0104 00000000")), Err(ParseError::TooManyExtensions));
     assert_eq!(upper(60, &format!("{}0600 0104 00000000", &chain[..6 * 18])), Ok((6, 0, None)));
@@ -204,7 +204,7 @@ fn quoted_segments() {
         seq: SeqNum::new(0x0102_0304),
         packet_len: 1500,
     };
-    // Eight bytes of TCP behind a header that promises 1500.
+    // Eight bytes of TCP after a header that announces 1500.
     let v4 = hex("450005dc 00004000 4006 0000 0a4d0002 0a4d0001 1ce8c00101020304");
     let quoted = Icmpv4Header::quoted_tcp(&v4).unwrap();
     assert_eq!(quoted, expected(Ipv4Addr::new(10, 77, 0, 2).into(), Ipv4Addr::new(10, 77, 0, 1).into()));
@@ -256,13 +256,13 @@ fn flows_are_found_and_symmetric() {
             for (src, dst) in [(a, b), (b, a)] {
                 let frame = tcp_frame(src, dst, vlan);
                 assert_eq!(peek_flow(&frame), Flow::Tcp(hash));
-                // Up to the ports nothing is known, and a frame that is cut short is nothing.
+                // A frame that ends before the ports has no flow.
                 for len in 0..frame.len() {
                     assert_eq!(peek_flow(&frame[..len]), Flow::Other);
                 }
             }
         }
-        // An ICMP error goes where the segment that it quotes belongs.
+        // An ICMP error belongs to the flow of the segment that it quotes.
         let quoted = tcp_frame(b, a, false)[14..].to_vec();
         let mut frame = Vec::new();
         let builder = PacketBuilder::ethernet2([0; 6], [0; 6]);

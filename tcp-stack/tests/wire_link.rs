@@ -1,4 +1,4 @@
-//! Ethernet, ARP and neighbor discovery on the wire.
+//! Wire formats of Ethernet, ARP and neighbor discovery.
 
 use etherparse::{EtherType as JudgeEtherType, NetHeaders, PacketBuilder, PacketHeaders};
 use proptest::prelude::*;
@@ -105,7 +105,7 @@ fn ndp_figure() {
     let mut out = [0; NeighborSolicitation::LEN];
     solicitation.emit(&mut out);
     assert_eq!(out, bytes[..]);
-    // The source's address is not the target's, and a nonce (RFC 3971) is passed over.
+    // The source's address is not the target's, and a nonce (RFC 3971) is skipped.
     assert_eq!(NeighborAdvertisement::parse(&bytes).unwrap().target_mac, None);
     let bytes = hex("fd770000000000000000000000000002 0e01a1a2a3a4a5a6 0201 02000000000b");
     let advertisement = NeighborAdvertisement { target, target_mac: Some(B) };

@@ -1,4 +1,4 @@
-//! TCP headers and options on the wire.
+//! Wire formats of TCP headers and options.
 
 use etherparse::TcpOptionElement;
 use proptest::prelude::*;
@@ -110,7 +110,7 @@ fn sack_blocks() {
     let four = options(&format!("0101 0522 {}", "00000001 00000002".repeat(4)));
     assert_eq!(four.sack.as_slice().len(), 4);
     assert!(options(&format!("0101 0510 {}", "00".repeat(14))).sack.is_empty());
-    // Two options' blocks are joined, as many as there may be.
+    // The blocks of two options are joined, up to the maximum.
     let twice = options(&format!("0522 {0} 050a 00000005 00000006", "00000001 00000002".repeat(4)));
     assert_eq!(twice.sack.as_slice().len(), 4);
 }
@@ -119,11 +119,11 @@ fn sack_blocks() {
 fn parsing_stops_at_a_malformed_option() {
     let mss = |text: &str| options(text).mss;
     assert_eq!(mss("020405b4"), Some(1460));
-    // Unknown options and known ones of a wrong length are passed over (RFC 9293, MUST-6).
+    // Unknown options and known ones of a wrong length are skipped (RFC 9293, MUST-6).
     assert_eq!(mss("fe04 0000 020405b4"), Some(1460));
     assert_eq!(mss("0205 000000 020405b4"), Some(1460));
     assert_eq!(mss("0303 07 01 020405b4"), Some(1460));
-    // A length that is not possible ends the reading, and what came before it stays.
+    // An impossible length ends the parsing, and the options before it stay.
     assert_eq!(mss("020405b4 fe00 0000"), Some(1460));
     assert_eq!(mss("fe00 020405b4"), None);
     assert_eq!(mss("fe01 020405b4"), None);
@@ -131,7 +131,7 @@ fn parsing_stops_at_a_malformed_option() {
     assert_eq!(mss("02"), None);
     assert_eq!(mss("0204"), None);
     assert_eq!(mss("020405"), None);
-    // Nothing is read behind the end.
+    // Bytes after the end of options are not parsed.
     assert_eq!(mss("00 020405b4"), None);
 }
 
@@ -161,12 +161,12 @@ fn checksums_are_set_and_verified() {
     let judge = etherparse::TcpSlice::from_slice(&segment).unwrap();
     let sum = judge.calc_checksum_ipv4([10, 77, 0, 2], [10, 77, 0, 1]).unwrap();
     assert_eq!(judge.checksum(), sum);
-    // Again, over its own result; and left to the port.
+    // Once more over its own result; and left to the port.
     let before = segment.clone();
     assert!(TcpHeader::set_checksum(&mut segment, pseudo_header) && segment == before);
     assert!(TcpHeader::set_partial_checksum(&mut segment, pseudo_header));
     assert_eq!(segment[16..18], pseudo_header.fold().to_be_bytes());
-    // What a port does: the complement of the sum over all, with the pseudo-header's in the field.
+    // As the port does: the complement of the sum over all, with the pseudo-header's sum in the field.
     assert_eq!(Sum::of(&segment).checksum(), sum);
     assert!(!TcpHeader::set_checksum(&mut segment[..17], pseudo_header));
 }

@@ -1,7 +1,7 @@
-//! A crate's fuzzing targets on the stable toolchain: every input of their committed corpora, and a bounded number of
-//! others that chance makes of them, the same each time. To look further is what `make fuzz` is for.
+//! Runs a crate's fuzz targets on the stable toolchain: on every input of their committed corpora, and on a bounded
+//! number of mutations, the same in each run. `make fuzz` searches further.
 //!
-//! `UPDATE_CORPUS=1`, in the environment of the test, writes the inputs that the corpora begin with.
+//! `UPDATE_CORPUS=1` in the environment of the test writes the seed inputs.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -9,17 +9,17 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::path::PathBuf;
 use std::{env, fmt, fs};
 
-/// All corpora of a crate together, bytes.
+/// Limit of all corpora of a crate together, bytes.
 const CORPORA_MAX: u64 = 200 << 10;
 
-/// The inputs of a target, and where they are from.
+/// The inputs of a target, with their paths.
 pub(crate) type Corpus = Vec<(PathBuf, Vec<u8>)>;
 
 fn folder(target: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target)
 }
 
-/// The corpus of a target, which begins with `seeds`.
+/// Returns the corpus of a target, which begins with `seeds`.
 pub(crate) fn corpus(target: &str, seeds: &[Vec<u8>]) -> Corpus {
     let folder = folder(target);
     if env::var_os("UPDATE_CORPUS").is_some() {
@@ -34,14 +34,14 @@ pub(crate) fn corpus(target: &str, seeds: &[Vec<u8>]) -> Corpus {
     paths.into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect()
 }
 
-/// The corpora do not grow beyond what a repository should hold.
+/// Checks that the corpora stay small enough for a repository.
 pub(crate) fn assert_small(targets: impl IntoIterator<Item = &'static str>) {
     let files = targets.into_iter().flat_map(|name| fs::read_dir(folder(name)).unwrap());
     let bytes: u64 = files.map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
     assert!(bytes <= CORPORA_MAX, "{bytes} bytes of corpora");
 }
 
-/// An input, shown as digits.
+/// An input, displayed as hexadecimal digits.
 #[derive(Clone)]
 struct Hex(Vec<u8>);
 
@@ -51,7 +51,7 @@ impl fmt::Debug for Hex {
     }
 }
 
-/// What is done to an input: octets overwritten, a piece of another one put in, the rest cut off.
+/// A mutation of an input: bytes overwritten, a piece of another input inserted, the rest cut off.
 type Mutation = (Vec<(Index, u8)>, (Index, Index, Index), Option<Index>);
 
 fn mutate(corpus: &Corpus, at: &Index, mutation: &Mutation) -> Vec<u8> {
@@ -74,9 +74,9 @@ fn mutate(corpus: &Corpus, at: &Index, mutation: &Mutation) -> Vec<u8> {
     input
 }
 
-/// Runs a target on its corpus, and on so many inputs besides.
+/// Runs a target on its corpus, and on `cases` mutations.
 pub(crate) fn run(target: fn(&[u8]), corpus: &Corpus, cases: u32) {
-    // Miri takes the part of a minute for an input.
+    // Miri needs a part of a minute per input.
     let (cases, stride) = if cfg!(miri) { (1, 8) } else { (cases, 1) };
     for (path, input) in corpus.iter().step_by(stride) {
         println!("{}", path.display());
@@ -90,7 +90,7 @@ pub(crate) fn run(target: fn(&[u8]), corpus: &Corpus, cases: u32) {
     run_chosen(target, prop_oneof![3 => mutated, 1 => any_bytes], cases);
 }
 
-/// Runs a target on so many of these inputs.
+/// Runs a target on `cases` of these inputs.
 pub(crate) fn run_chosen(target: fn(&[u8]), inputs: impl Strategy<Value = Vec<u8>>, cases: u32) {
     let random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let config = Config { cases, failure_persistence: None, ..Config::default() };

@@ -1,4 +1,4 @@
-//! One stack, and a script as its peer and application.
+//! Runs one stack against a script that plays its peer and application.
 
 use crate::line::{flags, number, parse_line};
 use crate::net::Net;
@@ -15,7 +15,7 @@ use tcp_stack::{
 };
 
 const PORT: u16 = 7;
-/// The peer's sequence numbers wrap early.
+/// Initial sequence number of the peer: its stream soon wraps.
 const PEER_ISS: u32 = u32::MAX - 2000;
 const TOLERANCE: Duration = Duration::from_millis(2);
 
@@ -23,7 +23,7 @@ fn pattern(offset: u64) -> u8 {
     u8::try_from(offset % 251).unwrap()
 }
 
-/// A segment that the stack sent.
+/// A segment that the stack sent, with its time.
 #[derive(Debug)]
 struct Sent {
     at: Instant,
@@ -34,7 +34,7 @@ struct Sent {
     payload: Vec<u8>,
 }
 
-/// The laboratory.
+/// A stack, its pool and link, and the state of the script.
 pub(crate) struct Lab {
     net: Net,
     stack: Stack<HeapBuf>,
@@ -49,13 +49,13 @@ pub(crate) struct Lab {
     our_port: u16,
     peer_port: u16,
     our_iss: Option<SeqNum>,
-    /// The last one towards each of the peer's ports.
+    /// Latest initial sequence number of the stack towards each port of the peer.
     our_isses: BTreeMap<u16, SeqNum>,
     peer_iss: SeqNum,
     sent_bytes: u64,
     last_tsval: u32,
     in_burst: bool,
-    /// What the peer sends comes in fragments of so many bytes, unless it is zero; and one of the next is lost.
+    /// Payload bytes per fragment of the peer's packets, 0 for no fragmentation; and the next fragment to lose.
     cut: usize,
     lose: Option<usize>,
     identification: u16,
@@ -111,7 +111,7 @@ impl Lab {
         if self.cut == 0 {
             return self.frame(&packet);
         }
-        // The last one first, as routers with several ways may have it.
+        // The last fragment first, as over several routes.
         self.identification += 1;
         let lose = self.lose.take();
         for (index, part) in fragments(&packet, self.cut, self.identification).iter().enumerate().rev() {
@@ -121,7 +121,7 @@ impl Lab {
         }
     }
 
-    /// Takes events, then what the stack sends.
+    /// Takes events, then the frames that the stack sends.
     fn settle(&mut self) {
         while let Some(event) = self.stack.poll_event() {
             self.take_event(event);
@@ -192,7 +192,7 @@ impl Lab {
         self.events.push_back(text);
     }
 
-    /// Lets time pass, timer by timer, until `until` or until something was sent when `stop` is set.
+    /// Advances the time from timer to timer until `until`, or until a segment was sent if `stop` is set.
     fn advance(&mut self, until: Instant, stop: bool) {
         for _ in 0..100_000 {
             if stop && !self.sent.is_empty() {
@@ -209,7 +209,7 @@ impl Lab {
         panic!("timers do not come to rest");
     }
 
-    /// What follows is about this connection.
+    /// Makes this connection the subject of the following lines.
     fn begin(&mut self, conn: ConnId) {
         self.conns.push(conn);
         self.sent_bytes = 0;
@@ -220,7 +220,7 @@ impl Lab {
     }
 }
 
-/// The TCP segment in a frame.
+/// Returns the TCP segment in a frame.
 fn parse(net: Net, at: Instant, frame: &[u8]) -> Option<Sent> {
     let (ecn, segment) = net.segment(frame)?;
     let (header, options, payload) = TcpHeader::parse(segment).unwrap();
@@ -258,7 +258,7 @@ impl Lab {
         (options, None)
     }
 
-    /// The peer sends.
+    /// Delivers a segment of the peer.
     fn inject(&mut self, text: &str) {
         let line = parse_line(text);
         let ours = self.our_iss.unwrap_or_default();
@@ -281,7 +281,7 @@ impl Lab {
             segment[12] = u8::try_from((TcpHeader::LEN + raw.len()) / 4).unwrap() << 4;
             segment.extend_from_slice(&raw);
         }
-        // AE (RFC 9768) is the last of what were reserved bits.
+        // AE (RFC 9768) is the lowest of the formerly reserved bits.
         segment[12] |= u8::from(line.flags.contains('A'));
         let first = u64::from(line.seq.wrapping_sub(1));
         segment.extend((0..line.len as u64).map(|i| pattern(first.wrapping_add(i) & 0xffff_ffff)));
@@ -290,7 +290,7 @@ impl Lab {
         self.ip(IpProtocol::TCP, line.ecn.unwrap_or_default(), &segment);
     }
 
-    /// What was sent, as a script would have it.
+    /// Returns a sent segment in the notation of a script.
     fn describe(&self, sent: &Sent) -> String {
         let ours = self.our_iss.unwrap_or_default();
         let seq = sent.header.seq.offset_from(ours);
@@ -324,7 +324,7 @@ impl Lab {
         list.join(", ")
     }
 
-    /// The stack must send.
+    /// Expects the stack to send a segment.
     fn expect(&mut self, after: Duration, text: &str) {
         let due = self.now + after;
         if after > TOLERANCE {
@@ -362,7 +362,7 @@ impl Lab {
         assert_eq!(self.events.pop_front().as_deref(), Some(text));
     }
 
-    /// The application acts.
+    /// Performs an action of the application.
     fn act(&mut self, text: &str) {
         let words: Vec<&str> = text.split_whitespace().collect();
         match words.as_slice() {
@@ -418,7 +418,7 @@ impl Lab {
         self.listener = Some(self.stack.listen(PORT, options).unwrap());
     }
 
-    /// The peer sends a segment so often; so many acknowledgments, from `-` to, must be the answer to it.
+    /// Delivers a segment `count` times; the number of acknowledgments in answer must be within `bounds`, `LOW-HIGH`.
     fn flood(&mut self, count: usize, bounds: &str, segment: &str) {
         for _ in 0..count {
             self.inject(segment);
@@ -450,7 +450,7 @@ impl Lab {
         self.sent_bytes += len as u64;
     }
 
-    /// An ICMP error about a segment of the stack, whose packet had `len` bytes.
+    /// Delivers an ICMP error about a segment of the stack whose packet had `len` bytes.
     fn icmp(&mut self, kind: &str, seq: u32, len: usize) {
         let [a, b] = self.our_port.to_be_bytes();
         let [c, d] = self.peer_port.to_be_bytes();
@@ -459,7 +459,7 @@ impl Lab {
         self.frame(&error);
     }
 
-    /// The connections that the stack says it has in a state are those that are in it.
+    /// Checks that the stack's count of connections per state is correct.
     fn check_states(&self) {
         let stats = self.stack.stats();
         let (states, half_open) = (stats.states, stats.half_open_now);
@@ -472,7 +472,7 @@ impl Lab {
         assert_eq!(states.total(), stats.connections);
     }
 
-    /// What can be looked at.
+    /// Returns the value of a property that a script can check.
     fn look(&self, text: &str) {
         let (key, value) = text.split_once(' ').unwrap();
         let info = || self.stack.info(self.conn()).unwrap();
@@ -507,7 +507,7 @@ impl Lab {
             "urgent" => info().urgent_bytes.to_string(),
             "window" => info().receive_window.to_string(),
             "unread" => info().unread_bytes.to_string(),
-            // RFC 9293 §3.7.1: what is assumed of a peer that does not say.
+            // RFC 9293 §3.7.1: the default for a peer without the MSS option.
             "emss" if value == "default" => {
                 assert_eq!(info().emss, if self.net.us.is_ipv4() { 536 } else { 1220 });
                 return;
@@ -532,7 +532,7 @@ impl Lab {
         assert_eq!(seen, value, "{key}");
     }
 
-    /// One line.
+    /// Runs one line of the script.
     pub(crate) fn step(&mut self, line: &str) {
         if let Some(event) = line.strip_prefix("* ") {
             return self.expect_event(event.trim());
@@ -566,7 +566,7 @@ impl Lab {
         }
     }
 
-    /// The script has ended: nothing may be left over.
+    /// Ends the script: no segment or event may be left.
     pub(crate) fn finish(self) {
         self.expect_silence();
         assert!(self.events.is_empty(), "not in the script: {:?}", self.events);

@@ -1,13 +1,13 @@
-//! The lines of a script.
+//! Parses the lines of a script.
 
 use tcp_stack::wire::{EcnField, TcpFlags};
 
-/// What a line says of a segment.
+/// The segment that a line describes.
 #[derive(Default)]
 pub(crate) struct Line<'a> {
     pub(crate) flags: &'a str,
     pub(crate) seq: u32,
-    /// The sequence number is not relative.
+    /// True if the sequence number is absolute.
     pub(crate) absolute: bool,
     pub(crate) len: usize,
     pub(crate) ack: Option<u32>,
@@ -17,7 +17,7 @@ pub(crate) struct Line<'a> {
     pub(crate) options: Option<&'a str>,
 }
 
-/// Reads the part of a line behind its direction.
+/// Parses the part of a line after its direction.
 pub(crate) fn parse_line(text: &str) -> Line<'_> {
     let (text, options) = match text.split_once('<') {
         Some((text, options)) => (text, Some(options.trim().strip_suffix('>').unwrap())),
@@ -44,7 +44,7 @@ pub(crate) fn parse_line(text: &str) -> Line<'_> {
     line
 }
 
-/// The ECN field of a packet.
+/// Returns the ECN field of its name.
 fn ecn(text: &str) -> EcnField {
     match text {
         "none" => EcnField::NotEct,
@@ -55,7 +55,7 @@ fn ecn(text: &str) -> EcnField {
     }
 }
 
-/// The control bits that letters stand for.
+/// Returns the control bits that letters stand for.
 pub(crate) fn flags(text: &str) -> TcpFlags {
     text.chars().fold(TcpFlags::NONE, |flags, letter| {
         flags
@@ -68,7 +68,7 @@ pub(crate) fn flags(text: &str) -> TcpFlags {
                 'U' => TcpFlags::URG,
                 'E' => TcpFlags::ECE,
                 'W' => TcpFlags::CWR,
-                // Not in the same byte; only the peer sends it.
+                // AE is not in the same byte; only the peer sends it.
                 'A' => TcpFlags::NONE,
                 '-' => TcpFlags::NONE,
                 _ => panic!("unknown flag {letter}"),
@@ -80,7 +80,7 @@ pub(crate) fn number<T: std::str::FromStr>(text: &str) -> T {
     text.parse().unwrap_or_else(|_| panic!("not a number: {text:?}"))
 }
 
-/// A relative sequence number, which may be negative.
+/// Parses a relative sequence number, which may be negative.
 fn relative(text: &str) -> u32 {
     u32::try_from(number::<i64>(text).rem_euclid(1 << 32)).unwrap()
 }

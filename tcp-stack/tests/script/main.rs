@@ -1,25 +1,24 @@
 //! Scripts of segments against one stack: `tests/scripts/<mechanism>/*.pkt`.
 //!
-//! A script plays the peer and the application; everything that the stack sends or tells must be in it.
+//! A script plays the peer and the application; it must contain everything that the stack sends and reports.
 //!
 //! ```text
-//! config sack on                    before the rest; see `configure`
-//! +0   ! listen                     after so many ms, the application acts; see `act`
+//! config sack on                    before all other lines; see `configure`
+//! +0   ! listen                     after this many ms, the application acts; see `act`
 //! +0   < S 0(0) win 1000 <mss 1460> the peer sends: flags, sequence number, length, ack, win, options
 //! +0   <+ . 1(9) ack 1              the same, in one burst with the next: the stack does not send between
-//! +0   > S. 0(0) ack 1              the stack must send; what is not given is not compared
+//! +0   > S. 0(0) ack 1              the stack must send; fields that are not given are not compared
 //! +40  > . 1(0) ack 1001            … 40 ms later, within 2 ms
-//!      * data 0 1000                the stack must tell
-//! +500 -                            nothing happens for so long
-//!      ? state established          what can be looked at; see `look`
+//!      * data 0 1000                the stack must report this event
+//! +500 -                            no segment or event for 500 ms
+//!      ? state established          checks a property; see `look`
 //!      = first                      names the stack's last timestamp, for `<ts 7 first>`
 //! ```
-//! Flags are `S F R P . U`, `E` for ECE, `W` for CWR and `A` for AE; `ecn none|ect0|ect1|ce` behind the length is
-//! the ECN field of the IP header, which the peer leaves at zero without it.
-//! Each is run over IPv4 and IPv6, but over one of them when its name begins with `v4_` or `v6_`. Over IPv6 the link's MTU
-//! is 20 bytes larger, so that segments have the same length.
-//! Sequence numbers are relative to each side's initial one, except after `=`. Both streams carry a
-//! pattern that is checked byte for byte, retransmissions included.
+//! Flags are `S F R P . U`, `E` for ECE, `W` for CWR and `A` for AE; `ecn none|ect0|ect1|ce` after the length is the
+//! ECN field of the IP header, which is zero in the peer's packets without it. Each script runs over IPv4 and IPv6, or
+//! over one of them if its name begins with `v4_` or `v6_`. Over IPv6 the link's MTU is 20 bytes larger, so that
+//! segments have the same length. Sequence numbers are relative to each side's initial one, except after `=`. Both
+//! streams carry a pattern that is checked byte for byte, retransmissions included.
 
 #![allow(clippy::unwrap_used, reason = "what a test builds is right")]
 
@@ -33,7 +32,7 @@ use lab::Lab;
 use setup::{Setup, configure};
 use std::path::Path;
 
-/// What a script is run over: IPv6, or not. Its name tells when it is about one of them.
+/// Returns the families that a script runs over, true for IPv6, by its name.
 fn families(file: &str) -> &'static [bool] {
     match file.get(..3) {
         Some("v4_") => &[false],

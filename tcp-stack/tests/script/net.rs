@@ -9,28 +9,28 @@ use tcp_stack::wire::{
 };
 
 pub(crate) const OUR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
-/// The peer's link address, and the one that it moves to.
+/// Link address of the peer, and the one that it moves to.
 const PEER_MACS: [MacAddr; 2] = [MacAddr([2, 0, 0, 0, 0, 2]), MacAddr([2, 0, 0, 0, 0, 3])];
-/// What all nodes of a link listen to (RFC 4291 §2.7.1).
+/// Multicast group of all nodes (RFC 4291 §2.7.1).
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 pub(crate) const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub(crate) const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 pub(crate) const US_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 const PEER_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 
-/// The ends of a script's connections.
+/// The addresses of a script's stack and peer, and the state of their link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Net {
     pub(crate) us: IpAddr,
     pub(crate) peer: IpAddr,
-    /// Where the peer is.
+    /// Link address of the peer.
     mac: MacAddr,
-    /// Where it was before it moved: what is sent there is lost.
+    /// Link address of the peer before it moved: frames to it are lost.
     left: Option<MacAddr>,
-    /// The VLAN that the stack is in, and the one that the peer's frames are tagged with.
+    /// VLAN of the stack, and VLAN of the peer's frames.
     vlan: Option<u16>,
     pub(crate) peer_vlan: Option<u16>,
-    /// Hops that the stack's packets may make.
+    /// Expected TTL or hop limit of the stack's packets.
     hops: u8,
 }
 
@@ -41,13 +41,13 @@ impl Net {
         Self { us, peer, mac: PEER_MACS[0], left: None, vlan, peer_vlan: vlan, hops }
     }
 
-    /// The peer has another link address from here on.
+    /// Moves the peer to its other link address.
     pub(crate) fn move_peer(&mut self) {
         self.left = Some(self.mac);
         self.mac = PEER_MACS[1];
     }
 
-    /// A frame from the peer, to us alone.
+    /// Returns a unicast frame from the peer to the stack.
     fn frame(&self, ethertype: EtherType, packet: &[u8]) -> Vec<u8> {
         self.frame_to(OUR_MAC, ethertype, packet)
     }
@@ -60,7 +60,7 @@ impl Net {
         bytes
     }
 
-    /// A packet from the peer.
+    /// Returns a packet from the peer.
     pub(crate) fn packet(&self, protocol: IpProtocol, ecn: EcnField, payload: &[u8]) -> Vec<u8> {
         let traffic_class = ecn.bits();
         let hop_limit = if protocol == IpProtocol::ICMPV6 { 255 } else { 64 };
@@ -85,7 +85,7 @@ impl Net {
         }
     }
 
-    /// A frame that tells the peer's link address before anybody asks: it asks for ours.
+    /// Returns a solicitation from the peer, from which the stack learns its link address.
     pub(crate) fn greeting(&self) -> Vec<u8> {
         let (IpAddr::V6(us), message) = (self.us, Icmpv6Message::NeighborSolicitation) else {
             return self.arp(ArpOperation::Request);
@@ -95,7 +95,7 @@ impl Net {
         self.neighbor_discovery(message, &body)
     }
 
-    /// A frame that tells the peer's link address to one who asked.
+    /// Returns the peer's answer to a solicitation.
     pub(crate) fn link_address(&self) -> Vec<u8> {
         let IpAddr::V6(peer) = self.peer else { return self.arp(ArpOperation::Reply) };
         let mut body = [0; NeighborAdvertisement::LEN];
@@ -121,8 +121,8 @@ impl Net {
         self.frame(EtherType::ARP, &body)
     }
 
-    /// A frame to all that tells the peer's link address though nobody asked: gratuitous ARP (RFC 5227 §2.3), an
-    /// unsolicited advertisement (RFC 4861 §7.2.6).
+    /// Returns an unsolicited announcement of the peer's link address: gratuitous ARP (RFC 5227 §2.3), an unsolicited
+    /// advertisement (RFC 4861 §7.2.6).
     pub(crate) fn announcement(&self) -> Vec<u8> {
         let IpAddr::V6(peer) = self.peer else {
             let (operation, sender_mac) = (ArpOperation::Request, self.mac);
@@ -148,12 +148,12 @@ impl Net {
         self.frame_to(MacAddr([0x33, 0x33, 0, 0, 0, 1]), EtherType::IPV6, &packet)
     }
 
-    /// An announcement by another station, which claims the peer's address.
+    /// Returns an announcement of another station that claims the peer's address.
     pub(crate) fn forged(&self) -> Vec<u8> {
         Self { mac: PEER_MACS[1], ..*self }.announcement()
     }
 
-    /// The packet in a frame of the stack that reaches the peer.
+    /// Returns the packet in a frame of the stack that reaches the peer.
     fn reaches<'a>(&self, frame: &'a [u8]) -> Option<(EthernetHeader, &'a [u8])> {
         let (ethernet, packet) = EthernetHeader::parse(frame).unwrap();
         assert_eq!((ethernet.src, ethernet.tci), (OUR_MAC, self.vlan));
@@ -164,7 +164,7 @@ impl Net {
         Some((ethernet, packet))
     }
 
-    /// Whether a frame of the stack asks for the peer's link address.
+    /// Returns true if a frame of the stack solicits the peer's link address.
     pub(crate) fn asks(&self, frame: &[u8]) -> bool {
         let Some((ethernet, packet)) = self.reaches(frame) else { return false };
         match ethernet.ethertype {
@@ -181,7 +181,7 @@ impl Net {
         }
     }
 
-    /// The TCP segment in a frame of the stack, and the ECN field that it travels under.
+    /// Returns the TCP segment in a frame of the stack, with the ECN field of its packet.
     pub(crate) fn segment<'a>(&self, frame: &'a [u8]) -> Option<(EcnField, &'a [u8])> {
         let (ethernet, packet) = self.reaches(frame)?;
         let (class, hops, src, dst, protocol, segment): (_, _, IpAddr, IpAddr, _, _) =

@@ -1,4 +1,4 @@
-//! What happens to packets on their way: errors that routers report, and fragments that they make.
+//! The path of packets in scripts: ICMP errors of routers, and fragments.
 
 use crate::line::number;
 use crate::net::Net;
@@ -12,14 +12,14 @@ use tcp_stack::wire::{
 pub(crate) type Quote = [u8; 8];
 
 impl Net {
-    /// An ICMP error of a kind that a script names, about a segment of the stack's whose packet had `len` bytes.
+    /// Returns an ICMP error of the named kind about a segment of the stack whose packet had `len` bytes.
     pub(crate) fn error(&self, kind: &str, segment: Quote, len: usize) -> Vec<u8> {
         let (soft, hard) = (kind == "soft", kind == "hard");
-        // `mss:` is the MTU that leaves so many bytes to the payload.
+        // `mss:` gives the MTU by the payload that it leaves.
         let headers = if self.us.is_ipv4() { 40 } else { 60 };
         let mss = kind.strip_prefix("mss:").map(|mss| number::<u16>(mss) + headers);
         let mtu = mss.or_else(|| kind.strip_prefix("big:").map(number));
-        // Source quench is IPv4's alone.
+        // Source quench exists in IPv4 only.
         let quench = kind == "quench" && self.us.is_ipv4();
         assert!(soft || hard || quench || mtu.is_some(), "unknown error {kind}");
         if let (IpAddr::V4(us), IpAddr::V4(peer)) = (self.us, self.peer) {
@@ -53,7 +53,7 @@ fn ipv4(src: std::net::Ipv4Addr, dst: std::net::Ipv4Addr) -> Ipv4Header {
     Ipv4Header { ttl: 60, ..Ipv4Header::atomic(src, dst, IpProtocol::TCP) }
 }
 
-/// The fragments of a frame's packet, each with `size` bytes of its payload but the last.
+/// Returns the fragments of a frame's packet, each with `size` bytes of its payload but the last.
 pub(crate) fn fragments(frame: &[u8], size: usize, identification: u16) -> Vec<Vec<u8>> {
     let (ethernet, packet) = EthernetHeader::parse(frame).unwrap();
     let headers = ethernet.header_len()

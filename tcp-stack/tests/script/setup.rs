@@ -1,4 +1,4 @@
-//! What a script's stack is made from.
+//! The configuration of a script's stack and peer, from its `config` lines.
 
 use crate::line::number;
 use crate::net::{OUR_MAC, US, US_V6};
@@ -7,25 +7,25 @@ use tcp_stack::{
     TcpConfig,
 };
 
-/// What a script's `config` lines say.
+/// The configuration that a script's `config` lines make.
 pub(crate) struct Setup {
     pub(crate) stack: StackConfig,
     pub(crate) options: ConnOptions,
     pub(crate) consume: bool,
     pub(crate) pool: usize,
-    /// Whether the peer speaks IPv6 instead of IPv4.
+    /// True for IPv6, false for IPv4.
     pub(crate) ipv6: bool,
 }
 
 impl Setup {
-    /// Nothing optional, so that a script says what it is about.
+    /// Returns a configuration without optional features, so that a script names those that it tests.
     pub(crate) fn new(ipv6: bool) -> Self {
         Self {
             stack: StackConfig {
                 mac: OUR_MAC,
                 ipv4: Ipv4Cidr::new(US, 24),
                 ipv6: if ipv6 { Ipv6Cidr::new(US_V6, 64) } else { None },
-                // IPv6's longer header must not make segments shorter: scripts name their lengths.
+                // Larger by IPv6's longer header, so that scripts give the same segment lengths.
                 mtu: if ipv6 { 1520 } else { 1500 },
                 connections_max: 16,
                 buffers_max: 1024,
@@ -78,7 +78,7 @@ pub(crate) fn configure(setup: &mut Setup, key: &str, value: &str) {
         "mtu" => setup.stack.mtu = number(value),
         "hop_limit" => setup.stack.hop_limit = number(value),
         "vlan" => setup.stack.vlan = Some(number(value)),
-        // A port that computes checksums and cuts frames into segments.
+        // A port with checksum and segmentation offload.
         "segmentation" if on => {
             setup.stack.tx_checksum_offload = true;
             setup.stack.segmentation = Some(Segmentation { bytes_max: 65_000, buffers_max: 40 });
@@ -118,7 +118,7 @@ fn keepalive(value: &str) -> Keepalive {
     Keepalive { idle_ms: number(next()), interval_ms: number(next()), probes: number(next()) }
 }
 
-/// A congestion control by its name.
+/// Returns the congestion control of its name.
 pub(crate) fn congestion(name: &str) -> Congestion {
     match name {
         "newreno" => Congestion::NewReno,
