@@ -13,8 +13,20 @@ const SHORT_DOCS_MAX: usize = 49;
 const STARTS: [&str; 6] = ["What", "Whether", "Of which", "As there", "Whoever", "Whatever"];
 /// Words that comments and documents avoid, in lower case; CONTRIBUTING.md names the words to use instead.
 const AVOIDED: [&str; 14] = [
-    "octet", "octets", "told", "whoever", "neighbour", "neighbours", "behaviour", "colour", "colours", "favour",
-    "recognise", "initialise", "optimise", "acknowledgement",
+    "octet",
+    "octets",
+    "told",
+    "whoever",
+    "neighbour",
+    "neighbours",
+    "behaviour",
+    "colour",
+    "colours",
+    "favour",
+    "recognise",
+    "initialise",
+    "optimise",
+    "acknowledgement",
 ];
 /// The list of avoided words itself stands in these files.
 const EXEMPT: [&str; 2] = ["dataplane/lab/tests/language.rs", "CONTRIBUTING.md"];

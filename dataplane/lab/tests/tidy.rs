@@ -30,7 +30,10 @@ const LEFT_FOR_LATER: [&str; 5] = [
 const NOT_RUN: &str = concat!("#[ig", "nore");
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the folder of the repository exists")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .expect("the folder of the repository exists")
 }
 
 /// Returns every file below the root with one of these extensions: path from the root, and text.
