@@ -153,7 +153,8 @@ impl fmt::Display for Totals {
              Writes, {reads} Reads, {sends} Sends, {atomics} atomic, {immediates} immediate, {binds} \
              binds, {invalidates} invalidations; {flushed} flushed), {} \
              messages received, {} bytes of work, {placed} placed ({} behind gaps), {fetched} fetched, \
-             {words} words changed, {} s simulated, {} frames lost, {} bits flipped, {} packets too big, {} resets; Terminates:",
+             {words} words changed, {} s simulated, {} frames lost, {} bits flipped, {} packets too big, \
+             {} resets; Terminates:",
             self.seeds,
             self.connections,
             self.whole,
