@@ -1,5 +1,5 @@
-"""crowd.py HOST PORT N SOURCE: opens N silent connections from an address and keeps them open until it is ended; reopens
-those that are reset. Prints the number of open connections once it is N, or after ten seconds."""
+"""crowd.py HOST PORT N SOURCE: opens N silent connections from an address and keeps them open until it is ended;
+reopens those that are reset. Prints the number of open connections once it is N, or after ten seconds."""
 
 import errno
 import resource

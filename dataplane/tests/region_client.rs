@@ -8,7 +8,10 @@ use std::process::Command;
 fn the_client_is_built_as_the_document_says() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let document = std::fs::read_to_string(root.join("docs/region-service.md")).unwrap();
-    let command = document.lines().find(|line| line.starts_with("gcc ")).unwrap();
+    let lines = document.lines().skip_while(|line| !line.starts_with("gcc "));
+    // A backslash continues the command on the next line.
+    let last = lines.clone().position(|line| !line.ends_with('\\')).unwrap();
+    let command = lines.take(last + 1).collect::<Vec<_>>().join("\n");
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("iwclient");
     assert!(command.contains(" -o iwclient "), "{command}");

@@ -1,11 +1,11 @@
-"""starve.py gaps|fpdus HOST PORT COUNT EACH [--request REGION]: opens COUNT connections, requests the region on each with
---request, and then
+"""starve.py gaps|fpdus HOST PORT COUNT EACH [--request REGION]: opens COUNT connections, with --request
+requests the region on each, and then
 
 gaps   sends EACH segments of one byte behind a gap on each connection, one connection after the other
 fpdus  starts an FPDU of 64 KiB on each connection with EACH segments of 100 bytes, and never completes it
 
-Prints the time taken, and keeps the connections open until it is ended. The segments behind gaps bypass the kernel's TCP:
-run it in a namespace without TCP timestamps (net.ipv4.tcp_timestamps=0), whose only other host is HOST."""
+Prints the time taken, and keeps the connections open until it is ended. The segments behind gaps bypass the kernel's
+TCP: run it in a namespace without TCP timestamps (net.ipv4.tcp_timestamps=0), whose only other host is HOST."""
 
 import ipaddress
 import resource

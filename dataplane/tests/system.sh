@@ -320,8 +320,8 @@ two_workers() {
     sed 's/^cores *=.*/cores = [0, 1]/' "$LAB/lab.toml" >"$LAB/two.toml"
     start "$LAB/two.toml"
 }
-# Connections were served by each worker: each of the 20 sends three packets at least. Where the port has one queue, all leave
-# through the first worker, and what arrives for the second is steered to it.
+# Each worker served connections: each of the 20 sends three packets at least. If the port has one queue, all packets
+# leave through the first worker, and frames for the second are steered to it.
 both_serve() {
     local sent steered queues
     sent=$(ctl -j status | jq -c '[.workers[].tx_packets]')

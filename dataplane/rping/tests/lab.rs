@@ -277,7 +277,7 @@ fn against_a_rogue(what: impl FnOnce(&Rogue, &mut Net)) -> Outcome {
 
 #[test]
 fn clients_that_misbehave_end_their_own_connection() {
-    let short = against_a_rogue(|rogue, net| rogue.send(net, b"fifteen bytes!"));
+    let short = against_a_rogue(|rogue, net| rogue.send(net, b"fifteen bytes!!"));
     assert_eq!(short, Err(Error::Message(15)));
     let text = against_a_rogue(|rogue, net| {
         let info = rogue.info(rogue.text.rkey.0, u32::try_from(rogue.text.length).unwrap());

@@ -82,9 +82,9 @@ impl ControlHandler {
                 }
             }
             Err(error) => {
-                let rest = entry.watched.delay();
+                let seconds = entry.watched.delay();
                 let error = anyhow::Error::new(error);
-                tracing::warn!("port {name} is still gone: {error:#}; next attempt in {rest} s");
+                tracing::warn!("port {name} is still gone: {error:#}; next attempt in {seconds} s");
             }
         }
     }
@@ -122,9 +122,9 @@ impl Watched {
 
     /// Returns true if another attempt is due.
     fn is_retry_due(&mut self) -> bool {
-        let rested = self.skip == 0;
+        let is_due = self.skip == 0;
         self.skip = self.skip.saturating_sub(1);
-        rested
+        is_due
     }
 
     /// Doubles the delay before the next attempt. Returns the delay in checks.

@@ -183,11 +183,11 @@ fn a_wrong_token_touches_nothing() {
     // Wrong grants: longer than the region, for a region that is not attached, or outside of the table.
     let stags = [grants.stag(0, 4096), grants.stag(1, 100), grants.stag(9, 100)];
     for stag in stags {
-        worker.place(grants.stags.check_place(stag, 90, 10, grants.origin).unwrap(), b"ten bytes");
+        worker.place(grants.stags.check_place(stag, 90, 10, grants.origin).unwrap(), b"ten bytes!");
     }
     assert_eq!(worker.faults(), 2);
-    worker.place(grants.stags.check_place(stags[0], 91, 10, grants.origin).unwrap(), b"ten bytes");
-    worker.place(grants.stags.check_place(stags[0], 0, 9, grants.origin).unwrap(), b"ten bytes");
+    worker.place(grants.stags.check_place(stags[0], 91, 10, grants.origin).unwrap(), b"ten bytes!");
+    worker.place(grants.stags.check_place(stags[0], 0, 9, grants.origin).unwrap(), b"ten bytes!");
     assert_eq!(worker.faults(), 4);
     let mut out = [1; 10];
     worker.fetch(grants.stags.check_fetch(stags[0], 95, 10, grants.origin).unwrap(), &mut out);
@@ -197,7 +197,7 @@ fn a_wrong_token_touches_nothing() {
     assert!(!worker.holds(RegionId(1), 0, 1) && !worker.holds(RegionId(9), 0, 1));
     let mut all = [0; 100];
     assert!(memory.read(0, &mut all));
-    assert_eq!((&all[..90], &all[90..]), (&[0; 90][..], &b"ten bytes"[..]));
+    assert_eq!((&all[..90], &all[90..]), (&[0; 90][..], &b"ten bytes!"[..]));
 }
 
 #[test]

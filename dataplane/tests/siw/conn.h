@@ -11,9 +11,9 @@
 enum {
 	CONN_DEPTH = 32,     /* work requests of the bulk operations that may be outstanding */
 	/*
-	 * Work requests that may be outstanding unless told otherwise. libsiw takes a queue that is mapped at offset 0x90000, page
-	 * 144 of what a process has mapped, for one without a mapping (SIW_INVAL_UOBJ_KEY), and makes no queue pair, with no
-	 * errno: the queues of 16 connections are to end before it.
+	 * Default limit of outstanding work requests. libsiw treats a queue mapped at offset 0x90000, page 144 of a
+	 * process's mappings, as one without a mapping (SIW_INVAL_UOBJ_KEY), and then fails to create the queue pair
+	 * without an errno: the queues of 16 connections must end before that page.
 	 */
 	CONN_SENDS = 64,
 	CONN_READS_MAX = 128 /* siw's own bound of IRD and ORD */

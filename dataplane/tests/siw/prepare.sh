@@ -11,11 +11,11 @@ export LC_ALL=C DEBIAN_FRONTEND=noninteractive
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${IRONWARP_CACHE:-/var/cache/ironwarp}/siw-guest
-client_sources=(region.h region.c conn.h conn.c bulk.h bulk.c violations.h violations.c cycle.h cycle.c client.c server.c
-    turns.h turns.c peer.c)
+client_sources=(region.h region.c conn.h conn.c bulk.h bulk.c violations.h violations.c cycle.h cycle.c client.c
+    server.c turns.h turns.c peer.c)
 
-# What the host needs. The -dev packages bring shared libraries, whose packages have other names in each release: those that
-# the guest gets, and those that the kernel's build tools load.
+# Packages needed on the host. The -dev packages depend on shared libraries, whose packages have other names in each
+# release: those for the guest, and those that the kernel's build tools load.
 host_packages=(qemu-system-x86 busybox-static cpio kmod gcc libc6-dev binutils make xz-utils zstd libelf-dev libssl-dev
     ibverbs-providers libibverbs-dev librdmacm-dev rdmacm-utils iproute2 nftables jq)
 
@@ -77,8 +77,8 @@ fetch() {
         die "could not download $*"
 }
 
-# open_peer_to_peer DIR: siw's peer-to-peer mode, and the RTR messages that it asks for then, are constants in its sources.
-# Here they become module parameters, which the guest changes while siw runs. Nothing else of siw is changed.
+# open_peer_to_peer DIR: turns siw's peer-to-peer mode, and the RTR messages that it then requests, from constants into
+# module parameters, which the guest changes while siw runs. Nothing else of siw is changed.
 open_peer_to_peer() {
     sed -i 's/^const bool peer_to_peer;/bool peer_to_peer;\nmodule_param(peer_to_peer, bool, 0644);/' "$1/siw_main.c"
     sed -i 's/^extern const bool peer_to_peer;/extern bool peer_to_peer;/' "$1/siw.h"
