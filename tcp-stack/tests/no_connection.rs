@@ -30,11 +30,11 @@ const BITS: [TcpFlags; 6] =
 enum Answer {
     /// No answer: "Drop the segment and return."
     Nothing,
-    /// Reset: `<SEQ=SEG.ACK><CTL=RST>`
+    /// A reset with an acceptable sequence number: `<SEQ=SEG.ACK><CTL=RST>`
     Reset,
-    /// Reset: `<SEQ=0><ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK>`
+    /// A reset that acknowledges the segment: `<SEQ=0><ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK>`
     ResetAck,
-    /// SYN-ACK: `<SEQ=ISS><ACK=RCV.NXT><CTL=SYN,ACK>`
+    /// The second segment of a handshake: `<SEQ=ISS><ACK=RCV.NXT><CTL=SYN,ACK>`
     SynAck,
 }
 

@@ -17,7 +17,7 @@ macro_rules! drops {
         }
 
         impl Drops {
-            /// Counts one frame.
+            /// Counts one dropped frame.
             #[inline]
             pub(crate) fn count(&mut self, reason: DropReason) {
                 let counter = match reason {
@@ -62,7 +62,7 @@ drops! {
     IpMalformed => drop_ip_malformed,
     /// IPv4: wrong header checksum.
     IpChecksum => drop_ip_checksum,
-    /// IPv4: malformed options.
+    /// IPv4: options that are malformed.
     IpOptions => drop_ip_options,
     /// IPv4: an incomplete source route, so the packet is not addressed to us.
     IpSourceRoute => drop_ip_source_route,
@@ -82,7 +82,7 @@ drops! {
     FragmentHeaders => drop_fragment_headers,
     /// Fragment: part of a packet whose fragments overlap (RFC 5722).
     FragmentOverlap => drop_fragment_overlap,
-    /// Fragment: a duplicate.
+    /// Fragment: a duplicate of another.
     FragmentDuplicate => drop_fragment_duplicate,
     /// Fragment: its packet was not complete in time.
     FragmentTimeout => drop_fragment_timeout,
@@ -94,9 +94,9 @@ drops! {
     FragmentWorker => drop_fragment_worker,
     /// IP: carries neither TCP nor ICMP.
     IpProtocol => drop_ip_protocol,
-    /// ICMP: truncated.
+    /// ICMP: shorter than its header.
     IcmpTruncated => drop_icmp_truncated,
-    /// ICMP: wrong checksum.
+    /// ICMP: a wrong ICMP checksum.
     IcmpChecksum => drop_icmp_checksum,
     /// ICMP: a message that this host does not use.
     IcmpUnused => drop_icmp_unused,
@@ -118,7 +118,7 @@ drops! {
     TcpTruncated => drop_tcp_truncated,
     /// TCP: a header length below 20.
     TcpMalformed => drop_tcp_malformed,
-    /// TCP: wrong checksum.
+    /// TCP: a wrong TCP checksum.
     TcpChecksum => drop_tcp_checksum,
     /// TCP: neither for a connection nor a SYN for a listener. A reset answers it, unless resets are rate-limited
     /// (`replies_limited`) or the listener uses SYN cookies.

@@ -163,7 +163,7 @@ impl Entry {
     }
 }
 
-/// Event counters.
+/// Event counters of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct NeighborCounts {
     pub(super) resolved: u64,

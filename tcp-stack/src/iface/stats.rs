@@ -29,13 +29,13 @@ iwarp_counters::counters! {
         tx_tcp_segments,
         /// ARP requests sent, announcements included.
         tx_arp_requests,
-        /// ARP replies sent.
+        /// ARP replies that were sent.
         tx_arp_replies,
-        /// Neighbor solicitations sent.
+        /// Neighbor solicitations that were sent.
         tx_neighbor_solicitations,
-        /// Neighbor advertisements sent.
+        /// Neighbor advertisements that were sent.
         tx_neighbor_advertisements,
-        /// Echo replies sent.
+        /// Echo replies that were sent.
         tx_echo_replies,
         /// Of these, replies truncated to the MTU (RFC 1122 §3.2.2.6).
         tx_echo_truncated,

@@ -26,7 +26,7 @@ pub struct ConnPlan {
     pub listener: Plan,
     /// Connection that it shares the listener of, by number; `None` gives it a listener of its own.
     pub shares_listener_of: Option<usize>,
-    /// Rule by which the accepted connection may be evicted ([`Stack::set_eviction_policy`](crate::Stack::set_eviction_policy)).
+    /// Rule by which the accepted connection may be evicted.
     pub eviction: EvictionPolicy,
 }
 

@@ -79,7 +79,7 @@ impl Ipv4Cidr {
         if prefix_len > 32 { None } else { Some(Self { address, prefix_len }) }
     }
 
-    /// Returns our address.
+    /// Returns the address without its prefix.
     #[inline]
     pub const fn address(&self) -> Ipv4Addr {
         self.address
@@ -137,7 +137,7 @@ impl Ipv6Cidr {
         if prefix_len > 128 { None } else { Some(Self { address, prefix_len }) }
     }
 
-    /// Returns our address.
+    /// Returns the address without its prefix.
     #[inline]
     pub const fn address(&self) -> Ipv6Addr {
         self.address

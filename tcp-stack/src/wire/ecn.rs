@@ -10,7 +10,7 @@ pub enum EcnField {
     Ect1,
     /// ECT(0): the transport uses ECN.
     Ect0,
-    /// CE: congestion experienced.
+    /// CE: a router marked the packet instead of dropping it.
     Ce,
 }
 

@@ -7,13 +7,13 @@ use super::{MacAddr, ParseError, truncated};
 pub struct EtherType(pub u16);
 
 impl EtherType {
-    /// IPv4 (RFC 894).
+    /// EtherType of IPv4 (RFC 894).
     pub const IPV4: Self = Self(0x0800);
-    /// ARP (RFC 826).
+    /// EtherType of ARP (RFC 826).
     pub const ARP: Self = Self(0x0806);
     /// An IEEE 802.1Q tag follows.
     pub const VLAN: Self = Self(0x8100);
-    /// IPv6 (RFC 2464).
+    /// EtherType of IPv6 (RFC 2464).
     pub const IPV6: Self = Self(0x86dd);
 }
 
@@ -31,9 +31,9 @@ impl EtherType {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EthernetHeader {
-    /// Destination link address.
+    /// Link address of the receiver.
     pub dst: MacAddr,
-    /// Source link address.
+    /// Link address of the sender.
     pub src: MacAddr,
     /// The 802.1Q tag's control information: priority (3 bits), drop eligible (1), VLAN (12).
     pub tci: Option<u16>,

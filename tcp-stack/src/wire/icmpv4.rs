@@ -29,7 +29,7 @@ pub enum Icmpv4Message {
         /// Code of the parameter problem.
         code: u8,
     },
-    /// Any other message.
+    /// A message of any other type.
     Unknown {
         /// Type of the message.
         kind: u8,
@@ -120,6 +120,6 @@ impl Icmpv4Header {
         *out = [kind, code, c0, c1, r0, r1, r2, r3];
     }
 
-    /// The protocol number.
+    /// The protocol number of ICMP.
     pub const PROTOCOL: IpProtocol = IpProtocol::ICMPV4;
 }

@@ -8,7 +8,7 @@ use core::net::Ipv6Addr;
 pub enum Icmpv6Message {
     /// Destination unreachable (RFC 4443 §3.1).
     Unreachable {
-        /// Code, the reason.
+        /// Code: the reason (RFC 4443 §3.1).
         code: u8,
     },
     /// Packet too big (RFC 4443 §3.2).
@@ -45,7 +45,7 @@ pub enum Icmpv6Message {
         /// O: overrides a link address known before.
         overrides: bool,
     },
-    /// Any other message.
+    /// A message of any other type.
     Unknown {
         /// Type of the message; below 128 it is an error.
         kind: u8,

@@ -43,15 +43,15 @@ pub struct IpProtocol(pub u8);
 impl IpProtocol {
     /// IPv6 hop-by-hop options (RFC 8200 §4.3).
     pub const HOP_BY_HOP: Self = Self(0);
-    /// ICMP (RFC 792).
+    /// ICMP for IPv4 (RFC 792).
     pub const ICMPV4: Self = Self(1);
-    /// TCP (RFC 9293).
+    /// The Transmission Control Protocol (RFC 9293).
     pub const TCP: Self = Self(6);
     /// IPv6 routing header (RFC 8200 §4.4).
     pub const ROUTING: Self = Self(43);
     /// IPv6 fragment header (RFC 8200 §4.5).
     pub const FRAGMENT: Self = Self(44);
-    /// ICMPv6 (RFC 4443).
+    /// ICMP for IPv6 (RFC 4443).
     pub const ICMPV6: Self = Self(58);
     /// IPv6 destination options (RFC 8200 §4.6).
     pub const DESTINATION_OPTIONS: Self = Self(60);

@@ -20,7 +20,7 @@ const LEN: usize = 24;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighborSolicitation {
-    /// Address asked for.
+    /// Address that is to be resolved.
     pub target: Ipv6Addr,
     /// Link address of the sender.
     pub source_mac: Option<MacAddr>,

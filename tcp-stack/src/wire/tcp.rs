@@ -10,7 +10,7 @@ use core::ops::{BitOr, BitOrAssign};
 pub struct TcpFlags(u8);
 
 impl TcpFlags {
-    /// No control bit.
+    /// No control bit is set.
     pub const NONE: Self = Self(0);
     /// FIN: no more data from sender.
     pub const FIN: Self = Self(0x01);
@@ -18,7 +18,7 @@ impl TcpFlags {
     pub const SYN: Self = Self(0x02);
     /// RST: reset the connection.
     pub const RST: Self = Self(0x04);
-    /// PSH: push function.
+    /// PSH: deliver data at once.
     pub const PSH: Self = Self(0x08);
     /// Acknowledgment field is significant.
     pub const ACK: Self = Self(0x10);
@@ -134,7 +134,7 @@ pub struct TcpHeader {
     pub seq: SeqNum,
     /// Acknowledgment number; meaningless without ACK.
     pub ack: SeqNum,
-    /// The control bits.
+    /// Control bits of the segment.
     pub flags: TcpFlags,
     /// Window as on the wire, not scaled.
     pub window: u16,
