@@ -1,23 +1,25 @@
 #!/bin/bash
-# Instructions per FPDU, function by function, of either end of RDMA Writes: benches/profile.sh [BYTES [MTU [MESSAGES [DEPTH]]]].
-# Counted by callgrind, so that the machine's mood does not matter; it shows programs a processor without AVX-512, and knows
-# nothing of caches: where time goes is for `perf record -a` beside `iwarp-bench write-bw`.
+# Counts instructions per FPDU of RDMA Writes by function, for initiator and target:
+# benches/profile.sh [BYTES [MTU [MESSAGES [DEPTH]]]].
+# callgrind counts, so that the load of the machine does not matter. It emulates a processor without AVX-512 and does
+# not model caches; for time, use `perf record -a` beside `iwarp-bench write-bw`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bytes=${1:-64k} mtu=${2:-1500} messages=${3:-1000} depth=${4:-128}
 bench=target/release/iwarp-bench
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-# Under valgrind there is no room for the addresses that DPDK reserves for hugepages; without them it takes ordinary pages.
+# valgrind has no room for the addresses that DPDK reserves for hugepages; without hugepages DPDK takes ordinary pages.
 hidden='mount -t tmpfs none /sys/kernel/mm/hugepages && exec "$@"'
 for side in initiator target; do
-    unshare --mount bash -c "$hidden" profile valgrind --tool=callgrind --callgrind-out-file="$folder/$side" --toggle-collect="*fpdus*${side}_poll*" \
+    unshare --mount bash -c "$hidden" profile valgrind --tool=callgrind \
+        --callgrind-out-file="$folder/$side" --toggle-collect="*fpdus*${side}_poll*" \
         "$bench" fpdus -s "$bytes" -m "$mtu" -n "$messages" -t "$depth" --region 8M --json "$folder/$side.json" \
         >"$folder/$side.log" 2>&1 || { cat "$folder/$side.log" >&2; exit 1; }
     fpdus=$(sed -n 's/.*"fpdus": \([0-9]*\).*/\1/p' "$folder/$side.json")
     echo "# $side: instructions per FPDU by function; $messages messages of $bytes at MTU $mtu, $fpdus FPDUs"
-    # Own instructions of each function. A name is written once, with a number that stands for it from then on, and the line
-    # after a call has what was spent below it.
+    # Sums the own instructions of each function. callgrind writes a name once, with a number for later lines, and the
+    # line after a call has the instructions of the callee.
     awk -v fpdus="$fpdus" '
         /^c?fn=/ {
             number = $0; sub(/^c?fn=\(/, "", number); sub(/\).*/, "", number)

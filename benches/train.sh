@@ -1,8 +1,8 @@
 #!/bin/bash
-# Builds the programs as they are installed, target/trained/*: the compiler is told which way the work goes (profile-guided
-# optimization). They are built with counters, put through the load below, and built again for what was counted.
-# Root, for hugepages and the namespaces of the daemon's part, and after `make build`, whose programs the load takes beside.
-# A quarter of an hour at first; of what has not changed nothing is done again.
+# Builds the programs for installation, target/trained/*, with profile-guided optimization: builds them with counters,
+# runs the load below, and builds them again with the recorded profile.
+# It needs root, for hugepages and namespaces, and the programs of `make build`, which the load uses.
+# The first run takes a quarter of an hour; later runs repeat only steps whose input has changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,24 +11,28 @@ host=$(rustc -vV | sed -n 's/^host: //p')
 tools=$(rustc --print sysroot)/lib/rustlib/$host/bin
 mkdir -p "$folder"
 
-# built PROFILE FLAG BIN…: these programs in target/PROFILE. Build scripts are programs too, and count for nobody.
+# built PROFILE FLAG BIN…: builds these programs in target/PROFILE. Build scripts write no profile.
 built() {
     local profile=$1 flag=$2
     shift 2
-    LLVM_PROFILE_FILE=/dev/null cargo build --locked --profile "$profile" --config "target.$host.rustflags=[\"$flag\"]" "${@/#/--bin=}"
+    LLVM_PROFILE_FILE=/dev/null cargo build --locked --profile "$profile" \
+        --config "target.$host.rustflags=[\"$flag\"]" "${@/#/--bin=}"
 }
 
-# load COMMAND…: a part of the load; what it says is kept for when it fails.
+# load COMMAND…: runs a part of the load; prints its output if it fails.
 load() {
     echo "train: $*"
     "$@" >"$folder/log" 2>&1 || { cat "$folder/log" >&2; echo "train: failed: $*" >&2; exit 1; }
 }
 
 if [ ! -x "$tools/llvm-profdata" ]; then
-    rustup component add llvm-tools || { echo "train: needs llvm-profdata of this Rust: rustup component add llvm-tools" >&2; exit 1; }
+    rustup component add llvm-tools || {
+        echo "train: needs llvm-profdata of this Rust: rustup component add llvm-tools" >&2
+        exit 1
+    }
 fi
 
-# Without the commit's name, which would make another program of each.
+# A fixed commit name, so that a new commit alone does not change the programs.
 IRONWARP_COMMIT=training built instrumented "-Cprofile-generate=$folder" iwarpd iwarp-bench
 counted=$(cat target/instrumented/{iwarpd,iwarp-bench} "$0" | sha256sum | cut -c1-16)
 if [ ! -e "$folder/$counted.profdata" ]; then
@@ -41,7 +45,7 @@ if [ ! -e "$folder/$counted.profdata" ]; then
     load "$bench" send-bw -s 4k,64k -D 0.1
     load "$bench" write-bw -s 64k --crc off -q 16 -b -D 0.1
     load "$bench" msg-rate -D 0.2
-    # Of a round trip each message is one; of bulk, of which a second moves millions, they would not be seen.
+    # Longer than the others: bulk moves millions of messages per second, and would outweigh the round trips.
     load "$bench" write-lat -s 64 -D 3
     load "$bench" read-lat -s 64 -D 1
     load "$bench" send-lat -s 64 -D 2

@@ -1,4 +1,4 @@
-//! What one packet costs, step by step. `cargo bench -p benches`.
+//! Cost of one packet, step by step, with criterion: `cargo bench -p benches`.
 #![allow(missing_docs, reason = "criterion's macros make public functions")]
 #![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
 
@@ -11,7 +11,7 @@ use rdma::mpa::{Deframer, Framer, MpaStats};
 use rdma::wire::Stag;
 use rdma::{Access, Memory, Origin, Scope, StagTable, StreamId, VecMemory};
 
-/// FPDUs that a deframer takes in one measurement: its own making is not measured.
+/// FPDUs per measurement of a deframer, which is created outside the measured part.
 const RUN: u64 = 64;
 
 fn per_payload(
@@ -76,9 +76,9 @@ fn wire(criterion: &mut Criterion) {
     });
 }
 
-/// Header prediction; with more than one connection the look-up of each segment's, too.
+/// Header prediction; with more than one connection also the lookup of the connection.
 fn expected(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("take 32 expected segments, of connections");
+    let mut group = criterion.benchmark_group("receive 32 expected segments, of connections");
     group.throughput(Throughput::Elements(BURST as u64));
     for connections in [1, 64, 100_000] {
         let mut peers = Expected::new(connections).unwrap();

@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 pub struct Stopwatch(Instant);
 
 impl Stopwatch {
-    /// Starts the stopwatch.
+    /// Starts measuring from now on.
     #[allow(clippy::disallowed_methods, reason = "a measurement reads the clock")]
     #[must_use]
     pub fn start() -> Self {

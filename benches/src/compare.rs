@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::Report;
 use crate::document::{Document, digits};
 
-/// Flags of `compare`.
+/// Command-line flags of `compare`.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct Options {
     /// A report written with --json, or a suite's report.json.

@@ -62,7 +62,7 @@ impl Gate {
         !self.0.load(Ordering::Relaxed)
     }
 
-    /// Ends the measurement.
+    /// Ends the measurement in both threads.
     pub fn close(&self) {
         self.0.store(true, Ordering::Relaxed);
     }

@@ -1,5 +1,5 @@
-//! Reads JSON reports back as tables, independent of the benchmark: each row has keys, which name it, and measured cells.
-//! `suite`, `compare` and the plots use it.
+//! Reads JSON reports back as tables, independent of the benchmark: each row has keys, which name it, and measured
+//! cells. `suite`, `compare` and the plots use it.
 
 use std::fs::File;
 use std::io::BufReader;

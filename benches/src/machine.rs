@@ -18,7 +18,7 @@ pub struct Machine {
     pub llc_bytes: u64,
     /// Kernel name and release.
     pub kernel: String,
-    /// Release of DPDK.
+    /// Release of DPDK, such as `22.11.11`.
     pub dpdk: String,
     /// Commit of the build.
     pub commit: &'static str,
@@ -29,7 +29,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Describes this machine.
+    /// Describes this machine at this moment.
     #[must_use]
     pub fn here() -> Self {
         let system = rustix::system::uname();

@@ -28,7 +28,7 @@ enum Command {
     WriteBw(bandwidth::Options),
     /// Bandwidth of RDMA Reads.
     ReadBw(bandwidth::Options),
-    /// Bandwidth of Sends.
+    /// Bandwidth of Sends into posted buffers.
     SendBw(bandwidth::Options),
     /// Rate of Writes and Sends of 8 and 64 bytes.
     MsgRate(bandwidth::Options),
@@ -56,7 +56,7 @@ enum Command {
     SlowClients(slow_clients::Options),
     /// All benchmarks, each in a process of its own, into one page and one JSON file.
     Suite(suite::Options),
-    /// Compare two runs.
+    /// Compare the results of two runs.
     Compare(compare::Options),
     /// The SVG files of README.md, from a suite's report.
     Plots(readme::Options),

@@ -31,9 +31,9 @@ pub fn median(values: &[f64]) -> f64 {
 pub struct Samples {
     /// Median; of an even number of runs, the mean of the two in the middle.
     pub median: f64,
-    /// Least run.
+    /// Least value of a run.
     pub min: f64,
-    /// Greatest run.
+    /// Greatest value of a run.
     pub max: f64,
     /// All runs, in the order of measurement.
     pub runs: Vec<f64>,

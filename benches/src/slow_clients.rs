@@ -1,7 +1,7 @@
 //! `slow-clients`: goodput of fast clients beside many slow ones (RFC 4297 §4).
 //!
-//! All clients are streams to one engine of the daemon. The fast ones write as fast as they can; each slow one writes a few
-//! bytes, waits, and writes again, like clients over wide-area networks.
+//! All clients are streams to one engine of the daemon. The fast ones write as fast as they can; each slow one writes
+//! a few bytes, waits, and writes again, like clients over wide-area networks.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -29,7 +29,7 @@ const OPEN_BATCH: usize = 256;
 const TIMEOUT: Duration = Duration::from_secs(60);
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// Flags of `slow-clients`.
+/// Command-line flags of `slow-clients`.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct Options {
     /// Numbers of slow clients: one row for each.
@@ -65,7 +65,7 @@ pub struct SlowClientsRow {
     pub ratio: Samples,
 }
 
-/// Rows of `slow-clients`.
+/// The result rows of `slow-clients`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SlowClientsReport {
     /// Number of fast clients.
@@ -74,8 +74,8 @@ pub struct SlowClientsReport {
     pub rows: Vec<SlowClientsRow>,
 }
 
-/// Measures all rows in each run, on one engine that more and more slow clients join. The rows of a run thus differ by their
-/// clients, not by the placement of the engine's memory.
+/// Measures all rows in each run, on one engine that more and more slow clients join. The rows of a run thus differ
+/// by their clients, not by the placement of the engine's memory.
 ///
 /// # Errors
 /// A connection fails, or a CPU is not available.

@@ -1,4 +1,4 @@
-//! Each RDMA benchmark, in small: it ends, says what it was asked for, and what it says adds up.
+//! Runs each RDMA benchmark with few messages: it ends, reports its flags, and its results are consistent.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::process::Command;
@@ -10,7 +10,7 @@ use serde_json::Value;
 const SMALL: [&str; 9] =
     ["-m", "1500", "--region", "1M", "--packet-buffers", "4095", "--descriptors", "128", "--json"];
 
-/// Two threads that spin at a time are enough.
+/// Serializes the tests: each spins on two threads.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Runs the program and reads its report.
@@ -20,7 +20,7 @@ fn bench(arguments: &[&str]) -> Value {
         Command::new(env!("CARGO_BIN_EXE_iwarp-bench")).args(arguments).args(SMALL).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {errors}");
-    // Buffers that are still out when their pool goes, for one.
+    // Such as buffers that outlive their pool.
     assert!(!errors.contains("ERROR"), "{arguments:?}: {errors}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["benchmark"], arguments[0]);
@@ -32,7 +32,7 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap()
 }
 
-/// Rows of a bandwidth benchmark with so many messages on each queue pair.
+/// Returns the rows of a bandwidth benchmark with `messages` messages on each queue pair.
 fn bandwidth(command: &str, messages: u64, more: &[&str]) -> Vec<Value> {
     let count = messages.to_string();
     let mut arguments = vec![command, "-n", &count, "--runs", "1", "--no-roofline"];

@@ -1,4 +1,4 @@
-//! Many connections on one worker: what each weighs, what a packet costs, how fast they come and go.
+//! `conns`: memory per connection, cost of a request, and cost of opening and closing, over the number of connections.
 
 use serde::Serialize;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -10,14 +10,14 @@ use super::echo::{EchoOptions, EchoReport};
 use super::lab::Lab;
 use super::{BURST, Cost, TcpError, Watch, echo};
 
-/// Counts what is allocated, so that what a connection weighs is all of it.
+/// Counts all allocations, for the memory per connection.
 #[global_allocator]
 static HEAP: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// How many.
+/// Command-line flags of `conns`.
 #[derive(Clone, Debug, clap::Args, Serialize)]
 pub struct ConnsOptions {
-    /// Numbers of connections
+    /// Numbers of connections, one row each
     #[arg(long, value_delimiter = ',', default_values_t = [1, 1000, 10_000, 100_000])]
     pub connections: Vec<u32>,
     /// Payload of a request, bytes
@@ -34,34 +34,33 @@ impl Default for ConnsOptions {
     }
 }
 
-/// What so many connections cost.
+/// Result of one number of connections.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ConnsRow {
-    /// Connections, all established.
+    /// Number of established connections.
     pub connections: u32,
-    /// Heap of the stack per connection, tables and pools included, bytes.
+    /// Heap of the stack per connection, bytes; tables and pools included.
     pub bytes_each: u64,
-    /// What a request of a random one costs, and its answer.
+    /// Cost of a request of a random connection, and its answer.
     pub request: EchoReport,
-    /// That cost, divided by the cost at the first number of connections.
+    /// Cost of a request divided by that at the first number of connections.
     pub ratio: f64,
-    /// What it takes to open and close one more beside them, both sides together: the peer's segments are made, and the
-    /// stack's read, within what is timed.
+    /// Cost of opening and closing one more connection, for stack and peer together.
     pub connect_and_close: Cost,
 }
 
-/// A row for each number of connections.
+/// The result rows of `conns`.
 #[derive(Clone, Debug, Serialize)]
 pub struct ConnsReport {
-    /// In the order that was asked for.
+    /// One row for each number of connections, in the order of the flag.
     pub rows: Vec<ConnsRow>,
 }
 
-/// Measures; fails if a connection was refused or a request not answered.
+/// Measures all rows; fails if the stack refuses a connection or does not answer a request.
 pub fn run(options: &ConnsOptions) -> Result<ConnsReport, TcpError> {
     let mut rows: Vec<ConnsRow> = Vec::new();
     for connections in options.connections.iter().copied() {
-        let bytes_each = weigh(connections)?;
+        let bytes_each = heap_per_connection(connections)?;
         let request = echo::run(&EchoOptions {
             connections,
             bytes: options.bytes,
@@ -70,18 +69,18 @@ pub fn run(options: &ConnsOptions) -> Result<ConnsReport, TcpError> {
         })?;
         let first = rows.first().map_or(request.request.ns, |row| row.request.request.ns);
         let ratio = request.request.ns / first;
-        let connect_and_close = come_and_go(connections)?;
+        let connect_and_close = open_and_close(connections)?;
         rows.push(ConnsRow { connections, bytes_each, request, ratio, connect_and_close });
     }
     Ok(ConnsReport { rows })
 }
 
-/// What the stack has allocated when so many connections are established, per connection.
-fn weigh(connections: u32) -> Result<u64, TcpError> {
+/// Returns the heap of the stack per established connection, bytes.
+fn heap_per_connection(connections: u32) -> Result<u64, TcpError> {
     let region = Region::new(HEAP);
     let mut lab = Lab::new(connections as usize);
     lab.connect(connections as usize)?;
-    // The peers are not the stack's.
+    // The peers' memory does not count.
     let peers = std::mem::take(&mut lab.peers);
     drop(peers);
     let now = region.change();
@@ -89,8 +88,8 @@ fn weigh(connections: u32) -> Result<u64, TcpError> {
     Ok(bytes as u64 / u64::from(connections.max(1)))
 }
 
-/// Bursts of connections that open and close, beside those that are there.
-fn come_and_go(connections: u32) -> Result<Cost, TcpError> {
+/// Measures bursts of connections that open and close, beside the established ones.
+fn open_and_close(connections: u32) -> Result<Cost, TcpError> {
     const ROUNDS: usize = 200;
     let present = connections as usize;
     let mut lab = Lab::new(present.saturating_add(ROUNDS * BURST));

@@ -1,4 +1,4 @@
-//! Requests of one byte, each answered with it.
+//! `tcp-echo`: small requests over many connections, each answered with its own bytes.
 
 use serde::Serialize;
 use tcp_stack::{Buf, Event, RxFrame};
@@ -7,16 +7,16 @@ use super::frames::Frame;
 use super::lab::{Lab, fetch};
 use super::{BURST, Cost, TcpError, Watch};
 
-/// Whom to serve.
+/// Command-line flags of `tcp-echo`.
 #[derive(Clone, Copy, Debug, clap::Args, Serialize)]
 pub struct EchoOptions {
-    /// Connections, in an order that is random and in which each has its turn
+    /// Connections; each sends once per random permutation of all
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 18))]
     pub connections: u32,
     /// Payload of a request, bytes
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1448))]
     pub bytes: u32,
-    /// Requests that are made before a lap is timed
+    /// Requests per lap, built before it is timed
     #[arg(long, default_value_t = 8192, value_parser = clap::value_parser!(u32).range(32..=1 << 20))]
     pub requests: u32,
     /// Timed laps; the median counts
@@ -30,24 +30,24 @@ impl Default for EchoOptions {
     }
 }
 
-/// What a request took.
+/// The result of `tcp-echo`.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct EchoReport {
-    /// Connections.
+    /// Number of established connections.
     pub connections: u32,
     /// Payload of a request, bytes.
     pub bytes: u32,
-    /// Each request's cost: its frame in, the event, the answer's frame out.
+    /// Cost of a request: its frame received, the event, the answer's frame transmitted.
     pub request: Cost,
 }
 
-/// Serves; fails if the stack did not answer every request.
+/// Measures the requests; fails if the stack does not answer all of them.
 pub fn run(options: &EchoOptions) -> Result<EchoReport, TcpError> {
     let mut lab = Lab::new(options.connections as usize);
     lab.connect(options.connections as usize)?;
     let mut order = Order::new(options.connections as usize);
     let mut watch = Watch::new();
-    // Every connection has been served, and has seen what its congestion window does.
+    // After the warm-up every connection has answered, and its congestion window is stable.
     let warm_up = options.connections.saturating_mul(3) / options.requests.max(1) + 3;
     for lap in 0..options.laps.saturating_add(warm_up) {
         let mut requests = make(&mut lab, &mut order, options);
@@ -66,7 +66,7 @@ pub fn run(options: &EchoOptions) -> Result<EchoReport, TcpError> {
     Ok(EchoReport { connections: options.connections, bytes: options.bytes, request })
 }
 
-/// The requests of a lap, the last first. Each acknowledges what was answered in the bursts before its own.
+/// Builds the requests of a lap, last first. Each acknowledges the answers of the bursts before its own.
 fn make(lab: &mut Lab, order: &mut Order, options: &EchoOptions) -> Vec<RxFrame<Frame>> {
     let mut requests = Vec::with_capacity(options.requests as usize);
     let mut burst = Vec::with_capacity(BURST);
@@ -91,7 +91,7 @@ fn make(lab: &mut Lab, order: &mut Order, options: &EchoOptions) -> Vec<RxFrame<
     requests
 }
 
-/// One round of a worker, which takes the last frames first; returns how many answers it sent.
+/// Runs one poll iteration with the last burst of `requests`; returns the number of answers sent.
 #[inline]
 pub(super) fn serve(lab: &mut Lab, requests: &mut Vec<RxFrame<Frame>>) -> u64 {
     let first = requests.len().saturating_sub(BURST);
@@ -101,7 +101,7 @@ pub(super) fn serve(lab: &mut Lab, requests: &mut Vec<RxFrame<Frame>>) -> u64 {
         if let Event::Data { conn, segment, .. } = event {
             let len = segment.len();
             lab.stack.consumed(conn, len);
-            // The answer is the request's own memory.
+            // The answer reuses the request's buffer.
             if let Ok(answer) = segment.into_tail(len) {
                 let _refused = lab.stack.send(lab.now, conn, answer);
             }
@@ -112,7 +112,7 @@ pub(super) fn serve(lab: &mut Lab, requests: &mut Vec<RxFrame<Frame>>) -> u64 {
     answers
 }
 
-/// All peers in a random order, and again in another.
+/// Random permutations of all peers, one after the other.
 #[derive(Debug)]
 pub(super) struct Order {
     peers: Vec<usize>,
@@ -138,7 +138,7 @@ impl Order {
         peer
     }
 
-    /// Marsaglia's xorshift: the same numbers in every run.
+    /// Returns a random number by Marsaglia's xorshift, the same in every run.
     fn random_below(&mut self, limit: usize) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;

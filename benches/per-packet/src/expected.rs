@@ -1,4 +1,4 @@
-//! Segments that are what their connections expect: found, predicted, kept. What follows from them is not timed.
+//! Times segments that header prediction accepts: lookup, prediction and queuing. The work that follows is not timed.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use tcp_stack::{Event, RxFrame};
 use super::echo::Order;
 use super::frames::Frame;
 use super::lab::{Lab, fetch};
-use super::{BURST, TcpError, time_on_core};
+use super::{BURST, TcpError, thread_cpu_time};
 
 /// Payload of a segment, bytes.
 const BYTES: usize = 64;
-/// Bursts that are timed together.
-const TOGETHER: u64 = 32;
+/// Number of bursts timed together.
+const BATCH: u64 = 32;
 
 /// Connections whose peers send.
 #[derive(Debug)]
@@ -22,26 +22,26 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Established ones, so many. They send in an order that is random, so that the connection of each segment is looked
-    /// up, unless there is one only.
+    /// Establishes connections. They send in random order, so that each segment needs a lookup, unless there is only
+    /// one.
     pub fn new(connections: usize) -> Result<Self, TcpError> {
         let mut lab = Lab::new(connections);
         lab.connect(connections)?;
         Ok(Self { lab, order: Order::new(connections) })
     }
 
-    /// What so many bursts take, time on the core.
+    /// Returns the CPU time of this number of bursts.
     pub fn time(&mut self, bursts: u64) -> Duration {
         let (mut spent, mut left) = (Duration::ZERO, bursts);
         while left > 0 {
-            let together: Vec<_> = (0..left.min(TOGETHER)).map(|_| self.burst()).collect();
-            left = left.saturating_sub(together.len() as u64);
-            let started = time_on_core();
-            for frames in together {
+            let batch: Vec<_> = (0..left.min(BATCH)).map(|_| self.burst()).collect();
+            left = left.saturating_sub(batch.len() as u64);
+            let started = thread_cpu_time();
+            for frames in batch {
                 fetch(&frames);
                 self.lab.take(frames);
             }
-            spent += time_on_core().saturating_sub(started);
+            spent += thread_cpu_time().saturating_sub(started);
             self.consume();
         }
         spent
@@ -66,11 +66,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_segment_is_taken() {
+    fn every_segment_is_delivered() {
         let mut expected = Expected::new(3).unwrap();
         let before = expected.lab.stack.stats().tcp.bytes_in;
-        expected.time(TOGETHER + 1);
+        expected.time(BATCH + 1);
         let bytes = expected.lab.stack.stats().tcp.bytes_in - before;
-        assert_eq!(bytes, (TOGETHER + 1) * (BURST * BYTES) as u64);
+        assert_eq!(bytes, (BATCH + 1) * (BURST * BYTES) as u64);
     }
 }

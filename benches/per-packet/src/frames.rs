@@ -1,4 +1,4 @@
-//! Frame memory as cheap as a driver's: a handle is a pointer, and what is given back is taken next.
+//! Frame buffers as cheap as a driver's: a handle is a pointer, and the pool reuses the buffer freed last.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -6,15 +6,15 @@ use std::rc::Rc;
 
 use tcp_stack::{Buf, BufClass, BufPool, HEADROOM};
 
-/// Bytes behind the headroom, as DPDK's buffers have by default.
+/// Bytes of a buffer after its headroom: the default of DPDK.
 pub(super) const ROOM: usize = 2048;
 
 thread_local! {
-    /// What was given back, the latest last.
+    /// Free buffers; the one freed last is at the end.
     static FREE: RefCell<Vec<Rc<Memory>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Where its bytes lie is said in front of them, on the line of the counts.
+/// A buffer: offsets of its used bytes, on the cache line of the reference counts, then the bytes.
 #[repr(C)]
 struct Memory {
     start: u16,
@@ -43,13 +43,13 @@ impl Drop for Frame {
 }
 
 impl Frame {
-    /// The memory for writing; `None` while shared.
+    /// Returns the buffer for writing; `None` while it is shared.
     #[inline]
     fn unique(&mut self) -> Option<&mut Memory> {
         Rc::get_mut(&mut self.memory)
     }
 
-    /// Fetches the beginning of a frame into the cache, as a port's driver has done when it hands it up.
+    /// Loads the beginning of the frame into the cache, as a port's driver does.
     #[inline]
     pub(super) fn touch(&self) -> u8 {
         self.bytes().first().copied().unwrap_or(0)
@@ -127,7 +127,7 @@ impl Buf for Frame {
     }
 }
 
-/// Where frames come from: what this thread has given back, or the heap.
+/// Allocates frames from the free buffers of this thread, or from the heap.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pool;
 

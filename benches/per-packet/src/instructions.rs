@@ -1,4 +1,5 @@
-//! What an instruction counter counts: each case does one thing over and over in `counted`, and the rest outside.
+//! Work for an instruction counter: each case repeats one operation within `counted`, and its preparation outside.
+//! `benches/per-packet/tests/instructions.rs` runs the cases under valgrind.
 
 use std::hint::black_box;
 
@@ -14,45 +15,45 @@ use super::verbs::Pair;
 use super::{BURST, TcpError, echo};
 use crate::{PAYLOADS, build_write, write_len};
 
-/// The name of the function whose instructions count.
+/// Name of the function whose instructions count.
 pub const COUNTED: &str = "per_packet::instructions::counted";
 
-/// Bursts that a case does before those that count.
+/// Bursts of a case that run before those that count.
 const WARM_UP: u32 = 64;
 
-/// What is counted.
+/// An operation whose instructions count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Case {
-    /// A full segment in order: received, its event taken, its buffer given back, its share of an acknowledgment.
+    /// Receives a full in-order segment: its event, freeing its buffer, its share of an acknowledgment.
     Receive,
-    /// A full segment: its buffer taken, queued, sent.
+    /// Sends a full segment: its buffer allocated, queued, transmitted.
     Send,
-    /// A full segment's acknowledgment, by one that acknowledges two.
+    /// Processes the acknowledgment of a full segment; each acknowledges two.
     Acknowledge,
-    /// A request of one byte of one of 64 connections, and its answer.
+    /// Answers a one-byte request of one of 64 connections.
     Echo,
-    /// The same of one of 8192.
+    /// Answers a one-byte request of one of 8192 connections.
     EchoOfMany,
-    /// An RDMA Write of 1428 bytes: its FPDU built, with CRC.
+    /// Builds the FPDU of an RDMA Write of 1428 bytes, with CRC.
     FpduBuild,
-    /// Such an FPDU: found, its CRC checked, its place checked, its payload copied.
+    /// Places such an FPDU: parsed, CRC and access checked, payload copied.
     FpduPlace,
-    /// An RDMA Write of 64 bytes: posted, built into a segment that it shares with others, its completion taken.
+    /// Sends an RDMA Write of 64 bytes: posted, built into a segment shared with others, completed.
     WriteSmall,
-    /// Such a Write: taken out of its segment, placed.
+    /// Places such a Write from its segment.
     PlaceSmall,
-    /// The same Write alone: nothing else was posted, and its segment is its own.
+    /// Sends such a Write alone, in a segment of its own.
     WriteAlone,
-    /// The same alone: nothing else has come.
+    /// Places such a Write alone.
     PlaceAlone,
-    /// A Send of 64 bytes: posted, built, its completion taken.
+    /// Sends a Send of 64 bytes: posted, built, completed.
     SendSmall,
-    /// Such a Send: its buffer posted, taken out of its segment, placed, its completion taken.
+    /// Receives such a Send: buffer posted, message placed, completed.
     TakeSmall,
 }
 
 impl Case {
-    /// All of them.
+    /// All cases, in the order of the table of reviewed counts.
     pub const ALL: [Self; 13] = [
         Self::Receive,
         Self::Send,
@@ -69,7 +70,7 @@ impl Case {
         Self::TakeSmall,
     ];
 
-    /// The name in the table of reviewed counts.
+    /// Returns the name in the table of reviewed counts.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Receive => "receive",
@@ -89,27 +90,27 @@ impl Case {
     }
 }
 
-/// Does what counts.
+/// Runs an operation; only its instructions count.
 #[inline(never)]
 fn counted(act: &mut dyn FnMut()) {
     act();
 }
 
-/// What a small message is.
+/// Operation of a small message.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum Message {
     Write,
     Send,
 }
 
-/// The end whose work counts.
+/// The node whose work counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
-    Near,
-    Far,
+enum Role {
+    Initiator,
+    Target,
 }
 
-/// So many bursts of a case, and before them some that do not count. Returns how many things were counted.
+/// Runs `bursts` bursts of a case after a warm-up; returns the number of counted operations.
 pub fn run(case: Case, bursts: u32) -> Result<u64, TcpError> {
     let wanted = u64::from(bursts).saturating_mul(BURST as u64);
     let done = match case {
@@ -120,18 +121,18 @@ pub fn run(case: Case, bursts: u32) -> Result<u64, TcpError> {
         Case::EchoOfMany => answer(bursts, 8192)?,
         Case::FpduBuild => build(bursts),
         Case::FpduPlace => place(bursts),
-        Case::WriteSmall => small(bursts, BURST, Kind::Write, Side::Near),
-        Case::PlaceSmall => small(bursts, BURST, Kind::Write, Side::Far),
-        Case::WriteAlone => small(bursts, 1, Kind::Write, Side::Near),
-        Case::PlaceAlone => small(bursts, 1, Kind::Write, Side::Far),
-        Case::SendSmall => small(bursts, BURST, Kind::Send, Side::Near),
-        Case::TakeSmall => small(bursts, BURST, Kind::Send, Side::Far),
+        Case::WriteSmall => small(bursts, BURST, Message::Write, Role::Initiator),
+        Case::PlaceSmall => small(bursts, BURST, Message::Write, Role::Target),
+        Case::WriteAlone => small(bursts, 1, Message::Write, Role::Initiator),
+        Case::PlaceAlone => small(bursts, 1, Message::Write, Role::Target),
+        Case::SendSmall => small(bursts, BURST, Message::Send, Role::Initiator),
+        Case::TakeSmall => small(bursts, BURST, Message::Send, Role::Target),
     };
     TcpError::unless_all("finished", "rounds", done, wanted)?;
     Ok(done)
 }
 
-/// Runs `act` outside of [`counted`] at first, then within it.
+/// Runs `act` outside of [`counted`] during the warm-up, then within it.
 fn when_warm(burst: u32, act: &mut dyn FnMut()) {
     if burst < WARM_UP { act() } else { counted(act) }
 }
@@ -156,7 +157,7 @@ fn receive(bursts: u32) -> Result<u64, TcpError> {
     Ok((bytes / MSS as u64).saturating_sub(u64::from(WARM_UP) * BURST as u64))
 }
 
-/// Sends full segments, or takes their acknowledgments: one of them counts, the other is done outside.
+/// Sends full segments and processes their acknowledgments; `counts` selects which of the two counts.
 fn send(bursts: u32, counts: bool) -> Result<u64, TcpError> {
     let mut lab = Lab::new(1);
     lab.connect(1)?;
@@ -265,30 +266,30 @@ fn place(bursts: u32) -> u64 {
     done
 }
 
-/// Small messages from one side to the other, so many together; how many were placed after the warm-up.
-fn small(bursts: u32, together: usize, kind: Kind, side: Side) -> u64 {
-    let Some(Pair { mut near, mut far }) = Pair::new() else { return 0 };
-    let peer = (kind == Kind::Write).then(|| far.region());
+/// Sends small messages, `together` per burst; returns the number placed after the warm-up.
+fn small(bursts: u32, together: usize, message: Message, role: Role) -> u64 {
+    let Some(Pair { mut initiator, mut target }) = Pair::new() else { return 0 };
+    let peer = (message == Message::Write).then(|| target.region());
     let (mut posted, mut taken) = (0_u64, 0_u64);
     let bursts =
         (0..bursts.saturating_add(WARM_UP)).flat_map(|burst| (0..BURST / together).map(move |_| burst));
     for burst in bursts {
-        let [near_burst, far_burst] = if side == Side::Near { [burst, 0] } else { [0, burst] };
-        if kind == Kind::Send {
-            when_warm(far_burst, &mut || (0..together).for_each(|_| _ = far.post_buffer()));
+        let [initiator_burst, target_burst] = if role == Role::Initiator { [burst, 0] } else { [0, burst] };
+        if message == Message::Send {
+            when_warm(target_burst, &mut || (0..together).for_each(|_| _ = target.post_buffer()));
         }
-        when_warm(near_burst, &mut || {
-            let done = (0..together).filter(|_| near.post(peer)).count();
-            near.transmit();
-            near.poll();
+        when_warm(initiator_burst, &mut || {
+            let done = (0..together).filter(|_| initiator.post(peer)).count();
+            initiator.transmit();
+            initiator.poll();
             posted = posted.wrapping_add(done as u64);
         });
-        let mut segments = near.sent();
-        when_warm(far_burst, &mut || {
-            segments.drain(..).for_each(|segment| far.take(segment));
-            taken = taken.wrapping_add(far.poll());
+        let mut segments = initiator.sent();
+        when_warm(target_burst, &mut || {
+            segments.drain(..).for_each(|segment| target.receive(segment));
+            taken = taken.wrapping_add(target.poll());
         });
     }
-    let placed = if kind == Kind::Write { far.writes_placed() } else { taken };
+    let placed = if message == Message::Write { target.writes_placed() } else { taken };
     placed.min(posted).saturating_sub(u64::from(WARM_UP) * BURST as u64)
 }

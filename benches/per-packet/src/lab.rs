@@ -1,4 +1,4 @@
-//! A stack with a listener, and peers of it that are no more than two numbers each.
+//! A stack with a listener, and peers that are reduced to their sequence numbers.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -19,12 +19,12 @@ const ROUTER: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 const OUR_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const ROUTER_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const PORT: u16 = 7;
-/// Peers have addresses from here on, and ports from 1024 on, so many each.
+/// First address of the peers; each address has `PORTS` ports from 1024 on.
 const THEIR_IP: u32 = u32::from_be_bytes([10, 1, 0, 0]);
 const PORTS: u32 = 50_000;
 const WINDOW_SCALE: u8 = 7;
 
-/// The headers of a segment with timestamps: Ethernet, IPv4, TCP.
+/// Bytes of the headers of a segment with timestamps: Ethernet, IPv4, TCP.
 const HEADERS: usize = EthernetHeader::LEN + Ipv4Header::LEN + TcpHeader::LEN + 12;
 /// Payload of a full segment at an MTU of 1500, bytes.
 pub(super) const MSS: usize = 1448;
@@ -32,13 +32,13 @@ pub(super) const MSS: usize = 1448;
 /// The other end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer {
-    /// What it sends next.
+    /// SND.NXT of the peer.
     pub(super) seq: SeqNum,
-    /// What it expects next.
+    /// RCV.NXT of the peer.
     pub(super) ack: SeqNum,
-    /// The last timestamp that it saw.
+    /// Last timestamp received by the peer.
     echo: u32,
-    /// The connection, once it is accepted.
+    /// The connection of the stack, once it is accepted.
     pub(super) conn: Option<ConnId>,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Lab {
     pub(super) now: Instant,
 }
 
-/// What of a number of a peer its address and its port are.
+/// Returns the address and the port of a peer, from its number.
 fn name_of(peer: usize) -> (Ipv4Addr, u16) {
     let peer = u32::try_from(peer).unwrap_or(0);
     let port = u16::try_from(peer % PORTS).unwrap_or(0).saturating_add(1024);
@@ -59,12 +59,12 @@ fn name_of(peer: usize) -> (Ipv4Addr, u16) {
 }
 
 impl Lab {
-    /// A stack for so many connections, which none has opened yet.
+    /// Makes a stack with room for this number of connections; none is open yet.
     pub(super) fn new(connections: usize) -> Self {
         Self::with(connections, |_| {})
     }
 
-    /// The same with another configuration.
+    /// Makes a stack with a changed configuration.
     pub(super) fn with(connections: usize, configure: impl FnOnce(&mut StackConfig)) -> Self {
         let connections = u32::try_from(connections).unwrap_or(u32::MAX);
         let mut config = StackConfig {
@@ -73,7 +73,7 @@ impl Lab {
             ipv4_gateway: Some(ROUTER_IP),
             tx_checksum_offload: true,
             connections_max: connections.saturating_add(64),
-            // A segment is outstanding on every connection, at most.
+            // Every connection has at most one segment in flight.
             buffers_max: connections.saturating_mul(2).max(65_536),
             receive_window_bytes: 16 << 20,
             receive_window_initial_bytes: 4 << 20,
@@ -83,7 +83,7 @@ impl Lab {
         };
         configure(&mut config);
         let mut stack = Stack::new(config, [7; 32]);
-        // The port is free: nothing else listens.
+        // This cannot fail: there is no other listener.
         let _listener = stack.listen(PORT, ListenOptions { backlog: 1024, ..ListenOptions::default() });
         let mut lab = Self { stack, peers: Vec::new(), pool: Pool, now: Instant::from_millis(1000) };
         lab.introduce_router();
@@ -113,21 +113,21 @@ impl Lab {
         self.drain(&mut |_| {});
     }
 
-    /// One burst's time passes, and the burst arrives.
+    /// Advances the clock by one burst and receives the frames.
     #[inline]
     pub(super) fn take(&mut self, frames: impl IntoIterator<Item = RxFrame<Frame>>) {
         self.now += BURST_INTERVAL;
         self.stack.handle_frames(self.now, frames);
     }
 
-    /// Lets the stack send all that it has to.
+    /// Runs timers and transmits until the stack has nothing to send.
     #[inline]
     pub(super) fn drain(&mut self, out: &mut impl FnMut(TxFrame<Frame>)) {
         self.stack.handle_timeouts(self.now);
         while self.stack.poll_transmit(self.now, &mut self.pool, out, BURST) > 0 {}
     }
 
-    /// A segment of a peer; its payload is whatever the frame's memory holds.
+    /// Builds a segment of a peer; its payload is the previous content of the buffer.
     pub(super) fn segment(&mut self, peer: usize, flags: TcpFlags, len: usize) -> Option<RxFrame<Frame>> {
         let Peer { seq, ack, echo, .. } = *self.peers.get(peer)?;
         let (src, src_port) = name_of(peer);
@@ -151,7 +151,7 @@ impl Lab {
         header.emit(&options, rest).then_some(RxFrame { buf, checksum: RxChecksum::Good })
     }
 
-    /// A segment of a peer with payload, or an acknowledgment without; the next one follows it.
+    /// Builds the next segment of a peer, or an acknowledgment if `len` is 0; advances the peer's sequence number.
     pub(super) fn next_segment(&mut self, peer: usize, len: usize) -> Option<RxFrame<Frame>> {
         let frame = self.segment(peer, TcpFlags::ACK, len)?;
         let peer = self.peers.get_mut(peer)?;
@@ -159,7 +159,7 @@ impl Lab {
         Some(frame)
     }
 
-    /// So many more peers connect.
+    /// Connects `count` more peers.
     pub(super) fn connect(&mut self, count: usize) -> Result<(), TcpError> {
         let wanted = self.peers.len().saturating_add(count);
         while self.peers.len() < wanted {
@@ -193,7 +193,7 @@ impl Lab {
         self.learn();
     }
 
-    /// Lets the stack send all that it has to, and the peers see it.
+    /// Transmits all frames of the stack and updates the peers from them.
     pub(super) fn learn(&mut self) {
         let mut sent = Vec::new();
         self.drain(&mut |frame| sent.push(frame.buf));
@@ -214,20 +214,20 @@ impl Lab {
         }
     }
 
-    /// The connection of a peer.
+    /// Returns the connection of a peer.
     pub(super) fn conn(&self, peer: usize) -> Option<ConnId> {
         self.peers.get(peer)?.conn
     }
 }
 
-/// Fetches the headers of a burst into the cache, as a port's driver has done, or the worker behind it.
+/// Loads the headers of a burst into the cache, as a port's driver or a worker does.
 #[inline]
 pub(super) fn fetch(frames: &[RxFrame<Frame>]) {
     let bytes = frames.iter().map(|frame| u32::from(frame.buf.touch()));
     std::hint::black_box(bytes.fold(0, u32::wrapping_add));
 }
 
-/// The peer that has this address and port.
+/// Returns the number of the peer with this address and port.
 fn number_of(ip: IpAddr, port: u16) -> Option<usize> {
     let IpAddr::V4(ip) = ip else { return None };
     let host = ip.to_bits().checked_sub(THEIR_IP)?;

@@ -1,7 +1,8 @@
-//! The TCP stack alone: no port, no kernel, one thread. What peers send is made outside of what is timed.
+//! Benchmarks of the TCP stack alone: no port, no kernel, one thread. Peers' segments are built outside the timed part.
 //!
-//! The stack is told that the port verifies and fills in checksums, as NICs do. Its clock is a number that grows by
-//! [`BURST_INTERVAL`] per burst, so that a run does the same whatever the machine.
+//! The stack is configured as over a port that verifies and fills in checksums. Its clock is a number that grows by
+//! [`BURST_INTERVAL`] per burst, so that a run is the same on every machine. `iwarp-bench` and `make instructions`
+//! use it.
 
 #![forbid(unsafe_code)]
 
@@ -24,63 +25,63 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::time::Duration;
 
-/// Frames that are handed to the stack at a time, as many as a port's driver gives.
+/// Frames per burst, as of a port's driver.
 pub const BURST: usize = 32;
 
-/// What the stack's clock moves on by from one burst to the next.
+/// Time between two bursts on the stack's clock.
 pub const BURST_INTERVAL: Duration = Duration::from_micros(5);
 
-/// Why a benchmark came to nothing.
+/// Failure of a benchmark.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum TcpError {
-    /// Options that leave nothing to measure.
+    /// The options leave nothing to measure.
     #[error("{0}")]
     Options(&'static str),
-    /// The stack did not do what was timed: its figure would be of something else.
+    /// The stack did less than the timed work, so that the result would be wrong.
     #[error("the stack {did} {got} {what} of {wanted}")]
     Short {
-        /// What it did.
+        /// Verb of the work, such as `answered`.
         did: &'static str,
-        /// To what.
+        /// Object of the work, such as `requests`.
         what: &'static str,
-        /// To how many.
+        /// Number of objects that the stack processed.
         got: u64,
-        /// To how many it should have.
+        /// Number of objects that it should have processed.
         wanted: u64,
     },
 }
 
 impl TcpError {
-    /// Fails unless all was done.
+    /// Returns an error unless `got` equals `wanted`.
     fn unless_all(did: &'static str, what: &'static str, got: u64, wanted: u64) -> Result<(), Self> {
         if got == wanted { Ok(()) } else { Err(Self::Short { did, what, got, wanted }) }
     }
 }
 
-/// What a packet, or a request, takes.
+/// Cost of a packet or of a request.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Cost {
-    /// How many there were.
+    /// Number of packets or requests.
     pub count: u64,
-    /// Time on the core in the median lap, nanoseconds each.
+    /// CPU time each in the median lap, nanoseconds.
     pub ns: f64,
-    /// Cycles of the time stamp counter each: those of the nominal clock, not of the boosted one.
+    /// Cycles of the time stamp counter each, which counts at the nominal clock rate.
     pub cycles: f64,
-    /// Time in the fastest lap, nanoseconds each: far below the other where something else had the caches.
+    /// CPU time each in the fastest lap, nanoseconds: much less than `ns` if other work used the caches.
     pub ns_least: f64,
-    /// How many per second.
+    /// Packets or requests per second.
     pub per_second: f64,
 }
 
-/// Times laps by what this thread has had of its core: what else ran there meanwhile does not count.
+/// Measures laps in CPU time of this thread, which excludes other threads on the core.
 #[derive(Debug)]
 struct Watch {
     started: Duration,
-    /// Nanoseconds each, and how many there were.
+    /// Nanoseconds per packet or request, and their number.
     laps: Vec<(f64, u64)>,
 }
 
-fn time_on_core() -> Duration {
+fn thread_cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let (seconds, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
     Duration::new(seconds.unwrap_or(0), nanos.unwrap_or(0))
@@ -92,17 +93,17 @@ impl Watch {
     }
 
     fn start(&mut self) {
-        self.started = time_on_core();
+        self.started = thread_cpu_time();
     }
 
-    /// Ends a lap in which so much was done.
+    /// Ends a lap of `count` packets or requests.
     #[allow(clippy::cast_precision_loss, reason = "a lap is short")]
     fn stop(&mut self, count: u64) {
-        let lap = time_on_core().saturating_sub(self.started);
+        let lap = thread_cpu_time().saturating_sub(self.started);
         self.laps.push((lap.as_secs_f64() * 1e9 / count.max(1) as f64, count));
     }
 
-    /// What each took, in the median lap.
+    /// Returns the cost in the median lap.
     #[allow(clippy::cast_precision_loss, reason = "it is a mean")]
     fn cost(&mut self) -> Cost {
         self.laps.sort_by(|(a, _), (b, _)| a.total_cmp(b));

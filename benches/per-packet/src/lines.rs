@@ -1,5 +1,5 @@
-//! What a tracer of memory accesses watches: segments in order, received for one connection and then for another, so
-//! that what is touched for the one only is the one's own.
+//! Work for a tracer of memory accesses: in-order segments for one connection and for another, so that the lines
+//! accessed for one only belong to that connection. `benches/per-packet/tests/lines.rs` runs it under valgrind.
 
 use std::ptr::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,43 +10,44 @@ use super::frames::Frame;
 use super::lab::{Lab, MSS};
 use super::{TcpError, echo};
 
-/// Connections, and two of them that share no line of any table.
+/// Number of established connections.
 const CONNECTIONS: usize = 256;
+/// The two traced connections, which share no line of any table.
 const WATCHED: [usize; 2] = [80, 160];
-/// Segments of a connection in a row.
+/// Consecutive segments of a connection.
 const RUN: u64 = 5;
-/// Runs of each that are not watched, and that are.
+/// Rounds of the warm-up, and traced rounds.
 const ROUNDS: [u64; 2] = [4, 30];
 
-/// Written to when the work for the first connection begins, when that for the other does, and when it ends.
+/// Written when work for the first connection begins, when work for the second begins, and when it ends.
 static MARKS: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 
-/// Where the marks are in memory.
+/// Returns the addresses of the marks.
 pub fn marks() -> [usize; 3] {
     MARKS.each_ref().map(|mark| from_ref(mark).addr())
 }
 
-/// Whose segment the one before was.
+/// Connection of the segment before each traced one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Flow {
-    /// The same connection's.
+    /// The previous segment belongs to the same connection.
     Same,
-    /// Another one's.
+    /// The previous segment belongs to another connection.
     Other,
-    /// Another one's, too; each is a request that is answered, and acknowledges the answer before.
+    /// As `Other`; each segment is a request that is answered, and acknowledges the previous answer.
     Answered,
 }
 
-/// Receives segments in order, marked from before a segment is taken until the application has let go of its data, or the
-/// answer has left. Returns how many.
+/// Receives in-order segments. The marks enclose the work from the receipt of a segment until the application has
+/// freed its data or the answer is sent. Returns the number of marked segments.
 pub fn run(flow: Flow) -> Result<u64, TcpError> {
     let mut lab = Lab::with(CONNECTIONS, |config| {
         if flow != Flow::Answered {
-            // A window that has grown as large as it may.
+            // The receive window starts at its maximum.
             config.receive_window_initial_bytes = config.receive_window_bytes;
         }
     });
-    let turn = if flow == Flow::Answered { answer } else { turn };
+    let process = if flow == Flow::Answered { answer } else { deliver };
     lab.connect(CONNECTIONS)?;
     let (mut marked, mut bytes) = (0_u64, 0_u64);
     let [warm_up, watched] = ROUNDS;
@@ -54,10 +55,10 @@ pub fn run(flow: Flow) -> Result<u64, TcpError> {
         for (peer, mark) in WATCHED.into_iter().zip(&MARKS) {
             for at in 0..RUN {
                 if flow != Flow::Same {
-                    bytes = bytes.wrapping_add(turn(&mut lab, 0, None));
+                    bytes = bytes.wrapping_add(process(&mut lab, 0, None));
                 }
                 let counts = round >= warm_up && (flow != Flow::Same || at > 0);
-                bytes = bytes.wrapping_add(turn(&mut lab, peer, counts.then_some(mark)));
+                bytes = bytes.wrapping_add(process(&mut lab, peer, counts.then_some(mark)));
                 marked = marked.wrapping_add(u64::from(counts));
             }
         }
@@ -68,8 +69,8 @@ pub fn run(flow: Flow) -> Result<u64, TcpError> {
     Ok(marked)
 }
 
-/// A segment is made, received, and acknowledged if that is due. Returns the bytes that were delivered.
-fn turn(lab: &mut Lab, peer: usize, mark: Option<&AtomicBool>) -> u64 {
+/// Builds a segment, receives it, and sends an acknowledgment if one is due. Returns the delivered bytes.
+fn deliver(lab: &mut Lab, peer: usize, mark: Option<&AtomicBool>) -> u64 {
     let Some(frame) = lab.next_segment(peer, MSS) else { return 0 };
     let [.., end] = &MARKS;
     if let Some(mark) = mark {
@@ -81,7 +82,7 @@ fn turn(lab: &mut Lab, peer: usize, mark: Option<&AtomicBool>) -> u64 {
     bytes
 }
 
-/// A request is made, and answered with itself. Returns the bytes of the answers that left.
+/// Builds a request and answers it with its own bytes. Returns the bytes of the answers.
 fn answer(lab: &mut Lab, peer: usize, mark: Option<&AtomicBool>) -> u64 {
     let mut requests: Vec<_> = lab.next_segment(peer, MSS).into_iter().collect();
     let [.., end] = &MARKS;

@@ -1,4 +1,4 @@
-//! Bulk receive: full segments of one connection, replayed in bursts, each copied once into a region.
+//! `tcp-rx`: bulk receive of full segments of one connection, in bursts, each copied once into a region.
 
 use serde::Serialize;
 use tcp_stack::{Buf, Event, RxFrame};
@@ -7,13 +7,13 @@ use super::frames::Frame;
 use super::lab::{Lab, MSS, fetch};
 use super::{BURST, Cost, TcpError, Watch};
 
-/// What to receive.
+/// Command-line flags of `tcp-rx`.
 #[derive(Clone, Copy, Debug, clap::Args, Serialize)]
 pub struct RxOptions {
-    /// Segments, in frames of 2 KiB, that are made before a lap is timed: more than L2 holds
+    /// Segments per lap, in frames of 2 KiB, built before it is timed; by default more than L2 holds
     #[arg(long, default_value_t = 8192, value_parser = clap::value_parser!(u32).range(32..=1 << 20))]
     pub frames: u32,
-    /// The region that payload is copied to, KiB
+    /// Region that payload is copied to, KiB
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(2..=4 << 20))]
     pub region_kib: u32,
     /// Timed laps; the median counts
@@ -27,35 +27,35 @@ impl Default for RxOptions {
     }
 }
 
-/// What a segment took.
+/// The result of `tcp-rx`.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct RxReport {
     /// Payload of a segment, bytes.
     pub payload: usize,
-    /// Frames of a lap.
+    /// Number of frames per lap.
     pub frames: u32,
-    /// The region, KiB.
+    /// Size of the region, KiB.
     pub region_kib: u32,
-    /// Each segment's cost, from its frame to its payload in the region and its share of an acknowledgment.
+    /// Cost of a segment, from its frame to its payload in the region, with its share of an acknowledgment.
     pub segment: Cost,
-    /// The copy alone, of the same payloads from the same frames to the same region, before each lap.
+    /// Cost of the copy alone, of the same payloads from the same frames to the same region, before each lap.
     pub copy: Cost,
-    /// Payload, Gbit/s.
+    /// Bandwidth of the payload, Gbit/s.
     pub gbit_s: f64,
-    /// Segments per acknowledgment that was sent.
+    /// Segments per acknowledgment sent.
     pub segments_per_ack: f64,
 }
 
-/// What a worker tells its core's cache before it needs a line: hints, which change nothing but time.
+/// Prefetch functions of a worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Hints<R, W> {
-    /// These bytes will be read soon.
+    /// Prefetches bytes for reading.
     pub read_soon: R,
-    /// These bytes will be written soon.
+    /// Prefetches bytes for writing.
     pub write_soon: W,
 }
 
-/// Where payload goes: front to back, and again.
+/// Destination of the payload, used as a ring.
 #[derive(Debug)]
 struct Region {
     bytes: Vec<u8>,
@@ -63,7 +63,7 @@ struct Region {
 }
 
 impl Region {
-    /// Places a payload, and asks for the room that the next one will take.
+    /// Copies a payload, and prefetches the room for the next one.
     #[inline]
     fn place(&mut self, payload: &[u8], write_soon: impl Fn(&[u8])) {
         let end = self.at.wrapping_add(payload.len());
@@ -79,14 +79,14 @@ impl Region {
     }
 }
 
-/// The frames of a burst, last to first, of which the next one is asked for while one is looked at, as workers do.
+/// The frames of a burst, last to first; prefetches the next frame while the current one is processed, as workers do.
 #[derive(Debug)]
-struct Ahead<'a, R> {
+struct WithPrefetch<'a, R> {
     burst: std::vec::Drain<'a, RxFrame<Frame>>,
     read_soon: &'a R,
 }
 
-impl<R: Fn(&[u8])> Iterator for Ahead<'_, R> {
+impl<R: Fn(&[u8])> Iterator for WithPrefetch<'_, R> {
     type Item = RxFrame<Frame>;
 
     #[inline]
@@ -99,7 +99,7 @@ impl<R: Fn(&[u8])> Iterator for Ahead<'_, R> {
     }
 }
 
-/// Receives; fails if the stack did not deliver all of it.
+/// Measures the segments; fails if the stack does not deliver all of them.
 #[allow(clippy::cast_precision_loss, reason = "they are means")]
 pub fn run(options: &RxOptions, hints: &Hints<impl Fn(&[u8]), impl Fn(&[u8])>) -> Result<RxReport, TcpError> {
     let mut lab = Lab::new(1);
@@ -143,7 +143,7 @@ pub fn run(options: &RxOptions, hints: &Hints<impl Fn(&[u8]), impl Fn(&[u8])>) -
     })
 }
 
-/// One round of a worker, which takes the last frames first; returns how many it sent.
+/// Runs one poll iteration with the last burst of `frames`; returns the number of frames sent.
 fn receive(
     lab: &mut Lab,
     frames: &mut Vec<RxFrame<Frame>>,
@@ -153,7 +153,7 @@ fn receive(
 ) -> u64 {
     let first = frames.len().saturating_sub(BURST);
     fetch(frames.get(first..).unwrap_or_default());
-    lab.take(Ahead { burst: frames.drain(first..), read_soon });
+    lab.take(WithPrefetch { burst: frames.drain(first..), read_soon });
     while let Some(event) = lab.stack.poll_event() {
         if let Event::Data { conn, segment, .. } = event {
             region.place(segment.bytes(), write_soon);

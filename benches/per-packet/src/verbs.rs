@@ -1,4 +1,4 @@
-//! Two devices of verbs objects, a queue pair on each, connected by memory.
+//! Two verbs devices with one queue pair each, connected by memory instead of a network.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
@@ -12,20 +12,20 @@ use rdma::{EndpointConfig, Env, RdmaStats, Sink, StagTable, StreamId, VecMemory}
 
 /// Bytes of a message.
 pub(super) const MESSAGE: u32 = 64;
-/// Bytes of a region, which messages go through from its start to its end, again and again.
+/// Bytes of a region, used as a ring by the messages.
 const REGION: u64 = 1 << 16;
 /// Payload of a full segment at an MTU of 1500, bytes.
 const MSS: usize = 1448;
-/// Places of a queue.
+/// Slots of a queue.
 const DEPTH: u16 = 128;
-/// One work request in so many is told of.
-const SIGNAL_EVERY: u64 = 32;
+/// One work request in this number is signaled.
+const SIGNAL_INTERVAL: u64 = 32;
 
-/// A transport whose segments lie one behind the other.
+/// A transport that stores its segments consecutively.
 #[derive(Debug)]
 pub(super) struct Pipe {
     bytes: Vec<u8>,
-    /// Where segments end, the last one excepted.
+    /// Ends of the segments, except the last.
     cuts: Vec<usize>,
     len: usize,
 }
@@ -35,7 +35,7 @@ impl Pipe {
         Self { bytes: vec![0; 1 << 16], cuts: Vec::with_capacity(64), len: 0 }
     }
 
-    /// What it holds, segment by segment; empty from here on.
+    /// Removes and returns the stored segments.
     fn segments(&mut self) -> Vec<Vec<u8>> {
         self.cuts.push(self.len);
         let ends = self.cuts.drain(..);
@@ -74,9 +74,9 @@ impl Sink for Pipe {
     }
 }
 
-/// One side of the connection.
+/// One end of the connection.
 #[derive(Debug)]
-pub(super) struct Side {
+pub(super) struct VerbsEnd {
     device: Device<Vec<u8>>,
     stags: StagTable,
     memory: VecMemory,
@@ -91,7 +91,7 @@ pub(super) struct Side {
     buffers: u64,
 }
 
-impl Side {
+impl VerbsEnd {
     fn new() -> Option<Self> {
         let mut device = Device::new(Limits::default(), EndpointConfig::default());
         let mut stags = StagTable::new(64, [9; 32]);
@@ -115,13 +115,13 @@ impl Side {
         Some(Self { device, stags, memory, stats, pipe, position, id, qp, cq, region, posted, buffers })
     }
 
-    /// The next element of a list, one message long.
+    /// Returns the scatter-gather element of a message, by its number.
     const fn sge(&self, number: u64) -> Sge {
         let addr = number.wrapping_mul(MESSAGE as u64) % REGION;
         Sge { addr, length: MESSAGE, lkey: self.region.lkey }
     }
 
-    /// Posts a message: a Write where `rkey` names the peer's region, a Send otherwise.
+    /// Posts a message: a Write if `peer` has a region, otherwise a Send.
     #[inline]
     pub(super) fn post(&mut self, peer: Option<MemoryRegion>) -> bool {
         let list = [self.sge(self.posted)];
@@ -129,14 +129,14 @@ impl Side {
             (Some(peer), [sge]) => SendOp::RdmaWrite { remote_addr: sge.addr, rkey: peer.rkey },
             (None, _) => SendOp::Send { invalidate: None },
         };
-        let signaled = self.posted % SIGNAL_EVERY == SIGNAL_EVERY - 1;
+        let signaled = self.posted % SIGNAL_INTERVAL == SIGNAL_INTERVAL - 1;
         let flags = SendFlags { signaled, ..SendFlags::default() };
         let wr = SendWr { wr_id: self.posted, op, data: Data::List(&list), flags };
         self.posted = self.posted.wrapping_add(1);
         self.device.post_send(self.qp, &wr).is_ok()
     }
 
-    /// Posts a buffer for a message.
+    /// Posts a receive buffer for a message.
     #[inline]
     pub(super) fn post_buffer(&mut self) -> bool {
         let list = [self.sge(self.buffers)];
@@ -144,7 +144,7 @@ impl Side {
         self.device.post_recv(self.qp, &RecvWr { wr_id: self.buffers, sg_list: &list }).is_ok()
     }
 
-    /// Does what the device asks for, and says what it wants done at the peer.
+    /// Handles the device's requests to the transport, which transmits.
     #[inline]
     pub(super) fn transmit(&mut self) {
         let Self { device, stags, memory, stats, pipe, .. } = self;
@@ -155,21 +155,21 @@ impl Side {
         }
     }
 
-    /// The segments sent since the last call.
+    /// Removes and returns the segments sent since the last call.
     pub(super) fn sent(&mut self) -> Vec<Vec<u8>> {
         self.pipe.segments()
     }
 
-    /// Takes a segment of the peer's.
+    /// Receives a segment of the peer.
     #[inline]
-    pub(super) fn take(&mut self, segment: Vec<u8>) {
+    pub(super) fn receive(&mut self, segment: Vec<u8>) {
         let Self { device, stags, memory, stats, position, id: Some(id), .. } = self else { return };
         let len = segment.len() as u64;
         device.receive(*id, Duration::ZERO, *position, segment, &mut Env { stags, memory, stats });
         *position = position.wrapping_add(len);
     }
 
-    /// Takes completions; how many say that all went well.
+    /// Polls completions; returns the number of successful ones.
     #[inline]
     pub(super) fn poll(&mut self) -> u64 {
         let mut taken = [WorkCompletion::default(); 64];
@@ -181,57 +181,57 @@ impl Side {
         done
     }
 
-    /// Where the peer may write.
+    /// Returns the region that the peer may write to.
     pub(super) const fn region(&self) -> MemoryRegion {
         self.region
     }
 
-    /// Messages of the peer that were placed whole.
+    /// Returns the number of Writes of the peer that were placed.
     pub(super) const fn writes_placed(&self) -> u64 {
         self.stats.rdmap.in_rdma_writes
     }
 }
 
-/// Two sides, connected.
+/// Both ends of the connection.
 #[derive(Debug)]
 pub(super) struct Pair {
-    /// Has opened the connection.
-    pub(super) near: Side,
-    /// Has accepted it.
-    pub(super) far: Side,
+    /// The end that opened the connection.
+    pub(super) initiator: VerbsEnd,
+    /// The end that accepted it.
+    pub(super) target: VerbsEnd,
 }
 
 impl Pair {
-    /// `None` where something of it cannot be had, which would be a fault of the engine's.
+    /// Connects two ends; `None` if a call fails, which would be a fault of the engine.
     pub(super) fn new() -> Option<Self> {
-        let (mut near, mut far) = (Side::new()?, Side::new()?);
+        let (mut initiator, mut target) = (VerbsEnd::new()?, VerbsEnd::new()?);
         let [here, there] = [SocketAddr::from(([10, 0, 0, 1], 1)), SocketAddr::from(([10, 0, 0, 2], 2))];
         let param = ConnParam::default();
-        let listener = far.device.create_id(Some(there)).ok()?;
-        far.device.listen(listener, NonZeroU16::new(1)?, &param).ok()?;
-        while far.device.poll_transport().is_some() {}
-        let id = near.device.create_id(None).ok()?;
-        near.device.connect(id, near.qp, there, &param).ok()?;
-        while near.device.poll_transport().is_some() {}
-        let incoming = far.device.incoming(listener, StreamId(2), (there, here), Duration::ZERO)?;
-        let Side { device, stats, .. } = &mut near;
+        let listener = target.device.create_id(Some(there)).ok()?;
+        target.device.listen(listener, NonZeroU16::new(1)?, &param).ok()?;
+        while target.device.poll_transport().is_some() {}
+        let id = initiator.device.create_id(None).ok()?;
+        initiator.device.connect(id, initiator.qp, there, &param).ok()?;
+        while initiator.device.poll_transport().is_some() {}
+        let incoming = target.device.incoming(listener, StreamId(2), (there, here), Duration::ZERO)?;
+        let VerbsEnd { device, stats, .. } = &mut initiator;
         device.opened(id, StreamId(1), here, Duration::ZERO, stats).then_some(())?;
-        (near.id, far.id) = (Some(id), Some(incoming));
-        let mut pair = Self { near, far };
+        (initiator.id, target.id) = (Some(id), Some(incoming));
+        let mut pair = Self { initiator, target };
         let mut established = 0;
         for _ in 0..16 {
-            pair.near.transmit();
-            let to_far = pair.near.sent();
-            to_far.into_iter().for_each(|segment| pair.far.take(segment));
-            while let Some(event) = pair.far.device.poll_cm_event() {
+            pair.initiator.transmit();
+            let to_target = pair.initiator.sent();
+            to_target.into_iter().for_each(|segment| pair.target.receive(segment));
+            while let Some(event) = pair.target.device.poll_cm_event() {
                 if let CmEventKind::ConnectRequest { .. } = event.kind {
-                    pair.far.device.accept(event.id, pair.far.qp, &[]).ok()?;
+                    pair.target.device.accept(event.id, pair.target.qp, &[]).ok()?;
                 }
             }
-            pair.far.transmit();
-            let to_near = pair.far.sent();
-            to_near.into_iter().for_each(|segment| pair.near.take(segment));
-            while let Some(event) = pair.near.device.poll_cm_event() {
+            pair.target.transmit();
+            let to_initiator = pair.target.sent();
+            to_initiator.into_iter().for_each(|segment| pair.initiator.receive(segment));
+            while let Some(event) = pair.initiator.device.poll_cm_event() {
                 established += u32::from(matches!(event.kind, CmEventKind::Established { .. }));
             }
         }

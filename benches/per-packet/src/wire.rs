@@ -1,4 +1,4 @@
-//! Frames and FPDUs as the wire brings them: what the measurements are fed.
+//! Frames and FPDUs in their wire format, as input of the benchmarks.
 
 use std::net::Ipv4Addr;
 
@@ -14,13 +14,13 @@ use tcp_stack::{MacAddr, SeqNum};
 /// Payload of an RDMA Write that fills a TCP segment: at an MTU of 1500 bytes with timestamps, and at 9000.
 pub const PAYLOADS: [usize; 2] = [1428, 8928];
 
-/// The header of an RDMA Write of one segment to an STag, at tagged offset 0.
+/// Returns the DDP header of an RDMA Write of one segment, at tagged offset 0.
 pub const fn write_header(stag: Stag) -> TaggedHeader {
     let ulp_control = ControlField::new(Opcode::RdmaWrite).emit();
     TaggedHeader { last: true, version: ddp::VERSION, ulp_control, stag, offset: TaggedOffset(0) }
 }
 
-/// Builds that Write's FPDU, with CRC, around `payload` in `out`; `false` if it does not fit exactly.
+/// Builds the FPDU of such a Write in `out`, with CRC; returns false if it does not fit exactly.
 pub fn build_write(framer: Framer, stag: Stag, payload: &[u8], out: &mut [u8]) -> bool {
     let ulpdu = TaggedHeader::LEN.saturating_add(payload.len());
     let built = framer.frame(out, ulpdu, |room| {
@@ -32,12 +32,12 @@ pub fn build_write(framer: Framer, stag: Stag, payload: &[u8], out: &mut [u8]) -
     built.is_ok()
 }
 
-/// The bytes that [`build_write`] needs.
+/// Returns the bytes that [`build_write`] needs.
 pub const fn write_len(payload: usize) -> usize {
     fpdu_len(TaggedHeader::LEN.saturating_add(payload))
 }
 
-/// A frame with a TCP segment of this payload, its checksums right; `None` if that exceeds an IP packet.
+/// Builds a frame with a TCP segment and correct checksums; `None` if the payload does not fit an IP packet.
 pub fn tcp_frame(payload: &[u8]) -> Option<Vec<u8>> {
     let (src, dst) = (Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 2));
     let segment_len = TcpHeader::LEN.checked_add(payload.len()).filter(|len| *len < 65_000)?;
@@ -65,7 +65,7 @@ pub fn tcp_frame(payload: &[u8]) -> Option<Vec<u8>> {
     Some([&link[..], &ip, &segment].concat())
 }
 
-/// Parses a frame down to its TCP payload, checksums verified, as the receive path does.
+/// Parses a frame, verifies its checksums as the receive path does, and returns its TCP payload.
 pub fn parse_frame(frame: &[u8]) -> Option<&[u8]> {
     let (_, packet) = EthernetHeader::parse(frame).ok()?;
     let (ip, header, segment) = Ipv4Header::parse(packet).ok()?;
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_is_parsed_to_what_it_was_made_of() {
+    fn parsing_a_frame_returns_its_payload() {
         for payload in PAYLOADS {
             let mut fpdu = vec![0; write_len(payload)];
             assert!(build_write(Framer::new(true), Stag(7), &vec![5; payload], &mut fpdu));

@@ -1,7 +1,7 @@
-//! How many instructions the work per packet takes, counted under valgrind, against numbers that were reviewed: a guard
-//! that does not depend on the machine's mood. `make instructions` runs it; `UPDATE_INSTRUCTIONS=1` renews the numbers.
+//! Compares instruction counts of the work per packet, under valgrind, with reviewed numbers. The counts do not
+//! depend on the load of the machine. `make instructions` runs it; `UPDATE_INSTRUCTIONS=1` updates the numbers.
 //!
-//! valgrind shows a program a processor of its own, without AVX-512, so that the counts differ little between machines.
+//! valgrind emulates a processor without AVX-512, so that the counts differ little between machines.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,14 +14,14 @@ use per_packet::instructions::{COUNTED, Case};
 
 /// Bursts of 32 that count.
 const BURSTS: u32 = 100;
-/// By how much a count may differ from its reviewed number, percent.
+/// Largest difference of a count from its reviewed number, percent.
 const TOLERANCE: u64 = 3;
 
 fn table() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/instructions.txt")
 }
 
-/// Instructions per thing done.
+/// Returns the instructions per operation.
 fn count(case: Case) -> u64 {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
@@ -40,7 +40,7 @@ fn count(case: Case) -> u64 {
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "the numbers are of a release build: make instructions")]
-fn the_work_per_packet_takes_as_many_instructions_as_were_reviewed() {
+fn the_work_per_packet_takes_the_reviewed_instructions() {
     let counts = Case::ALL.map(|case| (case.name(), count(case)));
     let mut measured = String::new();
     for (name, count) in counts {
@@ -49,7 +49,7 @@ fn the_work_per_packet_takes_as_many_instructions_as_were_reviewed() {
     if env::var_os("UPDATE_INSTRUCTIONS").is_some() {
         fs::write(table(), &measured).unwrap();
     }
-    // Nothing per packet is proportional to the number of connections.
+    // No work per packet is proportional to the number of connections.
     let [few, many] = [Case::Echo, Case::EchoOfMany]
         .map(|case| counts.iter().find(|(name, _)| *name == case.name()).map(|(_, count)| *count).unwrap());
     assert!(

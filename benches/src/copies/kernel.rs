@@ -17,7 +17,7 @@ use crate::{Gate, Stopwatch, on_two_cores};
 const MESSAGE: usize = 64 << 10;
 const PORT: u16 = 7400;
 
-/// Measures one run.
+/// Measures one run over the pair.
 pub(super) fn measure(options: &Options, veth: &Veth) -> Result<RunResult> {
     let (client, server) = connection(veth, &options.congestion_control)?;
     let (gate, softirq) = (Gate::default(), softirq_cpu_time());

@@ -1,7 +1,7 @@
 //! `copies`: copies and CPU time per byte that an application receives (the question of RFC 4297).
 //!
-//! Three transports from one application's buffer to another's, 64 MiB each: the kernel's TCP, our TCP with a copy into the
-//! buffer, and RDMA Writes into the region. RFC 5532 §4.1 estimates them at 1.00×, 1.25× and 2.00×.
+//! Three transports from one application's buffer to another's, 64 MiB each: the kernel's TCP, our TCP with a copy
+//! into the buffer, and RDMA Writes into the region. RFC 5532 §4.1 estimates them at 1.00×, 1.25× and 2.00×.
 
 mod kernel;
 
@@ -21,17 +21,17 @@ use crate::{Cores, Progress, Report, Samples, bandwidth_gbps};
 const REGION: usize = 64 << 20;
 /// Bytes of an RDMA Write.
 const MESSAGE: u32 = 64 << 10;
-/// Writes kept posted.
+/// Writes that the initiator keeps posted.
 const POSTED: u64 = 16;
 /// Longest wait for a connection.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Time before the first run.
 const WARM_UP: Duration = Duration::from_millis(200);
 
-/// Flags of `copies`.
+/// Command-line flags of `copies`.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct Options {
-    /// Seconds per run.
+    /// Duration of a run, seconds.
     #[arg(short = 'D', long, value_name = "SECONDS", default_value_t = 1.0)]
     duration: f64,
     /// Runs per row; the median counts.
@@ -96,7 +96,7 @@ impl RunResult {
 /// Result of one transport at one MTU.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct CopiesRow {
-    /// The transport.
+    /// Transport of the payload in this row.
     #[serde(rename = "way")]
     pub transport: Transport,
     /// Largest IP packet, bytes.
@@ -119,7 +119,7 @@ pub struct CopiesRow {
     pub factor: Option<f64>,
 }
 
-/// Rows of `copies`.
+/// The result rows of `copies`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct CopiesReport {
     /// One row for each transport and MTU.
@@ -219,8 +219,8 @@ fn runs<S: Host, R: Host>(
             let seconds = run_for(pair, Duration::from_secs_f64(options.duration))?;
             let used = thread_cpu_time().saturating_sub(used);
             let after = count(pair);
-            // One thread runs both hosts: its CPU time is split in proportion to the time of their steps. In idle steps a
-            // host with a thread of its own would have slept or done other work.
+            // One thread runs both hosts: its CPU time is split in proportion to the time of their steps. In idle
+            // steps a host with a thread of its own would have slept or done other work.
             let share = |side: usize| {
                 let spent = |times: [Duration; 3]| times.get(side).copied().unwrap_or_default();
                 let all: f64 = pair
@@ -293,7 +293,8 @@ impl Report for CopiesReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
-            "\nmedians; bytes copied per byte delivered; CPU time of both hosts at work, seconds per GiB delivered; idle: polling"
+            "\nmedians; bytes copied per byte delivered; CPU time of both hosts at work, seconds per GiB delivered; \
+             idle: polling"
         )?;
         writeln!(
             out,

@@ -3,9 +3,9 @@
 //! ```text
 //!  initiator, or TCP sender ◀── frames, by reference ──▶ the daemon's engine, or TCP receiver
 //! ```
-//! Frames pass from one host to the other as over a ring port: the buffer itself, not a copy. Buffers and region memory are
-//! those of the daemon. The stacks compute and verify checksums in software, since no port does it. The clock is the real one.
-//! `copies` and `slow-clients` use these hosts.
+//! Frames pass from one host to the other as over a ring port: the buffer itself, not a copy. Buffers and region
+//! memory are those of the daemon. The stacks compute and verify checksums in software, since no port does it. The
+//! clock is the real one. `copies` and `slow-clients` use these hosts.
 
 mod initiator;
 mod tcp;
@@ -46,7 +46,7 @@ const BUFFERS_MIB: u32 = 384;
 /// ID of the only region of a host.
 const THE_REGION: RegionId = RegionId(0);
 
-/// A host.
+/// A host that runs in steps.
 pub trait Host {
     /// Processes the received frames and its own work, and transmits at most a burst.
     fn step(
@@ -202,12 +202,12 @@ impl<S: Host, R: Host> HostPair<S, R> {
         true
     }
 
-    /// Returns the sender.
+    /// Returns the host that sends.
     pub fn sender(&mut self) -> &mut S {
         &mut self.sender.host
     }
 
-    /// Returns the receiver.
+    /// Returns the host that receives.
     pub fn receiver(&mut self) -> &mut R {
         &mut self.receiver.host
     }

@@ -108,7 +108,7 @@ impl TcpReceiver {
         self.bytes
     }
 
-    /// Returns the buffer.
+    /// Returns the buffer with the received bytes.
     #[must_use]
     pub fn region(&self) -> &[u8] {
         &self.region

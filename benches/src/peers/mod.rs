@@ -25,23 +25,24 @@ pub use veth::{CLIENT, Host, SERVER, Veth, VethConfig};
 const PROGRAMS: [(&str, &str); 3] =
     [("iperf3", "iperf3"), ("ucx_perftest", "ucx-utils"), ("sockperf", "sockperf")];
 
-/// Flags of `peers`.
+/// Command-line flags of `peers`.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct Options {
-    /// CPUs: client, server.
+    /// CPUs of client and server, pinned.
     #[arg(long, value_name = "A,B", default_value = "0,1")]
     cores: Cores,
     /// Runs per result; the median counts.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
     /// Seconds of a run, approximately.
-    #[arg(short = 'D', long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=30))]
+    #[arg(short = 'D', long, value_name = "SECONDS", default_value_t = 2)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=30))]
     duration: u32,
     /// Largest IP packet, bytes.
     #[arg(short, long, value_delimiter = ',', default_value = "1500,9000")]
     mtu: Vec<u16>,
-    /// Bytes of a message: measures only iperf3 and UCX puts, with each size. Without it every program runs with its usual
-    /// sizes.
+    /// Bytes of a message: measures only iperf3 and UCX puts, with each size. Without it every program runs with its
+    /// usual sizes.
     #[arg(short = 's', long, value_name = "BYTES,…", value_parser = size, value_delimiter = ',')]
     size: Vec<u64>,
     /// Seconds after which the running program is killed and no other starts.
@@ -57,7 +58,7 @@ pub struct Options {
 pub struct NotMeasured {
     /// Name of the benchmark or program.
     pub what: String,
-    /// Reason.
+    /// Reason why there is no result.
     pub why: String,
 }
 

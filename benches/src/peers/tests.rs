@@ -42,7 +42,7 @@ fn a_veth_pair_that_fails_is_reported() {
     assert!(error.contains("veth, MTU 1, offloads off") && error.contains("offloads on"), "{error}");
 }
 
-/// When the time is up, the running program is killed, no other starts, and the report lists them.
+/// At the time limit the running program is killed, no other starts, and the report lists them.
 #[test]
 fn time_is_limited() {
     let veth = Veth::new(VethConfig { mtu: 1500, offloads: true }).unwrap();

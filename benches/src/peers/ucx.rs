@@ -11,18 +11,19 @@ use crate::Samples;
 const PORT: u16 = 13_337;
 /// Outstanding operations in the tests of rate.
 const OUTSTANDING: u32 = 256;
-/// Fraction of the messages in a trial run: ucx_perftest takes a number of messages, not a time, and the trial yields it.
+/// Fraction of the messages in a trial run: ucx_perftest takes a number of messages, not a time, and the trial yields
+/// it.
 const TRIAL: u32 = 20;
 
 /// A test of ucx_perftest.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UcxTest {
-    /// Puts, many outstanding.
+    /// Puts, with 256 operations outstanding.
     Put,
-    /// Gets, many outstanding.
+    /// Gets, with 256 operations outstanding.
     Get,
-    /// Ping-pong of puts.
+    /// Ping-pong of puts, one at a time.
     PutLatency,
 }
 
@@ -61,11 +62,11 @@ const TESTS: [(UcxTest, u32, u32); 4] = [
 pub struct UcxReport {
     /// Configuration of the veth pair.
     pub wire: VethConfig,
-    /// The test.
+    /// Test of ucx_perftest in this row.
     pub test: UcxTest,
     /// Bytes of a message.
     pub message_bytes: u32,
-    /// Messages per run.
+    /// Number of messages per run.
     pub iterations: u32,
     /// Payload bandwidth over the whole run, Gbit/s.
     pub gbps: Samples,

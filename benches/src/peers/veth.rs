@@ -27,8 +27,8 @@ const PREFIX: &str = "iwarp-bench-";
 pub struct VethConfig {
     /// Largest IP packet, bytes.
     pub mtu: u16,
-    /// True if the veth pair avoids segmentation, merging and checksums. If false, the kernel does the work that a plain
-    /// Ethernet port takes.
+    /// True if the veth pair avoids segmentation, merging and checksums. If false, the kernel does the work that a
+    /// plain Ethernet port takes.
     pub offloads: bool,
 }
 
@@ -88,7 +88,7 @@ impl Veth {
         Ok(pair)
     }
 
-    /// Returns the configuration.
+    /// Returns the configuration of the pair.
     pub fn wire(&self) -> VethConfig {
         self.wire
     }

@@ -92,8 +92,9 @@ pub(super) fn svg() -> Result<String> {
     }
     Ok(page_colors(
         &text,
-        "Peers reach iwarpd over Ethernet with iWARP over TCP. iwarpd places their data in regions, which local programs map \
-         by name. iwarpctl and scripts use its control socket. A program with its own dataplane talks to peers directly.",
+        "Peers reach iwarpd over Ethernet with iWARP over TCP. iwarpd places their data in regions, which local \
+         programs map by name. iwarpctl and scripts use its control socket. A program with its own dataplane talks to \
+         peers directly.",
     ))
 }
 

@@ -1,7 +1,7 @@
 //! SVG plots of reports: bandwidth over message size, latency over percentiles.
 //!
-//! `report.rs` draws them for `--svg`; `readme.rs` draws those of README.md. Text takes the color of the page around it, or
-//! follows the reader's preference for light or dark.
+//! `report.rs` draws them for `--svg`; `readme.rs` draws those of README.md. Text takes the color of the page around
+//! it, or follows the reader's preference for light or dark.
 
 mod diagram;
 pub mod readme;

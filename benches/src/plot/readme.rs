@@ -25,7 +25,7 @@ struct Source {
     section: &'static str,
     /// Fields that select the rows.
     row: &'static [(&'static str, &'static str)],
-    /// How it is measured.
+    /// Method of the measurement, for the description of the plot.
     method: &'static str,
 }
 
@@ -67,7 +67,7 @@ const SOURCES: [Source; 5] = [
     },
 ];
 
-/// Flags of `plots`.
+/// Command-line flags of `plots`.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct Options {
     /// JSON reports of a suite or of single benchmarks. Without one only overview.svg is written.
@@ -78,7 +78,7 @@ pub struct Options {
     to: PathBuf,
 }
 
-/// The written files.
+/// Files and series that were written.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlotsReport {
     /// Paths of the SVG files.
@@ -116,7 +116,7 @@ fn bandwidth(documents: &[Document]) -> Result<(String, Vec<String>)> {
         SOURCES.iter().filter_map(|it| Some((it, series(documents, it)?))).collect();
     ensure!(
         found.iter().any(|(source, _)| source.benchmark == "write-bw"),
-        "no RDMA Writes of several sizes at MTU {MTU} over rings: run `iwarp-bench suite` or `write-bw -a -m {MTU}`"
+        "no RDMA Writes at MTU {MTU} over rings: run `iwarp-bench suite` or `write-bw -a -m {MTU}`"
     );
     let mut about =
         format!("Payload bandwidth in Gbit/s over message size, MTU {MTU}; medians of several runs. ");
@@ -130,7 +130,7 @@ fn bandwidth(documents: &[Document]) -> Result<(String, Vec<String>)> {
     Ok((draw(&[Plot { kind: Kind::Rate, title, series }], &about)?, names))
 }
 
-/// The measured points of one line, by size; `None` with fewer than two.
+/// Returns the measured points of one line, by size; `None` if there are none.
 fn series(documents: &[Document], source: &Source) -> Option<Series> {
     let is_one = |row: &Row| {
         source.row.iter().all(|(name, value)| row.keys.iter().any(|(of, is)| of == name && is == value))
@@ -145,7 +145,7 @@ fn series(documents: &[Document], source: &Source) -> Option<Series> {
         .filter_map(|row| Some((message_size(&row)?.log2(), row.cell("gbps")?.median)))
         .collect();
     points.sort_by(|a, b| a.0.total_cmp(&b.0));
-    (points.len() > 1).then(|| Series { name: source.name.to_owned(), points })
+    (!points.is_empty()).then(|| Series { name: source.name.to_owned(), points })
 }
 
 /// Machine, build and date of each measurement, without repetition.

@@ -16,13 +16,13 @@ const BATCH: usize = 64;
 /// Result of one payload size from one level.
 #[derive(Clone, Debug, Serialize)]
 pub struct CopyRow {
-    /// Bytes per copy.
+    /// Bytes copied by one operation.
     pub payload: usize,
     /// Level of the source: `L2`, `LLC`, `DRAM`.
     pub from: &'static str,
     /// Bytes of the source, read cyclically.
     pub working_set_bytes: usize,
-    /// Copy alone, Gbit/s.
+    /// Bandwidth of the copy alone, Gbit/s.
     pub copy_gbps: f64,
     /// Copy, then CRC32c over the copy, Gbit/s.
     pub copy_crc_gbps: f64,

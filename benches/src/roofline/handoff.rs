@@ -1,5 +1,6 @@
-//! Hand-off: moves data from a region on one core to a region on another without a protocol: one copy into a buffer, a ring,
-//! one copy out of it. There are no headers, checksums or acknowledgments. The bandwidth benchmarks use it as baseline.
+//! Hand-off: moves data from a region on one core to a region on another without a protocol: one copy into a buffer,
+//! a ring, one copy out of it. There are no headers, checksums or acknowledgments. The bandwidth benchmarks use it as
+//! baseline.
 
 use anyhow::Result;
 use dataplane::dpdk::BURST;
@@ -17,7 +18,7 @@ type Buffer = Box<[u8]>;
 /// Result of one payload size.
 #[derive(Clone, Debug, Serialize)]
 pub struct HandoffRow {
-    /// Bytes per copy.
+    /// Bytes copied by one operation.
     pub payload: usize,
     /// Bytes of the region on either side.
     pub region_bytes: u64,

@@ -24,10 +24,10 @@ pub(crate) use round_trip::{LONGEST_NS, interruptions, round_trips};
 /// Duration of the measurement of round trips, and of interruptions, seconds.
 pub(crate) const ROUND_TRIP_S: f64 = 0.5;
 
-/// Flags of `roofline`.
+/// Command-line flags of `roofline`.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct Options {
-    /// Seconds per result.
+    /// Duration of a measurement, seconds.
     #[arg(short = 'D', long, value_name = "SECONDS", default_value_t = 2.0)]
     duration: f64,
     /// Runs per result; the median counts.
@@ -39,12 +39,12 @@ pub struct Options {
     /// Buffers that circulate between the two cores.
     #[arg(long, default_value_t = 256)]
     buffers: usize,
-    /// CPUs: sender, receiver.
+    /// CPUs of sender and receiver, pinned.
     #[arg(long, value_name = "A,B", default_value = "0,1")]
     cores: Cores,
 }
 
-/// The machine's limits.
+/// The measured limits of the machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct Roofline {
     /// Hand-off from one core to another.

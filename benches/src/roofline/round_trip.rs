@@ -1,5 +1,5 @@
-//! Measures the round trip of one small frame between two cores, without a protocol: written into a packet buffer, handed
-//! over by a pair of ring ports, read. Also counts interruptions of either core by the machine.
+//! Measures the round trip of one small frame between two cores, without a protocol: written into a packet buffer,
+//! handed over by a pair of ring ports, read. Also counts interruptions of either core by the machine.
 
 use std::hint::black_box;
 use std::io::{self, Write};
@@ -34,11 +34,11 @@ pub struct RoundTripRow {
     pub samples: u64,
     /// Shortest round trip, nanoseconds.
     pub min_ns: u64,
-    /// Median, nanoseconds.
+    /// Median round trip, in nanoseconds.
     pub p50_ns: u64,
-    /// 99th percentile, nanoseconds.
+    /// 99th percentile of the round trips, nanoseconds.
     pub p99_ns: u64,
-    /// 99.9th percentile, nanoseconds.
+    /// 99.9th percentile of the round trips, nanoseconds.
     pub p99_9_ns: u64,
 }
 

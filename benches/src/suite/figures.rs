@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::Samples;
 use crate::document::{Document, Row};
 
-/// A measured quantity.
+/// A measured quantity with its unit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Quantity {
     /// Benchmark and row, or a description.
@@ -32,7 +32,7 @@ pub struct Figure {
     /// The quantity that has a threshold.
     #[serde(rename = "asked")]
     pub title: &'static str,
-    /// The threshold.
+    /// Threshold that the value must keep.
     pub bound: Bound,
     /// The aim beyond the threshold.
     pub aim: Option<f64>,
@@ -413,12 +413,16 @@ mod tests {
     fn write(mtu: u16, gbps: f64, ratios: [f64; 3]) -> Value {
         let [min, median, max] = ratios;
         let of_handoff = json!({"median": median, "min": min, "max": max, "runs": ratios});
-        json!({"operation": "write", "size": 65536, "mtu": mtu, "link": "ring", "crc": "on", "qps": 1, "bidirectional": false,
-            "gbps": gbps, "of_handoff": of_handoff})
+        json!({"operation": "write", "size": 65536, "mtu": mtu, "link": "ring", "crc": "on", "qps": 1,
+            "bidirectional": false, "gbps": gbps, "of_handoff": of_handoff})
     }
 
     #[test]
     fn a_figure_is_the_ratio_of_two_quantities() {
+        let iperf3 = |offloads: bool, median: f64, max: f64| {
+            json!({"wire": {"mtu": 1500, "offloads": offloads}, "message_bytes": 65536,
+                "gbps": {"median": median, "min": 1.0, "max": max, "runs": []}})
+        };
         let documents = [
             document(
                 "write-bw",
@@ -427,8 +431,8 @@ mod tests {
             document(
                 "peers",
                 json!({"iperf3": [
-                    {"wire": {"mtu": 1500, "offloads": false}, "message_bytes": 65536, "gbps": {"median": 11.0, "min": 1.0, "max": 12.0, "runs": []}},
-                    {"wire": {"mtu": 1500, "offloads": true}, "message_bytes": 65536, "gbps": {"median": 50.0, "min": 1.0, "max": 60.0, "runs": []}},
+                    iperf3(false, 11.0, 12.0),
+                    iperf3(true, 50.0, 60.0),
                 ]}),
             ),
         ];
@@ -441,7 +445,7 @@ mod tests {
         assert_eq!((kernel.measured, kernel.met), (Some(4.0), Some(false)));
         let values: Vec<f64> = kernel.raw.iter().map(|quantity| quantity.value).collect();
         assert_eq!(values, [44.0, 11.0]);
-        assert_eq!(of("all veth offloads, MTU 1500").met, Some(false));
+        assert_eq!(of("with all offloads, MTU 1500").met, Some(false));
     }
 
     #[test]
@@ -451,7 +455,8 @@ mod tests {
                 "out_of_order_placement": placed, "gbps": 40.0, "of_fair": of_fair})
         };
         let histogram = json!({"samples": 5, "p50_ns": 1500, "p99_9_ns": 6000});
-        let row = json!({"operation": "write", "size": 64, "mtu": 1500, "link": "ring", "crc": "on", "histogram": histogram});
+        let row = json!({"operation": "write", "size": 64, "mtu": 1500, "link": "ring", "crc": "on",
+            "histogram": histogram});
         let rows =
             [lossy(1500, 0.0, true, 1.0), lossy(1500, 0.01, true, 0.975), lossy(1500, 0.01, false, 0.2)];
         let floor = json!([{"bytes": 150, "samples": 9, "p50_ns": 600}]);

@@ -1,6 +1,7 @@
 //! `suite`: runs all benchmarks, one after the other, and writes one page and one JSON file.
 //!
-//! Each benchmark runs in a process of its own: DPDK starts once per process, and no benchmark leaves state to the next.
+//! Each benchmark runs in a process of its own: DPDK starts once per process, and no benchmark leaves state to the
+//! next.
 
 mod figures;
 mod page;
@@ -52,7 +53,7 @@ const STEPS: &[(&str, &str)] = &[
 /// Longest run of a benchmark, seconds; then it is killed and the next starts.
 const TIMEOUT_S: &str = "240";
 
-/// Flags of `suite`.
+/// Command-line flags of `suite`.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct Options {
     /// Folder for report.html, report.json and the output of each benchmark.
@@ -61,7 +62,7 @@ pub struct Options {
     /// Run only these benchmarks.
     #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
     only: Vec<String>,
-    /// CPUs: initiator, target.
+    /// CPUs of initiator and target, pinned.
     #[arg(long, value_name = "A,B", default_value = "0,1")]
     cores: Cores,
 }
@@ -73,11 +74,11 @@ pub struct SuiteReport {
     pub figures: Vec<Figure>,
     /// Benchmarks and programs without a result.
     pub absent: Vec<NotMeasured>,
-    /// Duration, seconds.
+    /// Duration of the suite, seconds.
     pub seconds: f64,
     /// The reports of the benchmarks.
     pub documents: Vec<Document>,
-    /// Path of report.html.
+    /// Path of the written report.html.
     pub page: PathBuf,
 }
 

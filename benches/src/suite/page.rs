@@ -17,7 +17,8 @@ th{background:var(--head)}td.n{text-align:right;font-variant-numeric:tabular-num
 small,.soft{color:var(--soft)}.met{color:var(--good);font-weight:600}.missed{color:var(--bad);font-weight:600}
 figure{margin:.5rem 0;overflow-x:auto}svg{max-width:100%;min-width:34rem;height:auto}code{font-size:.85em}
 nav{font-size:.85rem;line-height:1.8}nav a{margin-right:.8rem;white-space:nowrap}td.v{white-space:nowrap}
-@media(max-width:40rem){body{margin:1rem auto;padding:0 .6rem}h1{font-size:1.3rem}th,td{padding:.2rem .35rem}td:first-child{min-width:9rem}}";
+@media(max-width:40rem){body{margin:1rem auto;padding:0 .6rem}h1{font-size:1.3rem}
+th,td{padding:.2rem .35rem}td:first-child{min-width:9rem}}";
 
 /// Renders the page; `parts` has a title and a plot for each document, in the same order.
 pub(super) fn html(report: &SuiteReport, parts: &[Part]) -> String {
@@ -76,8 +77,8 @@ fn figures(out: &mut String, figures: &[Figure]) {
     let _ = writeln!(
         out,
         "<h2 id=\"figures\">The figures</h2>\n<p>{met} met, {missed} not met, {unknown} not measured. A figure of two \
-         quantities is the first divided by the second. Ironwarp computes and verifies CRC32c and TCP checksums in software in \
-         all of them; the kernel has no CRC, and with offloads a veth pair carries no checksum.</p>"
+         quantities is the first divided by the second. Ironwarp computes and verifies CRC32c and TCP checksums in \
+         software in all of them; the kernel has no CRC, and with offloads a veth pair carries no checksum.</p>"
     );
     out.push_str(
         "<div class=\"scroll\"><table>\n<tr><th>figure</th><th>threshold (aim)</th>\
@@ -91,7 +92,8 @@ fn figures(out: &mut String, figures: &[Figure]) {
         };
         let _ = writeln!(
             out,
-            "<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"v {class}\">{}</td><td>{}</td></tr>",
+            "<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
+             <td class=\"v {class}\">{}</td><td>{}</td></tr>",
             escape(figure.title),
             escape(&figure.bound_text()),
             figure.measured.map_or_else(|| "–".to_owned(), digits),
@@ -239,11 +241,12 @@ mod tests {
 
     #[test]
     fn the_page_has_all_results_and_no_references() {
+        let gbps = json!({"median": 2.0, "min": 1.0, "max": 3.0, "runs": [1.0, 2.0, 3.0]});
         let document = Document {
             benchmark: "write-bw".to_owned(),
             machine: json!({"cpu": "a <fast> one"}),
             options: json!({}),
-            report: json!({"rows": [{"size": 64, "gbps": {"median": 2.0, "min": 1.0, "max": 3.0, "runs": [1.0, 2.0, 3.0]}}]}),
+            report: json!({"rows": [{"size": 64, "gbps": gbps}]}),
         };
         let documents = vec![document];
         let report = SuiteReport {

@@ -1,6 +1,7 @@
 //! `write-bw`, `read-bw`, `send-bw`, `msg-rate`: bandwidth and message rate over message sizes.
 //!
-//! Each run stands between two measurements of the hand-off without a protocol ([`Handoff`]) and is divided by their mean.
+//! Each run stands between two measurements of the hand-off without a protocol ([`Handoff`]) and is divided by their
+//! mean.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -26,19 +27,19 @@ const SMALL: [u64; 2] = [8, 64];
 /// Bytes of receive buffers that a target keeps posted, at least.
 const POSTED_BYTES: u64 = 4 << 20;
 
-/// Flags.
+/// Command-line flags of the bandwidth benchmarks.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct Options {
     #[command(flatten)]
     #[serde(flatten)]
     load: Load,
-    /// Queue pairs.
+    /// Number of connected queue pairs.
     #[arg(short = 'q', long = "qp", value_name = "COUNT,…", value_delimiter = ',', default_value = "1")]
     qps: Vec<u16>,
     /// Messages in flight on each queue pair.
     #[arg(short = 't', long, default_value_t = 128)]
     tx_depth: u16,
-    /// Both nodes send.
+    /// Both nodes send at once.
     #[arg(short = 'b', long)]
     bidirectional: bool,
     /// Largest message that is copied into the queue when it is posted.
@@ -55,7 +56,7 @@ pub struct Options {
 /// Result of one combination of flags.
 #[derive(Clone, Debug, Serialize)]
 pub struct BandwidthRow {
-    /// The measured operation.
+    /// Operation that the row measures.
     pub operation: Operation,
     /// Bytes of a message.
     pub size: u64,
@@ -256,7 +257,7 @@ fn run_all(
 pub(super) struct Bulk {
     traffic: TrafficSpec,
     bidirectional: bool,
-    /// Measured time, seconds.
+    /// Duration of the measurement, seconds.
     duration: f64,
     /// Messages on each queue pair, instead of a time.
     iters: Option<u64>,
@@ -372,8 +373,8 @@ impl Bulk {
         Ok(NodeResult { retransmits, verified: self.verify(node, driver.slice())?, ..result })
     }
 
-    /// Compares the sink with the source, which is equal on both nodes, if at least twice the region was placed. A queue pair
-    /// that fell behind the others may have left part of its slice untouched. Returns the equal bytes.
+    /// Compares the sink with the source, which is equal on both nodes, if at least twice the region was placed. A
+    /// queue pair that fell behind the others may have left part of its slice untouched. Returns the equal bytes.
     fn verify(&self, node: &BenchNode, slice: u64) -> Result<u64> {
         let covered = slice * node.qps.len() as u64;
         // Inline messages do not come from the source.

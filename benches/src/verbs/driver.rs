@@ -13,7 +13,7 @@ const COMPLETIONS: usize = 64;
 /// Progress of one queue pair.
 #[derive(Clone, Debug, Default)]
 struct QpProgress {
-    /// Messages posted.
+    /// Messages posted so far.
     posted: u64,
     /// Messages known to be completed.
     done: u64,
@@ -21,9 +21,9 @@ struct QpProgress {
     at: u64,
     /// Messages posted since the last signaled one.
     unsignaled: u64,
-    /// Receive buffers posted.
+    /// Receive buffers posted so far.
     buffers: u64,
-    /// Receive buffers completed.
+    /// Receive buffers completed so far.
     used: u64,
     /// Offset of the next receive buffer in the slice.
     buffer_at: u64,

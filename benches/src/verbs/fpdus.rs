@@ -1,7 +1,7 @@
 //! `fpdus`: Writes with both nodes on one thread, which poll by turns so that neither waits. For profilers.
 //!
-//! The path is that of `write-bw`, ring ports included. A profiler that cannot tell work from waiting, such as callgrind,
-//! sees work only, that of each node below a function of its own: see `benches/profile.sh`.
+//! The path is that of `write-bw`, ring ports included. A profiler that cannot distinguish work from waiting, such as
+//! callgrind, sees work only, that of each node below a function of its own: see `benches/profile.sh`.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -23,7 +23,7 @@ const MESSAGES: u64 = 1000;
 /// Poll iterations without progress after which the benchmark fails.
 const IDLE_MAX: u32 = 1_000_000;
 
-/// Flags.
+/// Command-line flags of `fpdus`.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct Options {
     #[command(flatten)]
@@ -51,7 +51,7 @@ pub struct FpdusRow {
     pub target_ns: f64,
 }
 
-/// Rows of `fpdus`.
+/// The result rows of `fpdus`.
 #[derive(Clone, Debug, Serialize)]
 pub struct FpdusReport {
     /// One row for each combination of flags.

@@ -26,7 +26,7 @@ const BUFFERS: u16 = 16;
 /// Sent messages whose completions may wait, at most: half of a send queue.
 const DEFERRED_MAX: u64 = BUFFERS as u64 / 2;
 
-/// Flags.
+/// Command-line flags of the latency benchmarks.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct Options {
     #[command(flatten)]
@@ -41,7 +41,7 @@ pub struct Options {
 /// Result of one combination of flags; times are of whole round trips.
 #[derive(Clone, Debug, Serialize)]
 pub struct LatencyRow {
-    /// The measured operation.
+    /// Operation that the row measures.
     pub operation: Operation,
     /// Bytes of a message.
     pub size: u64,
@@ -144,7 +144,7 @@ fn row(
 pub(super) struct PingPong {
     operation: Operation,
     size: u32,
-    /// Measured time, seconds.
+    /// Duration of the measurement, seconds.
     duration: f64,
     /// Round trips, instead of a time.
     iters: Option<u64>,
@@ -175,11 +175,11 @@ struct Player<'a> {
     node: &'a mut BenchNode,
     bench: &'a PingPong,
     rendezvous: &'a Rendezvous,
-    /// Messages sent.
+    /// Messages sent so far.
     sent: u64,
     /// Sent messages whose completions were polled; not counted for Reads.
     completed: u64,
-    /// Messages received.
+    /// Messages received so far.
     received: u64,
 }
 
@@ -248,7 +248,8 @@ impl<'a> Player<'a> {
         Ok(preemptions().saturating_sub(before))
     }
 
-    /// Returns the last byte of a message, by its number: never that of the previous message, nor zero, which fresh memory has.
+    /// Returns the last byte of a message, by its number: never that of the previous message, nor zero, which fresh
+    /// memory has.
     fn mark(number: u64) -> u8 {
         u8::try_from(number % 255).unwrap_or(0) + 1
     }
@@ -278,8 +279,9 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    /// Polls until the next message has arrived, or a Read has completed; returns `false` when the other node has finished.
-    /// Polls the send completions only while no message has arrived: the next message does not wait for them.
+    /// Polls until the next message has arrived, or a Read has completed; returns `false` when the other node has
+    /// finished. Polls the send completions only while no message has arrived: the next message does not wait for
+    /// them.
     fn wait(&mut self) -> Result<bool> {
         while self.is_running() {
             self.node.node.poll();
@@ -339,7 +341,9 @@ impl Report for LatencyReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
-            "\nround trips, microseconds\n{:>6} {:>7} {:>5} {:>5} {:>4} {:>11} {:>8} {:>8} {:>9} {:>8} {:>8} {:>8} {:>9} {:>9} {:>11}",
+            "\nround trips, microseconds\n\
+             {:>6} {:>7} {:>5} {:>5} {:>4} {:>11} {:>8} {:>8} {:>9} {:>8} {:>8} {:>8} {:>9} \
+             {:>9} {:>11}",
             "op",
             "#bytes",
             "MTU",

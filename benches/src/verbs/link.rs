@@ -38,9 +38,9 @@ pub(super) trait TwoSided: Clone + Sync + Serialize + DeserializeOwned {
 /// Benchmarks that the target's process can join.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum BenchKind {
-    /// `bandwidth::Bulk`.
+    /// Bulk transfer, `bandwidth::Bulk`: as many messages as possible.
     Bulk,
-    /// `latency::PingPong`.
+    /// Ping-pong, `latency::PingPong`: one message at a time.
     PingPong,
 }
 
@@ -183,8 +183,8 @@ fn join<T: Send>(
     Ok(result)
 }
 
-/// Closes the port of the initiator, then that of the target. When one closes, a DPDK thread cleans up behind the other, and
-/// DPDK 22.11 frees the shared memory twice if that port is closed meanwhile.
+/// Closes the port of the initiator, then that of the target. When one closes, a DPDK thread cleans up behind the
+/// other, and DPDK 22.11 frees the shared memory twice if that port is closed meanwhile.
 fn close(node: BenchNode, role: Role, peer: &PeerProcess) -> Result<()> {
     match role {
         Role::Initiator => {

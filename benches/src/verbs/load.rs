@@ -8,7 +8,7 @@ use crate::{Cores, size};
 /// Sizes of `-a`: powers of two from 64 bytes to 1 MiB.
 const ALL: std::ops::RangeInclusive<u32> = 6..=20;
 
-/// The measured operation.
+/// Operation that the row measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
@@ -101,7 +101,7 @@ pub struct Load {
     /// Link between the two nodes: rings in one process, or memif between this process and one that it starts.
     #[arg(long, default_value = "ring")]
     pub(super) link: Link,
-    /// MPA's CRC32c.
+    /// MPA's CRC32c, on or off.
     #[arg(long, value_name = "ON|OFF,…", value_delimiter = ',', default_value = "on")]
     pub(super) crc: Vec<Crc>,
     /// Size of the region on either side; messages cover all of it, again and again.
@@ -116,7 +116,7 @@ pub struct Load {
     /// TCP's send buffer and receive window: bytes in flight on a connection, at most.
     #[arg(long, value_name = "BYTES", value_parser = size, default_value = "256k")]
     pub(super) window: u64,
-    /// CPUs: initiator, target.
+    /// CPUs of initiator and target, pinned.
     #[arg(long, value_name = "A,B", default_value = "0,1")]
     pub(super) cores: Cores,
 }

@@ -26,14 +26,15 @@ const UNIMPAIRED: (f64, f64) = (0.0, 0.0);
 const IMPAIRMENTS: [(f64, f64); 4] = [(0.0, 0.01), (0.0, 0.05), (0.001, 0.0), (0.01, 0.0)];
 /// Default number of frames that overtake a held frame.
 const HOLD: usize = 8;
-/// Default limit of the time that a frame is held, microseconds: four times what eight frames take at MTU 9000 and 25 Gbit/s.
+/// Default limit of the time that a frame is held, microseconds: four times what eight frames take at MTU 9000 and 25
+/// Gbit/s.
 const HOLD_US: u64 = 100;
 /// Seed of the relay's random sequence.
 const SEED: u64 = 5;
 /// Bytes of a message.
 const MESSAGE: u64 = 64 << 10;
 
-/// Flags.
+/// Command-line flags of `lossy`.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct Options {
     #[command(flatten)]
@@ -67,7 +68,8 @@ pub struct LossyRow {
     /// Bandwidth of each run divided by the mean of the baselines before and after it, without loss and reordering.
     #[serde(rename = "of_fair")]
     pub of_baseline: Samples,
-    /// Rounds of its MTU and placement that do not count, because the baselines before and after differ by more than half.
+    /// Rounds of its MTU and placement that do not count, because the baselines before and after differ by more than
+    /// half.
     #[serde(rename = "thrown_away")]
     pub discarded: u64,
     /// Bytes held until a gap closed, per byte placed.
@@ -83,7 +85,7 @@ pub struct LossyRow {
     pub timeouts: u64,
 }
 
-/// Rows of `lossy`.
+/// The result rows of `lossy`.
 #[derive(Clone, Debug, Serialize)]
 pub struct LossyReport {
     /// One row for each combination.

@@ -4,9 +4,9 @@
 //!   initiator's thread                      ring                     target's thread
 //!   post, poll_cq ─ Device ─ MPA ─ TCP ─ port ════ port ─ TCP ─ MPA ─ Device ─ region
 //! ```
-//! The path is that of `dataplane::verbs::Node`, which serves real peers: headers, checksums, acknowledgments, CRC32c and
-//! access checks. Before a bandwidth counts, the placed bytes are compared with the sent ones. With `--link memif` the target
-//! is a process of its own, and the link is memory that both share.
+//! The path is that of `dataplane::verbs::Node`, which serves real peers: headers, checksums, acknowledgments, CRC32c
+//! and access checks. Before a bandwidth counts, the placed bytes are compared with the sent ones. With `--link
+//! memif` the target is a process of its own, and the link is memory that both share.
 
 pub mod bandwidth;
 mod baseline_guard;

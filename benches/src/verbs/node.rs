@@ -13,9 +13,9 @@ use super::load::Crc;
 /// Role of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Opens the connections.
+    /// The node that opens connections.
     Initiator,
-    /// Accepts the connections.
+    /// The node that accepts connections.
     Target,
 }
 
@@ -91,7 +91,7 @@ pub(super) struct PairSetup {
     /// Largest IP packet, bytes.
     pub(super) mtu: u16,
     pub(super) crc: Crc,
-    /// Queue pairs.
+    /// Number of connected queue pairs.
     pub(super) qps: u16,
     /// Slots of each send queue.
     pub(super) send_depth: u16,

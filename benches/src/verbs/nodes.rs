@@ -195,7 +195,8 @@ impl Connecting {
         Ok(())
     }
 
-    /// Polls once. Connections are opened one after the other, so that queue pair i connects to queue pair i of the peer.
+    /// Polls once. Connections are opened one after the other, so that queue pair i connects to queue pair i of the
+    /// peer.
     fn poll(&mut self, node: &mut BenchNode) -> Result<()> {
         let next = node.qps.get(self.begun).copied();
         let device = node.node.verbs_mut().device_mut();
@@ -268,7 +269,8 @@ fn register(
     Ok((node.verbs_mut().reg_mr(pd, (region, 0, bytes), AddressBase::Zero, access)?, memory, region))
 }
 
-/// Fills memory with bytes that differ from page to page, so that misplaced data is detected; they are equal on both nodes.
+/// Fills memory with bytes that differ from page to page, so that misplaced data is detected; they are equal on both
+/// nodes.
 fn fill_pattern(memory: &RegionMemory) {
     const PAGE: usize = 4096;
     let mut page = [0; PAGE];

@@ -4,8 +4,8 @@
 //!  initiator ── lines of JSON ──▶ target's standard input
 //!            ◀── lines of JSON ── its standard output
 //! ```
-//! The pipes carry jobs, addresses of regions and results, but no payload. While a benchmark runs, each node sends one line:
-//! that it has finished.
+//! The pipes carry jobs, addresses of regions and results, but no payload. While a benchmark runs, each node sends
+//! one line: that it has finished.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};

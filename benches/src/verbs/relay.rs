@@ -25,7 +25,8 @@ pub struct Impairments {
     pub reorder: f64,
     /// Frames that overtake a held frame.
     pub hold_frames: usize,
-    /// Longest time that a frame is held, microseconds: the sender may wait for its acknowledgment and send nothing more.
+    /// Longest time that a frame is held, microseconds: the sender may wait for its acknowledgment and send nothing
+    /// more.
     pub hold_us: u64,
 }
 

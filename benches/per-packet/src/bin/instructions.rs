@@ -1,15 +1,15 @@
-//! Does one thing so often, for an instruction counter to count: see `benches/per-packet/tests/instructions.rs`.
+//! Repeats one operation for an instruction counter: see `benches/per-packet/tests/instructions.rs`.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
 use per_packet::instructions::{Case, run};
 
-/// Does one thing so often.
+/// Repeats one operation for valgrind
 #[derive(Debug, Parser)]
 struct Args {
-    /// What
+    /// Operation to repeat and count
     case: Case,
-    /// How often, in bursts of 32
+    /// Bursts of 32 operations
     #[arg(default_value_t = 100)]
     bursts: u32,
 }

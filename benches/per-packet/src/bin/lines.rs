@@ -1,13 +1,13 @@
-//! Receives segments, for a tracer of memory accesses to watch: see `benches/per-packet/tests/lines.rs`.
+//! Receives segments for a tracer of memory accesses: see `benches/per-packet/tests/lines.rs`.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
 use per_packet::lines::{Flow, marks, run};
 
-/// Receives segments in order.
+/// Receives in-order segments for valgrind
 #[derive(Debug, Parser)]
 struct Args {
-    /// Whose segment the one before was
+    /// Connection of the previous segment
     flow: Flow,
 }
 
