@@ -1,8 +1,6 @@
 #!/bin/busybox sh
-# First process of the guest: loads the modules, brings up eth0 and siw0, then serves the control line (ttyS1). Each
-# line is `ID LENGTH COMMAND`; the reply is `<SOH>GOT ID`, the command's output and `<SOH>EXIT ID CODE`. The emulated
-# line sometimes loses characters: a command of the wrong length is answered by `<SOH>AGAIN`, and a repeated command is
-# not run twice. Commands run in one shell, so that a later one can `wait` for a background job of an earlier one.
+# First process of the guest: loads the modules, brings up eth0 and siw0, then serves the control line (ttyS1), which
+# sometimes loses characters.
 /bin/busybox --install -s /bin
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/
 mount -t proc proc /proc
@@ -29,17 +27,4 @@ ulimit -l unlimited
 
 stty -F /dev/ttyS1 raw -echo
 exec </dev/ttyS1 >/dev/ttyS1 2>&1
-printf '\001READY\n'
-last=none code=0
-while IFS=' ' read -r id length command; do
-    if [ "${#command}" != "$length" ]; then
-        printf '\001AGAIN\n'
-        continue
-    fi
-    if [ "$id" != "$last" ]; then
-        printf '\001GOT %s\n' "$id"
-        eval "$command" </dev/null
-        code=$? last=$id
-    fi
-    printf '\001EXIT %s %s\n' "$last" "$code"
-done
+. /serve

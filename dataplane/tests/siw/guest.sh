@@ -2,22 +2,16 @@
 # Library of bash functions that run soft-iWARP guests under QEMU's software emulation. Source it.
 #
 #   guest_boot NAME TAP MAC IPV4/LEN IPV6/LEN   boots a guest on an existing TAP interface
-#   guest_run NAME 'COMMAND' [SECONDS]          runs a command in it: prints its output, returns its code
 #   guest_client NAME SECONDS OPTIONS           runs iwclient in it, killed when the time is up
 #   guest_hold NAME OPTIONS                     starts an iwclient that holds its connection, waits until it does
 #   guest_release NAME                          lets it go on: prints what it says, returns its code
-#   guest_stop NAME                             stops it
-#   guest_stop_all                              stops every guest of this shell
+# and what ../guest/guest.sh has.
 #
 # GUEST_NETNS   network namespace of the TAP; empty: the caller's
 # GUEST_IMAGE   directory made by prepare.sh; set by guest_boot when empty
-# GUEST_LOGS    directory for console logs and the control line; must exist
-#
-# A command is one line of shell of at most 3500 bytes; a guest runs one at a time. Exit code 124: no answer in time;
-# 125: guest gone.
 
-declare -gA _guest_pid _guest_in _guest_out
 _guest_here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+source "$_guest_here/../guest/guest.sh"
 
 _guest_qemu() {
     local name=$1 tap=$2 mac=$3 ip4=$4 ip6=$5 control=$6
@@ -41,60 +35,8 @@ _guest_qemu() {
 }
 
 guest_boot() {
-    local name=$1 control line fd_in fd_out
-    : "${GUEST_LOGS:?}"
     [ -n "${GUEST_IMAGE:-}" ] || GUEST_IMAGE=$("$_guest_here/prepare.sh") || return 1
-    control=$GUEST_LOGS/$name.control
-    mkfifo "$control.in" "$control.out" || return 1
-    # Opened for reading and writing: neither side's open waits for the other.
-    exec {fd_in}<>"$control.in" {fd_out}<>"$control.out"
-    _guest_in[$name]=$fd_in _guest_out[$name]=$fd_out
-    _guest_qemu "$@" "$control" &
-    _guest_pid[$name]=$!
-    local deadline=$((SECONDS + ${GUEST_BOOT_SECONDS:-120}))
-    while [ $SECONDS -lt $deadline ]; do
-        if read -r -t 1 -u "$fd_out" line; then
-            [[ $line == *$'\001READY' ]] && return 0
-        elif ! kill -0 "${_guest_pid[$name]}" 2>/dev/null; then
-            break
-        fi
-    done
-    echo "guest $name did not boot; see $GUEST_LOGS/$name.console and $GUEST_LOGS/$name.qemu" >&2
-    return 1
-}
-
-guest_run() {
-    local LC_ALL=C name=$1 command=$2 deadline=$((SECONDS + ${3:-120})) id line part='' got='' sent=0 again=0
-    [ -n "${_guest_pid[$name]:-}" ] || return 125
-    # The time, not a counter: a counter would stand still in a subshell.
-    id=${EPOCHREALTIME//[.,]/}
-    while [ $SECONDS -lt $deadline ]; do
-        # The serial line may lose characters: an unconfirmed command is sent again.
-        if [ -z "$got" ] && [ $SECONDS -ge $again ] && [ $sent -lt 8 ]; then
-            printf '%s %s %s\n' "$id" "${#command}" "$command" >&"${_guest_in[$name]}"
-            sent=$((sent + 1)) again=$((SECONDS + 5))
-        fi
-        # A read that times out leaves its bytes in `line`: they start the next line.
-        if ! IFS= read -r -t 1 -u "${_guest_out[$name]}" line; then
-            part+=$line
-            kill -0 "${_guest_pid[$name]}" 2>/dev/null || return 125
-            continue
-        fi
-        line=$part$line part=''
-        case $line in
-            $'\001'"GOT $id") got=yes && continue ;;
-            $'\001GOT '*) continue ;;
-            $'\001AGAIN') again=0 && continue ;;
-        esac
-        if [[ $line =~ ^(.*)$'\001'"EXIT "([0-9]+)" "([0-9]+)$ ]]; then
-            # Ignores the answer to an earlier command that timed out.
-            [ "${BASH_REMATCH[2]}" = "$id" ] || continue
-            [ -z "${BASH_REMATCH[1]}" ] || printf '%s\n' "${BASH_REMATCH[1]}"
-            return "${BASH_REMATCH[3]}"
-        fi
-        printf '%s\n' "$line"
-    done
-    return 124
+    guest_launch "$1" _guest_qemu "$@"
 }
 
 guest_client() {
@@ -115,21 +57,3 @@ guest_hold() {
 }
 
 guest_release() { guest_run "$1" 'echo go >/tmp/go; wait $held; code=$?; cat /tmp/held; (exit $code)'; }
-
-guest_stop() {
-    local name=$1 fd
-    [ -n "${_guest_pid[$name]:-}" ] || return 0
-    kill "${_guest_pid[$name]}" 2>/dev/null
-    wait "${_guest_pid[$name]}" 2>/dev/null
-    for fd in "${_guest_in[$name]}" "${_guest_out[$name]}"; do
-        exec {fd}>&-
-    done
-    unset "_guest_pid[$name]" "_guest_in[$name]" "_guest_out[$name]"
-}
-
-guest_stop_all() {
-    local name
-    for name in "${!_guest_pid[@]}"; do
-        guest_stop "$name"
-    done
-}

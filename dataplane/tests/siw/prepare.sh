@@ -19,6 +19,9 @@ client_sources=(region.h region.c conn.h conn.c bulk.h bulk.c violations.h viola
 host_packages=(qemu-system-x86 busybox-static cpio kmod gcc libc6-dev binutils make xz-utils zstd libelf-dev libssl-dev
     ibverbs-providers libibverbs-dev librdmacm-dev rdmacm-utils iproute2 nftables jq)
 
+guest_kind=siw
+source "$here/../guest/debian.sh"
+
 # Modules the guest loads; their dependencies are found by modprobe.
 guest_modules=(virtio_pci virtio_mmio virtio_net crc32c_generic crc32c_intel ib_uverbs rdma_ucm siw)
 
@@ -26,59 +29,8 @@ guest_modules=(virtio_pci virtio_mmio virtio_net crc32c_generic crc32c_intel ib_
 # glibc loads by itself when a thread ends.
 guest_programs=(/usr/bin/rping /lib/x86_64-linux-gnu/libgcc_s.so.1)
 
-say() { printf 'siw guest: %s\n' "$*" >&2; }
-die() { say "error: $*"; exit 1; }
-
-apt_updated=
-apt_update() {
-    [ -z "$apt_updated" ] || return 1
-    apt_updated=yes
-    say "apt-get update"
-    apt-get -qq update >&2 || die "apt-get update failed: is the network reachable?"
-}
-
-need_root() { [ "$(id -u)" = 0 ] || die "$* needs root"; }
-
-install_host_packages() {
-    local installed missing=() package
-    installed=" $(dpkg-query -W -f='${binary:Package} ${db:Status-Status} ' "${host_packages[@]}" 2>/dev/null || true)"
-    for package in "${host_packages[@]}"; do
-        [[ $installed =~ " $package"(:amd64)?" installed " ]] || missing+=("$package")
-    done
-    [ ${#missing[@]} -gt 0 ] || return 0
-    need_root "installing ${missing[*]}"
-    say "apt-get install ${missing[*]}"
-    apt-get -qq -y --no-install-recommends install "${missing[@]}" >&2 && return 0
-    apt_update && apt-get -qq -y --no-install-recommends install "${missing[@]}" >&2 ||
-        die "could not install: ${missing[*]}"
-}
-
-# Sets kernel_version (Debian's) and kernel_release (uname -r) of the kernel that apt would install.
-find_kernel() {
-    local record
-    record=$(apt-cache show --no-all-versions linux-image-amd64 2>/dev/null) || true
-    if [ -z "$record" ]; then
-        apt_update
-        record=$(apt-cache show --no-all-versions linux-image-amd64) ||
-            die "apt knows no linux-image-amd64: this needs a Debian amd64 machine"
-    fi
-    kernel_version=$(sed -n 's/^Version: //p' <<<"$record")
-    kernel_release=$(sed -n 's/^Depends: linux-image-\([^ ]*\) .*/\1/p' <<<"$record")
-    [ -n "$kernel_version" ] && [ -n "$kernel_release" ] || die "linux-image-amd64 names no kernel package"
-}
-
-# fetch DIR PACKAGE=VERSION...: downloads the packages into DIR without installing them.
-fetch() {
-    local dir=$1
-    shift
-    say "downloading $*"
-    (cd "$dir" && apt-get -qq -o APT::Sandbox::User=root download "$@" >&2) && return 0
-    apt_update && (cd "$dir" && apt-get -qq -o APT::Sandbox::User=root download "$@" >&2) ||
-        die "could not download $*"
-}
-
-# open_peer_to_peer DIR: turns siw's peer-to-peer mode, and the RTR messages that it then requests, from constants into
-# module parameters, which the guest changes while siw runs. Nothing else of siw is changed.
+# open_peer_to_peer DIR: siw's peer-to-peer mode, and the RTR messages that it asks for then, are constants in its sources.
+# Here they become module parameters, which the guest changes while siw runs. Nothing else of siw is changed.
 open_peer_to_peer() {
     sed -i 's/^const bool peer_to_peer;/bool peer_to_peer;\nmodule_param(peer_to_peer, bool, 0644);/' "$1/siw_main.c"
     sed -i 's/^extern const bool peer_to_peer;/extern bool peer_to_peer;/' "$1/siw.h"
@@ -113,30 +65,16 @@ build_siw() {
     }
 }
 
-# extract_vmlinux BZIMAGE OUT: the ELF kernel, which QEMU starts through its PVH entry. Decompressing
-# it here saves seconds of emulated decompression at every boot.
-extract_vmlinux() {
-    local decompress offset
-    # The magic numbers of xz (Debian 12) and zstd (Debian 13). What follows the kernel in the image is no error.
-    for decompress in $'\xfd7zXZ:xz -dc --single-stream' $'(\xb5/\xfd:zstd -dc'; do
-        while IFS=: read -r offset _; do
-            tail -c "+$((offset + 1))" "$1" | ${decompress#*:} >"$2" 2>/dev/null || true
-            readelf -h "$2" >/dev/null 2>&1 && return 0
-        done < <(LC_ALL=C grep -aboF "${decompress%%:*}" "$1")
-    done
-    die "no kernel compressed by xz or zstd in $1"
-}
-
 # Fills $kernel_dir: vmlinux and the modules, with the order to load them in. Depends only on the kernel's
 # version and on what this script does to it.
 prepare_kernel() {
     kernel_dir=$cache/kernel-$kernel_version-$({
         echo "${guest_modules[@]}"
-        declare -f open_peer_to_peer build_siw extract_vmlinux prepare_kernel
+        declare -f open_peer_to_peer build_siw extract_vmlinux collect_modules prepare_kernel
     } | sha256sum | cut -c1-8)
     [ ! -e "$kernel_dir/order" ] || return 0
     need_root "unpacking Debian's kernel packages"
-    local root=$work/kernel out=$work/kernel-out package module
+    local root=$work/kernel out=$work/kernel-out package
     local common=linux-headers-${kernel_release%-amd64}-common kbuild source_package
     [[ $kernel_release =~ ^([0-9]+\.[0-9]+) ]] || die "unexpected kernel release $kernel_release"
     source_package=linux-source-${BASH_REMATCH[1]}
@@ -150,37 +88,17 @@ prepare_kernel() {
     for package in "$work"/deb/*.deb; do
         dpkg-deb -x "$package" "$root"
     done
-    # Debian 13's packages have the modules below /usr, and compress them.
-    [ -d "$root/lib/modules" ] || { mkdir -p "$root/lib" && ln -s ../usr/lib/modules "$root/lib/modules"; }
+    modules_in_lib "$root"
     build_siw "$root"
     mkdir -p "$root/lib/modules/$kernel_release/extra"
     strip --strip-debug -o "$root/lib/modules/$kernel_release/extra/siw.ko" "$root/build-siw/siw.ko"
     depmod -b "$root" "$kernel_release"
-    for module in "${guest_modules[@]}"; do
-        modprobe -d "$root" -S "$kernel_release" --show-depends "$module" |
-            sed -n 's/^insmod \([^ ]*\).*/\1/p'
-    done | awk '!seen[$0]++' >"$work/paths"
-    grep -q '/siw\.ko$' "$work/paths" || die "siw.ko did not resolve"
-    xargs cp -t "$out/modules" <"$work/paths"
-    find "$out/modules" -name '*.xz' -exec xz -d {} +
+    collect_modules "$root" "$out" "${guest_modules[@]}"
+    grep -q '^siw\.ko$' "$out/order" || die "siw.ko did not resolve"
     extract_vmlinux "$root/boot/vmlinuz-$kernel_release" "$out/vmlinux"
-    sed 's#.*/##; s#\.xz$##' "$work/paths" >"$out/order"
     rm -rf "$kernel_dir"
     mv "$out" "$kernel_dir"
     say "kernel $kernel_release ready: $(wc -l <"$kernel_dir/order") modules"
-}
-
-# copy_with_libraries ROOT PROGRAM...: each file to the same path under ROOT, with what ldd names.
-copy_with_libraries() {
-    local root=$1 file
-    shift
-    for file in "$@"; do
-        [ -e "$file" ] || die "$file is missing on the host"
-        echo "$file"
-        ldd "$file" | sed -n 's/.*=> \(\/[^ ]*\).*/\1/p; s/^[[:space:]]*\(\/[^ ]*\).*/\1/p'
-    done | sort -u | while read -r file; do
-        install -D -m 755 "$file" "$root$file"
-    done
 }
 
 compile_programs() {
@@ -199,6 +117,7 @@ build_initramfs() {
     mkdir -p "$root"/{bin,sbin,dev,proc,sys,run,tmp,etc,lib,usr/bin,modules}
     install -m 755 /bin/busybox "$root/bin/busybox"
     install -m 755 "$here/guest-init.sh" "$root/init"
+    install -m 755 "$here/../guest/serve.sh" "$root/serve"
     compile_programs "$root/usr/bin"
     rdma_tool=$(command -v rdma) || die "iproute2 has no rdma tool"
     provider=$(dpkg-query -L ibverbs-providers | grep '/libsiw-rdmav[0-9]*\.so$') ||
@@ -226,14 +145,8 @@ image_key() {
         echo "$kernel_version"
         dpkg-query -W -f='${Package} ${Version}\n' busybox-static ibverbs-providers libibverbs-dev \
             librdmacm-dev rdmacm-utils iproute2 libc6
-        cd "$here" && sha256sum prepare.sh guest-init.sh "${client_sources[@]}"
+        cd "$here" && sha256sum ../guest/{debian,serve}.sh prepare.sh guest-init.sh "${client_sources[@]}"
     } | sha256sum | cut -c1-16
-}
-
-# prune KIND N: removes all but the newest N-1 of a kind. Images hold links to their kernels.
-prune() {
-    find "$cache" -maxdepth 1 -name "$1-*" -printf '%T@ %p\n' | sort -rn | tail -n "+$2" |
-        cut -d' ' -f2- | xargs -r rm -rf
 }
 
 main() {
