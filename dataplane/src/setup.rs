@@ -257,9 +257,10 @@ fn make_worker_ports(
     });
     let relays = from_others.into_iter().map(|ring| (None, Transmit::Relay(ring)));
     let places = mesh(workers, entry.port.rss().is_some());
-    let make = |(((worker, pool), place), (rx, tx))| {
+    let offloads = entry.port.offloads();
+    let make = |(((worker, pool), place), ends)| {
         let pool = MbufPool::of_worker(Arc::clone(pool));
-        Ok(WorkerPort::new(engine(config, index, worker, &entry.port)?, rx, tx, pool, place))
+        Ok(WorkerPort::new(engine(config, index, worker, &entry.port)?, ends, offloads, pool, place))
     };
     (0..).zip(&entry.pools).zip(places).zip(own.chain(relays)).map(make).collect()
 }
@@ -310,7 +311,8 @@ pub(crate) fn stack_on(config: &Config, spec: &iwarp_config::Port, worker: u16, 
     StackConfig {
         mac: MacAddr(port.mac()),
         primary: worker == 0,
-        tx_checksum_offload: port.tx_checksum(),
+        tx_checksum_offload: port.offloads().tx_tcp_checksum,
+        tx_ip_checksum_offload: port.offloads().tx_ip_checksum,
         segmentation: port.segmentation(),
         worker_index: worker,
         ..stack(config, spec)
@@ -423,6 +425,7 @@ mod tests {
             mac: _,
             primary: _,
             tx_checksum_offload: _,
+            tx_ip_checksum_offload: _,
             segmentation: _,
             worker_index: _,
             vlan,

@@ -231,6 +231,12 @@ pub(crate) enum Port {
     /// Lists all ports with their counters.
     #[command(visible_alias = "ls", after_help = "Examples:\n  iwarpctl port list")]
     List,
+    /// Shows one port in detail: device, offloads, queues, interrupts, and how its link has changed.
+    #[command(after_help = "Examples:\n  iwarpctl port show p0")]
+    Show {
+        /// The port's name in the configuration.
+        name: String,
+    },
     /// Shows the counters of the ports' hardware and drivers.
     #[command(after_help = "Examples:\n  iwarpctl port stats\n  iwarpctl port stats p0 --nonzero")]
     Stats {

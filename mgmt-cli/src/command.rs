@@ -8,9 +8,9 @@ use std::time::Duration;
 use clap::CommandFactory as _;
 use iwarp_control::{
     Client, ConnClose, ConnCloseMethod, ConnListMethod, ConnShow, ConnShowMethod, DropsMethod, Exit, Method,
-    NoParams, PortListMethod, PortStats, PortStatsMethod, RegionDeregister, RegionDeregisterMethod,
-    RegionListMethod, RegionName, RegionRegister, RegionRegisterMethod, RegionShowMethod, State, StatsMethod,
-    StatsReply, StatusMethod, bounds,
+    NoParams, PortListMethod, PortShow, PortShowMethod, PortStats, PortStatsMethod, RegionDeregister,
+    RegionDeregisterMethod, RegionListMethod, RegionName, RegionRegister, RegionRegisterMethod,
+    RegionShowMethod, State, StatsMethod, StatsReply, StatusMethod, bounds,
 };
 use iwarp_remote::{KernelTcp, read_token};
 use iwarp_terminal::clock::{self, Clock};
@@ -44,6 +44,10 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
             output.result(&call::<PortListMethod>(global, &NoParams {})?, |rows| {
                 render::port::list(rows, output.width())
             })?;
+        }
+        Command::Port(Port::Show { name }) => {
+            let details = call::<PortShowMethod>(global, &PortShow { name: name.clone() })?;
+            output.result(&details, render::port::show)?;
         }
         Command::Port(Port::Stats { name, nonzero }) => {
             let mut ports = call::<PortStatsMethod>(global, &PortStats { name: name.clone() })?;

@@ -94,8 +94,24 @@ pub enum RxChecksum {
     Unknown,
     /// The port verified the IP header checksum and the TCP or UDP checksum.
     Good,
+    /// The port verified the TCP or UDP checksum; the stack verifies that of the IPv4 header.
+    TransportGood,
     /// The port found one of them wrong.
     Bad,
+}
+
+impl RxChecksum {
+    /// True if the stack must verify the IPv4 header checksum.
+    #[inline]
+    pub(crate) fn leaves_ip(self) -> bool {
+        self != Self::Good
+    }
+
+    /// True if the stack must verify the TCP checksum.
+    #[inline]
+    pub(crate) fn leaves_transport(self) -> bool {
+        !matches!(self, Self::Good | Self::TransportGood)
+    }
 }
 
 /// A received frame: an Ethernet frame without its FCS.

@@ -28,8 +28,11 @@ pub struct StackConfig {
     /// True if this stack answers ARP, neighbor discovery and ping. Exactly one of the stacks that share a port
     /// does; the others only learn.
     pub primary: bool,
-    /// True if the port fills in the IPv4 header checksum and the TCP checksum of sent frames.
+    /// True if the port fills in the TCP checksum of sent segments.
     pub tx_checksum_offload: bool,
+    /// True if the port fills in the IPv4 header checksum of sent TCP segments. Needs
+    /// [`Self::tx_checksum_offload`].
+    pub tx_ip_checksum_offload: bool,
     /// The port's segmentation offload (TSO); `None` if it has none, or it must not be used. Needs
     /// [`Self::tx_checksum_offload`] and buffers that can be [linked](crate::Buf::link).
     pub segmentation: Option<Segmentation>,
@@ -98,6 +101,7 @@ impl Default for StackConfig {
             hop_limit: 64,
             primary: true,
             tx_checksum_offload: false,
+            tx_ip_checksum_offload: false,
             segmentation: None,
             connections_max: 4096,
             connections_per_source_max: u32::MAX,

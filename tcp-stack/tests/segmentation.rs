@@ -42,6 +42,7 @@ impl Pair {
                 ipv4: Ipv4Cidr::new(V4[index].parse().unwrap(), 24),
                 ipv6: Ipv6Cidr::new(V6[index].parse().unwrap(), 64),
                 tx_checksum_offload: host == 0,
+                tx_ip_checksum_offload: host == 0,
                 segmentation: segmentation.filter(|_| host == 0),
                 tcp: TcpConfig { ecn: Ecn::On, ..TcpConfig::default() },
                 connections_max: 4,

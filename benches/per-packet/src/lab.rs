@@ -72,6 +72,7 @@ impl Lab {
             ipv4: Ipv4Cidr::new(OUR_IP, 24),
             ipv4_gateway: Some(ROUTER_IP),
             tx_checksum_offload: true,
+            tx_ip_checksum_offload: true,
             connections_max: connections.saturating_add(64),
             // Every connection has at most one segment in flight.
             buffers_max: connections.saturating_mul(2).max(65_536),

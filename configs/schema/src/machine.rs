@@ -22,12 +22,20 @@ pub(crate) struct Interface {
 }
 
 /// State of a PCI device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Pci {
+    /// There is no such device.
     Missing,
+    /// No driver of the kernel's is bound to it.
     Unbound,
-    Bound,
+    /// This driver of the kernel's is, and DPDK cannot use the device beside it.
+    Owned(String),
+    /// A driver that hands the device to DPDK.
+    Ready,
 }
+
+/// Drivers of the kernel's that hand a device to DPDK, or that DPDK works beside: Mellanox's and Microsoft's cards keep theirs.
+const FOR_DPDK: [&str; 6] = ["vfio-pci", "uio_pci_generic", "igb_uio", "mlx5_core", "mlx4_core", "mana"];
 
 impl Machine {
     /// Returns the machine that this process runs on, in the process's own namespaces.
@@ -94,11 +102,40 @@ impl Machine {
     /// Returns the state of the PCI device at an address with its domain.
     pub(crate) fn pci(&self, address: &str) -> Pci {
         let device = PathBuf::from(format!("sys/bus/pci/devices/{address}"));
-        match (self.exists(&device), self.exists(&device.join("driver"))) {
-            (false, _) => Pci::Missing,
-            (true, false) => Pci::Unbound,
-            (true, true) => Pci::Bound,
+        if !self.exists(&device) {
+            return Pci::Missing;
         }
+        let driver = fs::read_link(self.place(&device.join("driver"))).ok();
+        let name =
+            driver.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+        match name {
+            None => Pci::Unbound,
+            // A card's own variant of vfio-pci, as mlx5-vfio-pci, hands it over, too.
+            Some(name) if FOR_DPDK.contains(&name.as_str()) || name.contains("vfio") => Pci::Ready,
+            Some(name) => Pci::Owned(name),
+        }
+    }
+
+    /// True if the PCI device at an address that is written with its domain is there, and its kernel driver hands it to DPDK.
+    pub fn has_pci_for_dpdk(&self, address: &str) -> bool {
+        self.pci(address) == Pci::Ready
+    }
+
+    /// The PCI network devices, each with its driver: `0000:3b:00.0 (i40e)`.
+    pub(crate) fn pci_network_devices(&self) -> Vec<String> {
+        let folder = "sys/bus/pci/devices";
+        let mut addresses = names(&self.root.join(folder));
+        addresses.retain(|address| {
+            self.text(&format!("{folder}/{address}/class")).is_some_and(|class| class.starts_with("0x02"))
+        });
+        addresses.sort();
+        let told = |address: String| match fs::read_link(
+            self.place(Path::new(&format!("{folder}/{address}/driver"))),
+        ) {
+            Ok(driver) => format!("{address} ({})", driver.file_name().unwrap_or_default().to_string_lossy()),
+            Err(_) => format!("{address} (no driver)"),
+        };
+        addresses.into_iter().map(told).collect()
     }
 
     /// Returns true if a group exists, by number or by its name in `/etc/group`.

@@ -17,6 +17,10 @@ const _: () = assert!(18 + 40 + 60 <= HEADROOM);
 /// Bytes of an Ethernet header with an 802.1Q tag.
 const LINK_HEADER: u32 = 18;
 
+/// Bytes that drivers of network cards require in a buffer besides a frame with one tag: a second tag, the frame check
+/// sequence, and virtio's header of 12 bytes.
+const CARD_ROOM: u32 = 4 + 4 + 12;
+
 /// Minimum bytes per descriptor: network cards write received data in units of 1 KiB and require at least 2 KiB.
 const DATA_MIN: u32 = 2048;
 
@@ -211,10 +215,14 @@ pub(crate) fn data_room_bytes(ports: &[Port]) -> u16 {
     u16::try_from(room).unwrap_or(u16::MAX)
 }
 
-/// Returns the bytes of a port's longest frame, plus the bytes that its driver reserves before it.
+/// Returns the bytes of a port's longest frame, plus the bytes that its driver requires beside it.
 fn frame_room(port: &Port) -> u32 {
-    let kept_free = if matches!(port.driver, Driver::AfXdp { .. }) { Driver::XDP_HEADROOM_BYTES } else { 0 };
-    u32::from(port.mtu).saturating_add(LINK_HEADER).saturating_add(kept_free.into())
+    let beside = match port.driver {
+        Driver::AfXdp { .. } => Driver::XDP_HEADROOM_BYTES.into(),
+        Driver::Pci { .. } => CARD_ROOM,
+        _ => 0,
+    };
+    u32::from(port.mtu).saturating_add(LINK_HEADER).saturating_add(beside)
 }
 
 /// Returns the minimum number of packet buffers that keeps every queue full: descriptors, bursts, caches, reserve, and

@@ -166,6 +166,15 @@ impl Driver {
     /// Bytes that the kernel reserves before a frame in an AF_XDP buffer (XDP_PACKET_HEADROOM).
     pub const XDP_HEADROOM_BYTES: u16 = 256;
 
+    /// Returns the kernel's name of the device, an interface or a PCI address; the driver's name for a device that the
+    /// kernel does not know.
+    pub fn device(&self) -> &str {
+        match self {
+            Self::Pci { address } => address,
+            driver => driver.interface().unwrap_or(driver.name()),
+        }
+    }
+
     /// Returns true for a PCI device. It accesses packet buffers by DMA, so they must be in DPDK's own memory.
     pub fn is_pci(&self) -> bool {
         matches!(self, Self::Pci { .. })

@@ -2,6 +2,7 @@
 //! workers and ports and composes the reply.
 
 mod close;
+mod details;
 mod regions;
 mod report;
 mod watch;
@@ -14,8 +15,8 @@ use iwarp_config::{Access, RegionName, Token};
 use iwarp_control::bounds::{self, API};
 use iwarp_control::{
     ConnCloseMethod, ConnListMethod, ConnShowMethod, CounterGroup, CounterRow, DropsMethod, ErrorKind,
-    ErrorObject, Hugepages, Idle, Link, Method, Origin, PortListMethod, PortStatsMethod, RegionAttachMethod,
-    RegionAttached, RegionDeregisterMethod, RegionInfo, RegionListMethod, RegionRegister,
+    ErrorObject, Hugepages, Idle, Link, Method, Origin, PortListMethod, PortShowMethod, PortStatsMethod,
+    RegionAttachMethod, RegionAttached, RegionDeregisterMethod, RegionInfo, RegionListMethod, RegionRegister,
     RegionRegisterMethod, RegionShowMethod, RegionTotals, Request, State, StatsMethod, Status, StatusMethod,
     params,
 };
@@ -140,6 +141,7 @@ impl ControlHandler {
         degraded.extend(ports.iter().filter_map(|port| match port.link {
             Link::Up => None,
             Link::Down => Some(format!("port {}: no link", port.name)),
+            Link::Gone if port.driver == "pci" => Some(format!("port {}: its card is gone", port.name)),
             Link::Gone => Some(format!("port {}: its interface is gone", port.name)),
         }));
         degraded.extend(match crate::log::lost_in_a_row() {
@@ -253,6 +255,10 @@ impl Handler for ControlHandler {
             PortListMethod::NAME => {
                 params::<PortListMethod>(given)?;
                 Ok(Reply::new(self.ports.borrow().iter().map(report::port).collect::<Result<Vec<_>, _>>()?))
+            }
+            PortShowMethod::NAME => {
+                let name = params::<PortShowMethod>(given)?.name;
+                Ok(Reply::new(details::port_show(&self.ports.borrow(), &name, self.clock.now())?))
             }
             PortStatsMethod::NAME => {
                 let name = params::<PortStatsMethod>(given)?.name;

@@ -200,12 +200,7 @@ pub(super) fn port(entry: &PortEntry) -> Result<PortInfo, ErrorObject> {
     let PortEntry { port, addresses, queues, .. } = entry;
     let stats = port.stats().map_err(|error| unanswered(port, &error))?;
     let link = port.link().map_err(|error| unanswered(port, &error))?;
-    let offloads = [
-        ("rx-checksum", port.rx_checksum()),
-        ("tx-checksum", port.tx_checksum()),
-        ("tx-segmentation", port.segmentation().is_some()),
-        ("rss", port.rss().is_some()),
-    ];
+    let offloads = port.offloads().named().into_iter().chain([("rss", port.rss().is_some())]);
     let [a, b, c, d, e, f] = port.mac();
     Ok(PortInfo {
         name: port.name().to_owned(),
@@ -222,7 +217,7 @@ pub(super) fn port(entry: &PortEntry) -> Result<PortInfo, ErrorObject> {
         addresses: addresses.clone(),
         rx_queues: *queues,
         tx_queues: *queues,
-        offloads: offloads.into_iter().filter(|(_, on)| *on).map(|(name, _)| name.to_owned()).collect(),
+        offloads: offloads.filter(|(_, on)| *on).map(|(name, _)| name.to_owned()).collect(),
         rx_packets: stats.rx_frames,
         tx_packets: stats.tx_frames,
         rx_bytes: stats.rx_bytes,

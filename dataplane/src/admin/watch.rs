@@ -1,9 +1,12 @@
-//! Watches the ports once per second: link changes, and interfaces that are deleted and return. `daemon` calls
-//! [`ControlHandler::watch_ports`].
+//! Watches the ports once per second: link changes, interfaces that are deleted, cards that are unplugged, and their
+//! return. `daemon` calls [`ControlHandler::watch_ports`].
 
-use iwarp_config::OnLoss;
+use iwarp_config::{Driver, OnLoss};
+use iwarp_control::Link;
+use tcp_stack::Instant;
 
 use super::ControlHandler;
+use super::details::LinkHistory;
 use super::report::PortEntry;
 use crate::dpdk::Eal;
 use crate::worker::Command;
@@ -20,6 +23,8 @@ pub struct Watched {
     skip: u32,
     /// Checks to skip before the attempt after that.
     skip_next: u32,
+    /// Earlier states of the link.
+    history: LinkHistory,
 }
 
 /// Change of a port since the last check.
@@ -45,6 +50,9 @@ impl ControlHandler {
                 Some(Change::Link(up)) => self.note_link(index, up),
                 None => {}
             }
+            if let Some(entry) = self.ports.borrow_mut().get_mut(index) {
+                entry.remember(self.clock.now());
+            }
         }
         Ok(())
     }
@@ -58,13 +66,13 @@ impl ControlHandler {
         let mut ports = self.ports.borrow_mut();
         let Some(entry) = ports.get_mut(index) else { return Ok(()) };
         entry.port.lose();
-        entry.watched = Watched::default();
-        let (name, interface) = (&entry.spec.name, entry.spec.driver.interface().unwrap_or("?"));
+        entry.watched = Watched { history: std::mem::take(&mut entry.watched.history), ..Watched::default() };
+        let (name, device, what) = (&entry.spec.name, entry.spec.driver.device(), kind(&entry.spec.driver));
         anyhow::ensure!(
             entry.on_loss == OnLoss::Wait,
-            "port {name}: the interface {interface} is gone, and on_loss = \"exit\""
+            "port {name}: the {what} {device} is gone, and on_loss = \"exit\""
         );
-        tracing::error!(port = name, interface, "the interface is gone: waiting for it to return");
+        tracing::error!(port = name, device, "the {what} is gone: waiting for it to return");
         Ok(())
     }
 
@@ -72,10 +80,10 @@ impl ControlHandler {
     fn regain(&self, index: usize, eal: &Eal) {
         let mut ports = self.ports.borrow_mut();
         let Some(entry) = ports.get_mut(index) else { return };
-        let (name, interface) = (entry.spec.name.clone(), entry.spec.driver.interface().unwrap_or("?"));
+        let (name, device) = (entry.spec.name.clone(), entry.spec.driver.device());
         match entry.port.reopen(eal, &entry.spec, &entry.pools) {
             Ok(pairs) => {
-                tracing::info!(port = name, interface, "the interface has returned");
+                tracing::info!(port = name, device, "the {} has returned", kind(&entry.spec.driver));
                 for (handle, queues) in self.workers.iter().zip(pairs) {
                     // A worker that accepts no command has ended, which ends the daemon.
                     let _ = handle.send(Command::Attach { port: index, queues: Box::new(queues) });
@@ -100,6 +108,11 @@ impl ControlHandler {
     }
 }
 
+/// The word for what is behind a port.
+fn kind(driver: &Driver) -> &'static str {
+    if driver.is_pci() { "card" } else { "interface" }
+}
+
 impl PortEntry {
     /// Returns the change since the last check. A link that is up at the first check was logged with the port.
     fn check(&mut self) -> Option<Change> {
@@ -112,9 +125,26 @@ impl PortEntry {
         let up = self.port.link().ok()?.up;
         self.watched.link(up)
     }
+
+    /// Notes how the link is.
+    fn remember(&mut self, now: Instant) {
+        let link = match (self.port.is_gone(), self.watched.up) {
+            (true, _) => Link::Gone,
+            (false, Some(true)) => Link::Up,
+            (false, Some(false)) => Link::Down,
+            // It has returned a moment ago, and was not looked at.
+            (false, None) => return,
+        };
+        self.watched.history.note(now, link);
+    }
 }
 
 impl Watched {
+    /// How the link was before.
+    pub(super) fn history(&self) -> &LinkHistory {
+        &self.history
+    }
+
     fn link(&mut self, up: bool) -> Option<Change> {
         let before = self.up.replace(up).unwrap_or(true);
         (before != up).then_some(Change::Link(up))

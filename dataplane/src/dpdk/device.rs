@@ -6,12 +6,15 @@ use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::config::{DeviceConfig, Offloads, raw_config};
 use super::eal::Eal;
 use super::error::{DpdkError, Errno, check_for, check_optional};
 use super::mempool::Mempool;
+use super::messages::Attempt;
 use super::queue::{RxQueue, TxQueue};
+use super::removal::RemovalRequest;
 use super::ring::Ring;
-use super::rss::Rss;
+use super::rss::{self, Rss};
 use super::xdp::{XdpSockets, open_sockets};
 
 /// Ethernet header and frame check sequence, bytes.
@@ -35,7 +38,7 @@ pub struct Device {
 /// How the device came to be, and so how it goes.
 #[derive(Debug)]
 enum Kind {
-    Pci,
+    Pci { removal: RemovalRequest },
     Virtual,
     Rings { rx: Vec<Arc<Ring>>, tx: Vec<Arc<Ring>> },
 }
@@ -51,14 +54,10 @@ pub struct DeviceInfo {
     pub mtu_max: u16,
     /// Most queue pairs.
     pub queues_max: u16,
-    /// The device verifies IPv4, TCP and UDP checksums.
-    pub rx_checksum: bool,
-    /// The device fills in IPv4 header checksums.
-    pub tx_ip_checksum: bool,
-    /// The device fills in TCP checksums.
-    pub tx_tcp_checksum: bool,
-    /// The device cuts large TCP segments itself.
-    pub tcp_segmentation: bool,
+    /// Offloads that the device has.
+    pub offloads: Offloads,
+    /// The device can drop the frames of other VLANs than ours.
+    pub vlan_filter: bool,
     /// Most buffers of one frame to send; 0 if the driver names no limit.
     pub tx_buffers_max: u16,
     /// The device spreads TCP over its queues by Toeplitz hash.
@@ -67,29 +66,6 @@ pub struct DeviceInfo {
     pub rss_key_bytes: u8,
     /// Entries of the redirection table.
     pub rss_table_entries: u16,
-}
-
-/// What a device is started with.
-#[derive(Clone, Debug)]
-pub struct DeviceConfig {
-    /// Largest IP packet, bytes.
-    pub mtu: u16,
-    /// Whether the driver is told the MTU beyond its configuration: for devices that are nobody else's.
-    pub set_mtu: bool,
-    /// Use the device's receive checksum verification.
-    pub rx_checksum: bool,
-    /// Use the device's transmit checksums.
-    pub tx_checksum: bool,
-    /// Let the device cut frames into segments.
-    pub segmentation: bool,
-    /// Spread TCP over the queues with this key.
-    pub rss_key: Option<Vec<u8>>,
-    /// Have an interrupt per receive queue, to sleep on. Done without if the device cannot.
-    pub rx_interrupt: bool,
-    /// Receive descriptors per queue; the device may round.
-    pub rx_descriptors: u16,
-    /// Transmit descriptors per queue; the device may round.
-    pub tx_descriptors: u16,
 }
 
 /// The two ends of a worker's share in a device.
@@ -163,12 +139,20 @@ impl Device {
         Self::by_name(eal, name, Kind::Virtual)
     }
 
-    /// A PCI device that the [`Eal`] was started with.
+    /// A PCI device that the [`Eal`] was started with, or that has returned since.
     ///
     /// # Errors
     /// It is not there, or not bound to a driver that DPDK can use.
     pub fn pci(eal: &Eal, address: &str) -> Result<Self, DpdkError> {
-        Self::by_name(eal, address, Kind::Pci)
+        if port_id(address).is_err() {
+            let name = c_string(address)?;
+            // SAFETY: three C strings, copied by the call; DPDK is up, as `eal` proves.
+            let returned =
+                unsafe { dpdk_sys::rte_eal_hotplug_add(c"pci".as_ptr(), name.as_ptr(), c"".as_ptr()) };
+            check_for(returned, || format!("device {address}"))?;
+        }
+        let removal = RemovalRequest::watch(address)?;
+        Self::by_name(eal, address, Kind::Pci { removal })
     }
 
     /// A device whose queue *i* receives from `rx[i]` and sends into `tx[i]`, at most [`super::RING_QUEUES_MAX`].
@@ -201,13 +185,8 @@ impl Device {
     }
 
     fn by_name(eal: &Eal, name: &str, kind: Kind) -> Result<Self, DpdkError> {
-        let name_c = c_string(name)?;
-        let mut id = 0;
-        // SAFETY: a C string and a writable integer.
-        let returned = unsafe { dpdk_sys::rte_eth_dev_get_port_by_name(name_c.as_ptr(), &raw mut id) };
-        check_for(returned, || format!("device {name} not found"))?;
         Ok(Self {
-            id,
+            id: port_id(name)?,
             name: name.to_owned(),
             kind,
             started: AtomicBool::new(false),
@@ -253,21 +232,14 @@ impl Device {
             _ => ETHERNET_OVERHEAD,
         };
         let mtu_max = raw.max_rx_pktlen.saturating_sub(overhead).min(u32::from(raw.max_mtu));
-        let rx = dpdk_sys::DPDK_RX_OFFLOAD_IPV4_CKSUM
-            | dpdk_sys::DPDK_RX_OFFLOAD_UDP_CKSUM
-            | dpdk_sys::DPDK_RX_OFFLOAD_TCP_CKSUM;
         let tcp = dpdk_sys::DPDK_RSS_NONFRAG_IPV4_TCP | dpdk_sys::DPDK_RSS_NONFRAG_IPV6_TCP;
-        let tx = |flag: u64| raw.tx_offload_capa & flag != 0;
         Ok(DeviceInfo {
             driver,
             mtu_min: raw.min_mtu,
             mtu_max: u16::try_from(mtu_max).unwrap_or(u16::MAX),
             queues_max: raw.max_rx_queues.min(raw.max_tx_queues),
-            rx_checksum: raw.rx_offload_capa & rx == rx,
-            tx_ip_checksum: tx(dpdk_sys::DPDK_TX_OFFLOAD_IPV4_CKSUM),
-            tx_tcp_checksum: tx(dpdk_sys::DPDK_TX_OFFLOAD_TCP_CKSUM),
-            tcp_segmentation: tx(dpdk_sys::DPDK_TX_OFFLOAD_TCP_TSO)
-                && tx(dpdk_sys::DPDK_TX_OFFLOAD_MULTI_SEGS),
+            vlan_filter: raw.rx_offload_capa & dpdk_sys::DPDK_RX_OFFLOAD_VLAN_FILTER != 0,
+            offloads: Offloads::of_capabilities(raw.rx_offload_capa, raw.tx_offload_capa),
             tx_buffers_max: raw.tx_desc_lim.nb_seg_max,
             rss: raw.flow_type_rss_offloads & tcp == tcp && raw.reta_size > 0,
             rss_key_bytes: raw.hash_key_size,
@@ -296,6 +268,16 @@ impl Device {
         // SAFETY: the device exists while `self` does; the address is copied.
         let returned = unsafe { dpdk_sys::rte_eth_dev_default_mac_addr_set(self.id, &raw mut mac) };
         check_optional(returned, || self.operation("setting the station address"))
+    }
+
+    /// Receives the frames of a VLAN, by a device that was started with a VLAN filter.
+    ///
+    /// # Errors
+    /// The driver failed.
+    pub fn admit_vlan(&self, vlan: u16) -> Result<(), DpdkError> {
+        // SAFETY: the device exists while `self` does.
+        let returned = unsafe { dpdk_sys::rte_eth_dev_vlan_filter(self.id, vlan, 1) };
+        check_for(returned, || self.operation(&format!("receiving VLAN {vlan}"))).map(drop)
     }
 
     /// Receives all multicast frames; `false` if the driver cannot choose.
@@ -343,15 +325,10 @@ impl Device {
             }
         }
         let sockets_before = open_sockets();
-        let interrupts = match self.configure(config, config.rx_interrupt) {
-            Ok(()) => config.rx_interrupt,
-            Err(error) if config.rx_interrupt => {
-                tracing::warn!(%error, device = self.name, "no receive interrupts: trying without");
-                self.configure(config, false)?;
-                false
-            }
-            Err(error) => return Err(error),
-        };
+        let interrupts = config.rx_interrupt && self.configure_with_interrupts(config);
+        if !interrupts {
+            self.configure(config, false)?;
+        }
         self.xdp = XdpSockets::opened_since(&sockets_before);
         self.started.store(true, Ordering::Release);
         let device = Arc::new(self);
@@ -364,13 +341,26 @@ impl Device {
                     Arc::clone(&device),
                     index,
                     frame_max,
-                    config.tx_checksum,
+                    config.offloads.tx_tcp_checksum,
                     device.tx_ring(index),
                 ),
             }
         };
         let pairs = (0..device.queues).map(pair).collect();
         Ok((device, pairs))
+    }
+
+    /// Configures and starts the device with an interrupt per receive queue; returns false if the device cannot.
+    fn configure_with_interrupts(&self, config: &DeviceConfig) -> bool {
+        let _attempt = Attempt::begin();
+        match self.configure(config, true) {
+            Ok(()) => true,
+            Err(error) => {
+                let device = &self.name;
+                tracing::info!(device, "no receive interrupts, workers sleep by the clock alone: {error}");
+                false
+            }
+        }
     }
 
     /// Configures and starts.
@@ -414,7 +404,12 @@ impl Device {
 
     /// Whether real hardware is behind it.
     fn is_hardware(&self) -> bool {
-        matches!(self.kind, Kind::Pci)
+        matches!(self.kind, Kind::Pci { .. })
+    }
+
+    /// Returns true if the kernel has requested the device's release.
+    pub fn is_to_be_removed(&self) -> bool {
+        matches!(&self.kind, Kind::Pci { removal } if removal.is_made())
     }
 
     /// What a receive queue's interrupt makes readable, if it has one.
@@ -449,6 +444,30 @@ impl Device {
         }
         let entries = table.iter().flat_map(|group| group.reta).take(usize::from(info.rss_table_entries));
         Rss::new(key, entries.collect())
+    }
+
+    /// Returns the names of the started device's RSS hash functions; none if the driver does not tell.
+    pub fn rss_functions(&self) -> Vec<&'static str> {
+        let mut conf = dpdk_sys::rte_eth_rss_conf::default();
+        // SAFETY: `conf` is writable, and a null key asks for none.
+        let returned = unsafe { dpdk_sys::rte_eth_dev_rss_hash_conf_get(self.id, &raw mut conf) };
+        if returned == 0 { rss::functions(conf.rss_hf) } else { Vec::new() }
+    }
+
+    /// Returns the firmware version as the driver formats it; `None` if the driver tells none.
+    pub fn firmware(&self) -> Option<String> {
+        let mut text = [0_u8; 128];
+        // SAFETY: as many writable bytes as said.
+        let returned =
+            unsafe { dpdk_sys::rte_eth_dev_fw_version_get(self.id, text.as_mut_ptr().cast(), text.len()) };
+        let version = CStr::from_bytes_until_nul(&text).ok().filter(|_| returned == 0)?;
+        Some(version.to_string_lossy().trim().to_owned()).filter(|version| !version.is_empty())
+    }
+
+    /// Returns the device's NUMA node; `None` if the system does not tell.
+    pub fn numa_node(&self) -> Option<u32> {
+        // SAFETY: the device exists while `self` does.
+        u32::try_from(unsafe { dpdk_sys::rte_eth_dev_socket_id(self.id) }).ok()
     }
 
     /// State of the link, as last seen by the driver.
@@ -536,14 +555,13 @@ impl Device {
         }
         // SAFETY: stopped, and nobody uses it any more.
         report("close", unsafe { dpdk_sys::rte_eth_dev_close(self.id) });
-        if !self.is_hardware() {
-            let Ok(name) = c_string(&self.name) else { return };
-            // SAFETY: two C strings; the device is closed.
-            report("remove", unsafe { dpdk_sys::rte_eal_hotplug_remove(c"vdev".as_ptr(), name.as_ptr()) });
-            if self.name.starts_with("net_memif") {
-                // It leaves its listening socket with DPDK's interrupt thread, which must not find DPDK's memory gone.
-                std::mem::forget(self.eal.clone());
-            }
+        let Ok(name) = c_string(&self.name) else { return };
+        let bus = if self.is_hardware() { c"pci" } else { c"vdev" };
+        // SAFETY: two C strings; the device is closed.
+        report("remove", unsafe { dpdk_sys::rte_eal_hotplug_remove(bus.as_ptr(), name.as_ptr()) });
+        if self.name.starts_with("net_memif") {
+            // It leaves its listening socket with DPDK's interrupt thread, which must not find DPDK's memory gone.
+            std::mem::forget(self.eal.clone());
         }
     }
 }
@@ -554,30 +572,14 @@ impl Drop for Device {
     }
 }
 
-/// DPDK's form of the configuration. Points into `config`.
-fn raw_config(config: &DeviceConfig, interrupts: bool) -> dpdk_sys::rte_eth_conf {
-    let mut raw = dpdk_sys::rte_eth_conf::default();
-    raw.rxmode.mtu = u32::from(config.mtu);
-    if config.rx_checksum {
-        raw.rxmode.offloads |= dpdk_sys::DPDK_RX_OFFLOAD_IPV4_CKSUM
-            | dpdk_sys::DPDK_RX_OFFLOAD_UDP_CKSUM
-            | dpdk_sys::DPDK_RX_OFFLOAD_TCP_CKSUM;
-    }
-    if config.tx_checksum {
-        raw.txmode.offloads |= dpdk_sys::DPDK_TX_OFFLOAD_IPV4_CKSUM | dpdk_sys::DPDK_TX_OFFLOAD_TCP_CKSUM;
-    }
-    if config.segmentation {
-        raw.txmode.offloads |= dpdk_sys::DPDK_TX_OFFLOAD_TCP_TSO | dpdk_sys::DPDK_TX_OFFLOAD_MULTI_SEGS;
-    }
-    if let Some(key) = &config.rss_key {
-        raw.rxmode.mq_mode = dpdk_sys::DPDK_MQ_RX_RSS;
-        let rss = &mut raw.rx_adv_conf.rss_conf;
-        rss.rss_key = key.as_ptr().cast_mut(); // read only
-        rss.rss_key_len = u8::try_from(key.len()).unwrap_or(u8::MAX);
-        rss.rss_hf = dpdk_sys::DPDK_RSS_NONFRAG_IPV4_TCP | dpdk_sys::DPDK_RSS_NONFRAG_IPV6_TCP;
-    }
-    raw.intr_conf.set_rxq(u32::from(interrupts));
-    raw
+/// DPDK's number of the device of a name.
+fn port_id(name: &str) -> Result<u16, DpdkError> {
+    let name_c = c_string(name)?;
+    let mut id = 0;
+    // SAFETY: a C string and a writable integer.
+    let returned = unsafe { dpdk_sys::rte_eth_dev_get_port_by_name(name_c.as_ptr(), &raw mut id) };
+    check_for(returned, || format!("device {name} not found"))?;
+    Ok(id)
 }
 
 fn c_string(text: &str) -> Result<CString, DpdkError> {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::error::{DpdkError, Errno};
+use super::messages::{self, Weight};
 
 /// What DPDK is started with.
 #[derive(Clone, Debug)]
@@ -182,22 +183,6 @@ fn take_log() -> Result<(), DpdkError> {
     if returned == 0 { Ok(()) } else { Err(DpdkError::new("DPDK's log stream", Errno::INVALID)) }
 }
 
-/// Messages that DPDK gives more weight than they have here, each with why it is harmless.
-const HARMLESS: [(&str, &str); 12] = [
-    ("rt-signals are in use", "provoked by RealtimeSignalsOccupied: the TAP is polled"),
-    ("No Rx trigger signal", "the same"),
-    ("No free 1048576 kB hugepages", "pages of 2 MiB are used"),
-    ("No legacy callbacks, legacy socket not created", "nobody speaks that telemetry protocol any more"),
-    ("tap_nl_dump_ext_ack(): ", "the kernel's word on the qdisc for flow rules, of which there are none"),
-    ("qdisc_create_multiq(): ", "the same"),
-    ("failed to create multiq qdisc", "the same"),
-    ("Disabling rte flow support", "the same"),
-    ("tap_mp_req_on_rxtx(): Failed to send start req", "there is no secondary process"),
-    ("Failed to register mp action callback", "the same"),
-    ("Failed to register IPC callback", "the same"),
-    ("Failed to register multi-process IPC callback", "the same"),
-];
-
 /// Called by DPDK for each message, on whatever thread.
 unsafe extern "C" fn log_line(level: u32, text: *const c_char, bytes: usize) {
     // Unwinding into C would be undefined; a subscriber that panics loses its line.
@@ -206,17 +191,12 @@ unsafe extern "C" fn log_line(level: u32, text: *const c_char, bytes: usize) {
         let text = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), bytes) };
         let text = String::from_utf8_lossy(text);
         let text = text.trim_end();
-        if let Some((_, why)) = HARMLESS.iter().find(|(part, _)| text.contains(part)) {
-            tracing::debug!(target: "dpdk", why, "{text}");
-        } else if level <= dpdk_sys::DPDK_LOG_ERR {
-            tracing::error!(target: "dpdk", "{text}");
-        } else if level == dpdk_sys::DPDK_LOG_WARNING {
-            tracing::warn!(target: "dpdk", "{text}");
-        } else if level <= dpdk_sys::DPDK_LOG_INFO {
-            // DPDK announces every step of its start at these levels.
-            tracing::debug!(target: "dpdk", "{text}");
-        } else {
-            tracing::trace!(target: "dpdk", "{text}");
+        match messages::weigh(level, text) {
+            Weight::Error => tracing::error!(target: "dpdk", "{text}"),
+            Weight::Warning => tracing::warn!(target: "dpdk", "{text}"),
+            Weight::Step => tracing::debug!(target: "dpdk", "{text}"),
+            Weight::Harmless(why) => tracing::debug!(target: "dpdk", why, "{text}"),
+            Weight::Detail => tracing::trace!(target: "dpdk", "{text}"),
         }
     });
 }

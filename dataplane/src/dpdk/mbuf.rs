@@ -24,6 +24,7 @@ use dpdk_sys::{field, rte_mbuf};
 use tcp_stack::wire::Sum;
 use tcp_stack::{Buf, RxChecksum, TxOffload};
 
+use super::config::Offloads;
 use super::release::release;
 use crate::{checksum, prefetch};
 
@@ -132,22 +133,32 @@ impl Mbuf {
         unsafe { slice::from_raw_parts_mut(start, usize::from(len)) }
     }
 
-    /// What the port says of the frame's checksums. Good only if it verified both that of the IP header (which
-    /// IPv6 does not have) and that of TCP or UDP.
-    pub fn rx_checksum(&self) -> RxChecksum {
+    /// Returns the port's verdict on the checksums that it was told to verify, `enabled`. The verdict on others is ignored: igb
+    /// calls every checksum right if verification is off.
+    ///
+    /// Good is a frame whose IP header (IPv6 has no checksum) and whose TCP segment the port verified, or whose data it
+    /// vouches for although the field holds no checksum: virtio, for a frame that never left this machine.
+    pub fn rx_checksum(&self, enabled: Offloads) -> RxChecksum {
         use dpdk_sys::{
             DPDK_MBUF_RX_IP_CKSUM_BAD, DPDK_MBUF_RX_IP_CKSUM_GOOD, DPDK_MBUF_RX_IP_CKSUM_MASK,
             DPDK_MBUF_RX_L4_CKSUM_BAD, DPDK_MBUF_RX_L4_CKSUM_GOOD, DPDK_MBUF_RX_L4_CKSUM_MASK,
         };
+        if !enabled.rx_tcp_checksum {
+            return RxChecksum::Unknown;
+        }
         let flags = self.flags().load(Ordering::Relaxed);
         let ip = flags & DPDK_MBUF_RX_IP_CKSUM_MASK;
         let l4 = flags & DPDK_MBUF_RX_L4_CKSUM_MASK;
-        if ip == DPDK_MBUF_RX_IP_CKSUM_BAD || l4 == DPDK_MBUF_RX_L4_CKSUM_BAD {
+        // Both bits: DPDK's "no checksum in the frame, but the data are intact".
+        let intact = l4 == DPDK_MBUF_RX_L4_CKSUM_GOOD || l4 == DPDK_MBUF_RX_L4_CKSUM_MASK;
+        if l4 == DPDK_MBUF_RX_L4_CKSUM_BAD || (enabled.rx_ip_checksum && ip == DPDK_MBUF_RX_IP_CKSUM_BAD) {
             RxChecksum::Bad
-        } else if l4 == DPDK_MBUF_RX_L4_CKSUM_GOOD && (ip == DPDK_MBUF_RX_IP_CKSUM_GOOD || self.is_ipv6()) {
+        } else if !intact {
+            RxChecksum::Unknown
+        } else if enabled.rx_ip_checksum && ip == DPDK_MBUF_RX_IP_CKSUM_GOOD || self.is_ipv6() {
             RxChecksum::Good
         } else {
-            RxChecksum::Unknown
+            RxChecksum::TransportGood
         }
     }
 
@@ -193,6 +204,12 @@ impl Mbuf {
         // SAFETY: the handle keeps the buffer alive; `lengths` has room for the four.
         unsafe { dpdk_sys::dpdk_mbuf_tx_lengths(self.ptr(), lengths.as_mut_ptr()) };
         (self.flags().load(Ordering::Relaxed), lengths.into())
+    }
+
+    /// Sets the flags as a driver does that has received the frame.
+    #[cfg(test)]
+    pub(super) fn set_flags(&self, flags: u64) {
+        self.flags().store(flags, Ordering::Relaxed);
     }
 
     /// Fetches the frame's bytes into the cache: they will be read soon.

@@ -16,14 +16,17 @@
 //! JUSTIFICATION: DPDK is a C library; calling it is unsafe by nature. Each file says in its `SAFETY:` lines
 //! who keeps the invariant it relies on.
 
+mod config;
 mod device;
 mod eal;
 mod error;
 mod mbuf;
 mod mempool;
+mod messages;
 mod pool;
 mod queue;
 mod release;
+mod removal;
 mod ring;
 mod rss;
 mod signals;
@@ -35,7 +38,8 @@ mod tests;
 #[cfg(test)]
 pub(crate) mod testutil;
 
-pub use device::{Device, DeviceConfig, DeviceInfo, Link, PortQueues, PortStats};
+pub use config::{DeviceConfig, Offloads};
+pub use device::{Device, DeviceInfo, Link, PortQueues, PortStats};
 pub use eal::{Eal, EalConfig, EalMemory, Iova};
 pub(crate) use error::check_for;
 pub use error::{DpdkError, Errno};

@@ -13,6 +13,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use dpdk_sys::{field, rte_mbuf};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::FileType;
 use tcp_stack::{Buf, TxFrame};
 
 use super::device::Device;
@@ -84,8 +85,9 @@ pub struct RxQueue {
     queue: u16,
     /// Readable when frames have arrived.
     descriptor: Option<RawFd>,
-    /// The descriptor is an event counter, to be armed before and read after, rather than the frames' own.
-    event: bool,
+    /// Bytes of the event count that the descriptor gives, to be armed before and read after; `None`: frames themselves make
+    /// it readable.
+    event_bytes: Option<usize>,
     stats: RxQueueStats,
     /// Not `Sync`: a queue has one user.
     _one_user: PhantomData<Cell<()>>,
@@ -93,7 +95,9 @@ pub struct RxQueue {
 
 impl RxQueue {
     pub(super) fn new(device: Arc<Device>, queue: u16, descriptor: Option<RawFd>, event: bool) -> Self {
-        Self { device, queue, descriptor, event, stats: RxQueueStats::default(), _one_user: PhantomData }
+        let event_bytes = descriptor.filter(|_| event).map(event_bytes);
+        let stats = RxQueueStats::default();
+        Self { device, queue, descriptor, event_bytes, stats, _one_user: PhantomData }
     }
 
     /// What this queue has counted.
@@ -184,9 +188,9 @@ impl RxQueue {
     /// Sleeps until frames arrive (where the port can tell), `other` is readable, or `timeout` has passed.
     /// Frames that arrive while the interrupt is being armed may be noticed by the timeout only.
     pub fn wait(&mut self, other: Option<BorrowedFd<'_>>, timeout: Duration) -> Wake {
-        let armed = self.event && self.descriptor.is_some() && self.interrupt(true);
+        let armed = self.event_bytes.is_some() && self.descriptor.is_some() && self.interrupt(true);
         let mut set = ArrayVec::<PollFd<'_>, 2>::new();
-        if let Some(descriptor) = self.descriptor.filter(|_| armed || !self.event) {
+        if let Some(descriptor) = self.descriptor.filter(|_| armed || self.event_bytes.is_none()) {
             // SAFETY: the device keeps it open while `self.device` is held, which outlives this call.
             let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
             let _ = set.try_push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
@@ -230,9 +234,23 @@ impl RxQueue {
         let Some(descriptor) = self.descriptor.filter(|_| wake == Wake::Frames) else { return };
         // SAFETY: the device keeps it open while `self.device` is held, which outlives this call.
         let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
-        let mut count = [0; 8];
-        let _ = rustix::io::read(descriptor, &mut count);
+        let mut count = [0; EVENTFD_BYTES];
+        let count = count.get_mut(..self.event_bytes.unwrap_or(EVENTFD_BYTES)).unwrap_or_default();
+        let _ = rustix::io::read(descriptor, count);
     }
+}
+
+/// Bytes of the count that an eventfd gives, and takes no fewer; VFIO's interrupts come by one.
+const EVENTFD_BYTES: usize = 8;
+/// Bytes of the count that a UIO device gives, and takes neither fewer nor more.
+const UIO_BYTES: usize = 4;
+
+/// Bytes to be read from the descriptor of an interrupt. That of UIO is the device itself.
+fn event_bytes(descriptor: RawFd) -> usize {
+    // SAFETY: the caller's device keeps it open during this call.
+    let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    let is_device = |stat: rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode).is_char_device();
+    if rustix::fs::fstat(descriptor).is_ok_and(is_device) { UIO_BYTES } else { EVENTFD_BYTES }
 }
 
 /// Whether a descriptor reports an error, and no frame.
@@ -427,5 +445,22 @@ impl TxQueue {
             self.stats.drop_offload = self.stats.drop_offload.wrapping_add(1);
         }
         good
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    /// An eventfd answers a read of 4 bytes with an error, a UIO device one of 8: each is asked for as many as it has.
+    #[test]
+    fn an_interrupt_s_count_is_read_whole() {
+        let eventfd = rustix::event::eventfd(1, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+        assert_eq!(event_bytes(eventfd.as_raw_fd()), 8);
+        // A character device as UIO's.
+        let device = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(event_bytes(device.as_raw_fd()), 4);
     }
 }

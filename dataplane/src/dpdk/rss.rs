@@ -47,6 +47,19 @@ impl Rss {
     }
 }
 
+/// The names of hash functions: what of a frame goes into the hash.
+pub(super) fn functions(flags: u64) -> Vec<&'static str> {
+    let names = [
+        (dpdk_sys::DPDK_RSS_IPV4, "ipv4"),
+        (dpdk_sys::DPDK_RSS_NONFRAG_IPV4_TCP, "ipv4-tcp"),
+        (dpdk_sys::DPDK_RSS_NONFRAG_IPV4_UDP, "ipv4-udp"),
+        (dpdk_sys::DPDK_RSS_IPV6, "ipv6"),
+        (dpdk_sys::DPDK_RSS_NONFRAG_IPV6_TCP, "ipv6-tcp"),
+        (dpdk_sys::DPDK_RSS_NONFRAG_IPV6_UDP, "ipv6-udp"),
+    ];
+    names.into_iter().filter(|(flag, _)| flags & flag != 0).map(|(_, name)| name).collect()
+}
+
 /// The XOR of the 32-bit windows of `key` that begin at the set bits of `input`.
 fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
     let Some((first, rest)) = key.split_first_chunk::<4>() else { return 0 };
@@ -89,6 +102,13 @@ mod tests {
         assert_eq!(hash("199.92.111.2:14230", "65.69.140.83:4739"), Some(0xc626_b0ea));
         assert_eq!(hash("[3ffe:2501:200:1fff::7]:2794", "[3ffe:2501:200:3::1]:1766"), Some(0x4020_7d3d));
         assert_eq!(hash("[3ffe:501:8::260:97ff:fe40:efab]:14230", "[ff02::1]:4739"), Some(0xdde5_1bbf));
+    }
+
+    #[test]
+    fn hash_functions_have_names() {
+        assert!(functions(0).is_empty());
+        let tcp = dpdk_sys::DPDK_RSS_NONFRAG_IPV4_TCP | dpdk_sys::DPDK_RSS_NONFRAG_IPV6_TCP;
+        assert_eq!(functions(tcp), ["ipv4-tcp", "ipv6-tcp"]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tcp_stack::{Buf, BufClass, BufPool, HEADROOM, RxChecksum};
 
 use super::testutil::{eal, frame, pool};
-use super::{Mbuf, MbufPool, Mempool, MempoolConfig, RegisteredThread, ReleaseLast};
+use super::{Mbuf, MbufPool, Mempool, MempoolConfig, Offloads, RegisteredThread, ReleaseLast};
 
 const BYTES: &[u8] = b"frame memory";
 
@@ -18,12 +18,49 @@ fn a_fresh_buffer_has_the_promised_room() {
     assert_eq!(buffers.data_room(), 2048);
     assert_eq!(buf.tailroom(), buffers.data_room());
     assert_eq!(buf.true_size(), 128 + HEADROOM + 2048);
-    assert_eq!(buf.rx_checksum(), RxChecksum::Unknown);
+    assert_eq!(buf.rx_checksum(Offloads::default()), RxChecksum::Unknown);
     assert_eq!(buf.prepend(HEADROOM).map(|room| room.len()), Some(HEADROOM));
     assert!(buf.prepend(1).is_none());
     assert_eq!(buf.append(2048).map(|room| room.len()), Some(2048));
     assert!(buf.append(1).is_none());
     assert_eq!(buf.bytes().len(), HEADROOM + 2048);
+}
+
+/// igb says of every checksum that it is right, those that it was not told to verify included.
+#[test]
+fn the_word_of_a_port_counts_as_far_as_it_was_asked() {
+    use dpdk_sys::{
+        DPDK_MBUF_RX_IP_CKSUM_BAD as IP_BAD, DPDK_MBUF_RX_IP_CKSUM_GOOD as IP_GOOD,
+        DPDK_MBUF_RX_L4_CKSUM_BAD as BAD, DPDK_MBUF_RX_L4_CKSUM_GOOD as GOOD,
+        DPDK_MBUF_RX_L4_CKSUM_MASK as INTACT,
+    };
+    let pool = pool(64);
+    let (mut four, mut six) = ([0; 60], [0; 60]);
+    (four[12], four[13], six[12], six[13]) = (0x08, 0x00, 0x86, 0xdd);
+    let tcp = Offloads { rx_tcp_checksum: true, ..Offloads::default() };
+    let both = Offloads { rx_ip_checksum: true, ..tcp };
+    let ip = Offloads { rx_tcp_checksum: false, ..both };
+    use RxChecksum::{Bad, Good, TransportGood, Unknown};
+    for (flags, enabled, of_four, of_six) in [
+        (IP_GOOD | GOOD, Offloads::default(), Unknown, Unknown),
+        (IP_BAD | BAD, Offloads::default(), Unknown, Unknown),
+        (IP_GOOD | GOOD, ip, Unknown, Unknown),
+        (IP_GOOD | GOOD, both, Good, Good),
+        (GOOD, both, TransportGood, Good),
+        (IP_GOOD | GOOD, tcp, TransportGood, Good),
+        (IP_BAD | GOOD, tcp, TransportGood, Good),
+        (IP_BAD | GOOD, both, Bad, Bad),
+        (IP_GOOD | BAD, both, Bad, Bad),
+        (IP_GOOD, both, Unknown, Unknown),
+        (INTACT, tcp, TransportGood, Good),
+        (INTACT | IP_GOOD, both, Good, Good),
+    ] {
+        for (bytes, expected) in [(&four, of_four), (&six, of_six)] {
+            let buf = frame(&pool, bytes);
+            buf.set_flags(flags);
+            assert_eq!(buf.rx_checksum(enabled), expected, "{flags:#x} {enabled:?} {bytes:x?}");
+        }
+    }
 }
 
 #[test]

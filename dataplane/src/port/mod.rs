@@ -5,7 +5,9 @@
 //! asked for), and nowhere else.
 
 mod claim;
+mod error;
 mod interface;
+mod pci;
 mod spec;
 #[cfg(test)]
 mod tests;
@@ -16,12 +18,13 @@ use iwarp_config::Driver;
 use tcp_stack::Segmentation;
 
 use crate::dpdk::{
-    Device, DeviceConfig, DeviceInfo, DpdkError, Eal, Link, Mempool, PortStats, RING_QUEUES_MAX,
+    Device, DeviceConfig, DeviceInfo, DpdkError, Eal, Link, Mempool, Offloads, PortStats, RING_QUEUES_MAX,
     RealtimeSignalsOccupied, Ring, Rss,
 };
 
 pub use crate::dpdk::PortQueues;
 pub use claim::{ClaimError, Claims};
+pub use error::PortError;
 pub use spec::PortSpec;
 
 /// Ethernet header and one VLAN tag, bytes.
@@ -32,102 +35,6 @@ const PAGE_BYTES: u32 = 4096;
 
 /// Bytes of a Toeplitz key that every device takes.
 const RSS_KEY_BYTES: usize = 40;
-
-/// Why a port could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum PortError {
-    /// A string would be taken for something else among DPDK's device arguments.
-    #[error("port {port}: {what} {value:?} cannot be passed to DPDK")]
-    Argument {
-        /// The port's name.
-        port: String,
-        /// What the string is.
-        what: &'static str,
-        /// The string.
-        value: String,
-    },
-    /// The device cannot do the MTU.
-    #[error("port {port}: MTU {mtu} is out of range: {driver} does {min} to {max}")]
-    Mtu {
-        /// The port's name.
-        port: String,
-        /// The MTU asked for.
-        mtu: u16,
-        /// DPDK's name of the driver.
-        driver: String,
-        /// The smallest MTU possible.
-        min: u16,
-        /// The largest MTU possible.
-        max: u16,
-    },
-    /// A kernel interface has a smaller MTU than the port.
-    #[error("port {port}: MTU {mtu} is more than that of the interface {interface}, {interface_mtu}")]
-    InterfaceMtu {
-        /// The port's name.
-        port: String,
-        /// The MTU asked for.
-        mtu: u16,
-        /// The interface.
-        interface: String,
-        /// Its MTU.
-        interface_mtu: u32,
-    },
-    /// No queue.
-    #[error("port {port}: no queue, with {workers} workers and {max} queue pairs of {driver}")]
-    Queues {
-        /// The port's name.
-        port: String,
-        /// For how many workers.
-        workers: usize,
-        /// DPDK's name of the driver.
-        driver: String,
-        /// How many the device has.
-        max: u16,
-    },
-    /// The ends of a wire have different numbers of queues.
-    #[error("ports {ports}: a wire needs as many queues on both ends")]
-    Ends {
-        /// The names of both.
-        ports: String,
-    },
-    /// A whole frame does not fit into a packet buffer.
-    #[error("port {port}: packet buffers hold {room} bytes, MTU {mtu} needs {needed}")]
-    Buffers {
-        /// The port's name.
-        port: String,
-        /// The MTU asked for.
-        mtu: u16,
-        /// Bytes behind a buffer's headroom.
-        room: u32,
-        /// Bytes of the longest frame.
-        needed: u32,
-    },
-    /// The packet buffers are not what AF_XDP can share with the kernel.
-    #[error(
-        "port {port}: AF_XDP shares the packet buffers with the kernel, which takes them one after the other and none \
-         larger than a page, {page_bytes} bytes; these take {object_bytes} each, contiguous: {contiguous}. Make the MTU \
-         of all ports smaller, or give this port a daemon of its own"
-    )]
-    SharedBuffers {
-        /// The port's name.
-        port: String,
-        /// Whether they lie one after the other.
-        contiguous: bool,
-        /// Bytes from one to the next.
-        object_bytes: u32,
-        /// Bytes of a page.
-        page_bytes: u32,
-    },
-    /// DPDK refused.
-    #[error("port {port}")]
-    Device {
-        /// The port's name.
-        port: String,
-        /// What it refused.
-        #[source]
-        source: DpdkError,
-    },
-}
 
 /// A started port, as the control thread holds it. The device goes when this and all queues are dropped.
 #[derive(Debug)]
@@ -144,11 +51,10 @@ pub struct Port {
     info: DeviceInfo,
     mac: [u8; 6],
     mtu: u16,
-    rx_checksum: bool,
-    tx_checksum: bool,
-    segmentation: Option<Segmentation>,
+    offloads: Offloads,
     rss: Option<Rss>,
     queues: u16,
+    interrupts: bool,
 }
 
 impl Port {
@@ -165,7 +71,7 @@ impl Port {
         // The TAP driver looks for a free signal when it opens the device, and again for each queue.
         let _signals = matches!(spec.driver, Driver::Tap { .. }).then(RealtimeSignalsOccupied::new);
         let device = match &spec.driver {
-            Driver::Pci { address } => Device::pci(eal, address),
+            Driver::Pci { address } => return Self::open_pci(eal, spec, address, pools),
             Driver::Ring => {
                 let wires = wires(eal, spec, pools.len().min(RING_QUEUES_MAX))?;
                 Device::from_rings(eal, &spec::unique("p"), &wires, &wires)
@@ -183,6 +89,20 @@ impl Port {
             pools.iter().for_each(|pool| pool.lend_for_good());
         }
         Self::start(device.map_err(|source| spec.refused(source))?, spec, pools)
+    }
+
+    fn open_pci(
+        eal: &Eal,
+        spec: &PortSpec,
+        address: &str,
+        pools: &[Arc<Mempool>],
+    ) -> Result<(Self, Vec<PortQueues>), PortError> {
+        let device = Device::pci(eal, address).map_err(|source| PortError::Pci {
+            port: spec.name.clone(),
+            device: pci::described(address),
+            source,
+        })?;
+        Self::start(device, spec, pools)
     }
 
     /// Opens two ring ports with a wire between them: what one sends, the other receives. `specs` and `pools`
@@ -219,9 +139,13 @@ impl Port {
         let info = device.info().map_err(refused)?;
         check_fit(spec, &info, pools)?;
         let mac = station_address(&device, spec)?;
-        let rx_checksum = spec.checksum_offload && info.rx_checksum;
-        let tx_checksum = spec.checksum_offload && info.tx_ip_checksum && info.tx_tcp_checksum;
-        let segmentation = (spec.segmentation && tx_checksum).then(|| segmentation(&info)).flatten();
+        let offloads = spec.offloads().and(info.offloads);
+        // Neither an IPv4 header's checksum nor segments without that of TCP.
+        let offloads = Offloads {
+            tx_ip_checksum: offloads.tx_ip_checksum && offloads.tx_tcp_checksum,
+            tx_segmentation: offloads.tx_segmentation && offloads.tx_tcp_checksum,
+            ..offloads
+        };
         // Only hardware spreads by Toeplitz hash; net_tap says so too, but leaves it to the kernel's own hash.
         let served = pools.get(..usize::from(queues_max(spec, &info))).unwrap_or(pools);
         let rss_wanted = served.len() > 1 && info.rss && matches!(spec.driver, Driver::Pci { .. });
@@ -229,9 +153,9 @@ impl Port {
             mtu: spec.mtu,
             // The MTU of an interface that the kernel uses too is not ours to change.
             set_mtu: matches!(spec.driver, Driver::Pci { .. } | Driver::Tap { .. }),
-            rx_checksum,
-            tx_checksum,
-            segmentation: segmentation.is_some(),
+            offloads,
+            // virtio drops tagged frames unless it is told which to admit.
+            vlan_filter: spec.vlan.is_some() && info.vlan_filter,
             rss_key: rss_wanted.then(|| rss_key(&info)),
             rx_interrupt: spec.rx_interrupt && matches!(spec.driver, Driver::Pci { .. } | Driver::Tap { .. }),
             // For net_tap, "descriptors" are segments of one frame: the MTU fits one.
@@ -240,6 +164,9 @@ impl Port {
         };
         let (device, pairs) = device.start(&config, served).map_err(refused)?;
         admit_frames(&device, spec, mac)?;
+        if let Some(vlan) = spec.vlan.filter(|_| config.vlan_filter) {
+            device.admit_vlan(vlan).map_err(refused)?;
+        }
         let rss = if rss_wanted { device.rss(&info) } else { None };
         let port = Self {
             name: spec.name.clone(),
@@ -251,11 +178,10 @@ impl Port {
             info,
             mac,
             mtu: spec.mtu,
-            rx_checksum,
-            tx_checksum,
-            segmentation,
+            offloads,
             rss,
             queues: u16::try_from(pairs.len()).unwrap_or(u16::MAX),
+            interrupts: pairs.iter().all(|pair| pair.rx.has_descriptor()),
         };
         Ok((port, pairs))
     }
@@ -290,25 +216,51 @@ impl Port {
         self.mtu
     }
 
-    /// Whether received frames come with the device's verdict on their checksums.
-    pub fn rx_checksum(&self) -> bool {
-        self.rx_checksum
-    }
-
-    /// Whether IPv4 and TCP checksums may be left to the device. If not, a frame that asks for it goes out with
-    /// a wrong checksum.
-    pub fn tx_checksum(&self) -> bool {
-        self.tx_checksum
+    /// Returns the offloads that are on, of those that were [requested](PortSpec::offloads). A frame that needs another one is
+    /// sent with a wrong checksum.
+    pub fn offloads(&self) -> Offloads {
+        self.offloads
     }
 
     /// What the device cuts into segments by itself; `None` if it cannot, or shall not.
     pub fn segmentation(&self) -> Option<Segmentation> {
-        self.segmentation
+        self.offloads.tx_segmentation.then(|| segmentation(&self.info))
     }
 
     /// How connections are spread over the queues; `None` if there is one queue, or the device does not say.
     pub fn rss(&self) -> Option<&Rss> {
         self.rss.as_ref()
+    }
+
+    /// Returns the names of the RSS hash functions; none with one queue, or while the port is gone.
+    pub fn rss_functions(&self) -> Vec<&'static str> {
+        let device = self.device.as_ref().filter(|_| self.rss.is_some());
+        device.map(|device| device.rss_functions()).unwrap_or_default()
+    }
+
+    /// Returns true if each receive queue has a descriptor to sleep on until frames arrive.
+    pub fn has_interrupts(&self) -> bool {
+        self.interrupts
+    }
+
+    /// Returns the version of the device's firmware, if its driver tells one and the port is not gone.
+    pub fn firmware(&self) -> Option<String> {
+        self.device.as_ref()?.firmware()
+    }
+
+    /// Returns the device's NUMA node, if the system tells.
+    pub fn numa_node(&self) -> Option<u32> {
+        self.device.as_ref()?.numa_node()
+    }
+
+    /// Returns the PCI address of a card.
+    pub fn bus_address(&self) -> Option<&str> {
+        if let Driver::Pci { address } = &self.driver { Some(address) } else { None }
+    }
+
+    /// Returns the kernel driver that hands a card to DPDK.
+    pub fn kernel_driver(&self) -> Option<String> {
+        pci::kernel_driver(self.bus_address()?)
     }
 
     /// Queue pairs in use.
@@ -346,9 +298,10 @@ impl Port {
         self.device.as_ref().map_or(Ok(Vec::new()), |device| device.extended_stats())
     }
 
-    /// Whether the interface behind the port has been deleted since the port was opened.
+    /// Returns true if the interface behind the port was deleted, or the kernel has requested the card's release.
     pub fn has_vanished(&self) -> bool {
-        self.device.is_some() && self.interface.is_some_and(|index| !interface::exists(index))
+        let deleted = self.interface.is_some_and(|index| !interface::exists(index));
+        self.device.as_ref().is_some_and(|device| deleted || device.is_to_be_removed())
     }
 
     /// Whether the port has no device: [`Port::lose`] was called, and [`Port::reopen`] has not succeeded since.
@@ -362,10 +315,13 @@ impl Port {
         self.device = None;
     }
 
-    /// Whether the interface is there to be opened again. A TAP is made by opening it.
+    /// Returns true if the interface or the card is present to be opened again. A TAP is created by opening it.
     pub fn can_return(&self) -> bool {
-        matches!(self.driver, Driver::Tap { .. })
-            || self.driver.interface().is_some_and(|name| interface::index(name).is_some())
+        match &self.driver {
+            Driver::Tap { .. } => true,
+            Driver::Pci { address } => iwarp_config::Machine::this().has_pci_for_dpdk(address),
+            driver => driver.interface().is_some_and(|name| interface::index(name).is_some()),
+        }
     }
 
     /// Opens the device again, with the station address and as many queues as before, and hands out the queues.
@@ -383,6 +339,10 @@ impl Port {
         if port.queues != self.queues {
             let (workers, driver, max) = (usize::from(self.queues), port.info.driver.clone(), port.queues);
             return Err(PortError::Queues { port: spec.name, workers, driver, max });
+        }
+        let missing = self.offloads.beyond(port.offloads);
+        if !missing.is_empty() {
+            return Err(PortError::Offloads { port: spec.name, missing: missing.join(", ") });
         }
         *self = Self { counted: self.counted, ..port };
         Ok(pairs)
@@ -406,10 +366,10 @@ fn wires(eal: &Eal, spec: &PortSpec, queues: usize) -> Result<Vec<Arc<Ring>>, Po
 const FRAME_BUFFERS: u16 = 46;
 
 /// What a device that cuts frames takes at a time.
-fn segmentation(info: &DeviceInfo) -> Option<Segmentation> {
+fn segmentation(info: &DeviceInfo) -> Segmentation {
     let buffers_max =
         if info.tx_buffers_max == 0 { FRAME_BUFFERS } else { info.tx_buffers_max.min(FRAME_BUFFERS) };
-    info.tcp_segmentation.then_some(Segmentation { bytes_max: 65_000, buffers_max })
+    Segmentation { bytes_max: 65_000, buffers_max }
 }
 
 /// Refuses what would fail later with a worse message.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use iwarp_config::{Driver, MemifRole, Pcap};
 
 use super::PortError;
-use crate::dpdk::DpdkError;
+use crate::dpdk::{DpdkError, Offloads};
 
 /// What a port shall be.
 #[derive(Clone, Debug)]
@@ -30,13 +30,15 @@ pub struct PortSpec {
     pub segmentation: bool,
     /// Provide something to sleep on until frames arrive, where the device can (PCI, TAP).
     pub rx_interrupt: bool,
+    /// The VLAN that the device shall admit, where it filters; `None`: frames without a tag.
+    pub vlan: Option<u16>,
 }
 
 impl From<&iwarp_config::Port> for PortSpec {
     /// As configured. Checksums and segmentation are left to hardware only: net_tap, which offers both, does them
     /// in software. No receive interrupts.
     fn from(port: &iwarp_config::Port) -> Self {
-        let offloads = port.offloads && matches!(port.driver, Driver::Pci { .. });
+        let offloads = port.offloads && port.driver.is_pci();
         Self {
             name: port.name.clone(),
             driver: port.driver.clone(),
@@ -47,6 +49,8 @@ impl From<&iwarp_config::Port> for PortSpec {
             checksum_offload: offloads,
             segmentation: offloads,
             rx_interrupt: false,
+            // An interface that the kernel uses too is not ours to configure.
+            vlan: port.vlan.filter(|_| port.driver.is_pci()),
         }
     }
 }
@@ -65,6 +69,19 @@ impl PortSpec {
             checksum_offload: hardware,
             segmentation: hardware,
             rx_interrupt: false,
+            vlan: None,
+        }
+    }
+
+    /// Returns the offloads that are requested of the device.
+    pub fn offloads(&self) -> Offloads {
+        let checksum = self.checksum_offload;
+        Offloads {
+            rx_ip_checksum: checksum,
+            rx_tcp_checksum: checksum,
+            tx_ip_checksum: checksum,
+            tx_tcp_checksum: checksum,
+            tx_segmentation: self.segmentation,
         }
     }
 

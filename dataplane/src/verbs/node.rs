@@ -270,7 +270,13 @@ impl<'a> Plan<'a> {
         let place = mesh(1, false).pop().context("no place for a worker")?;
         let poll_loop = PollLoop::new(clock, &config.workers.idle);
         Ok(Node {
-            worker_ports: [WorkerPort::new(Verbs::new(verbs, memory), Some(rx), transmit, pool, place)],
+            worker_ports: [WorkerPort::new(
+                Verbs::new(verbs, memory),
+                (Some(rx), transmit),
+                port.offloads(),
+                pool,
+                place,
+            )],
             now: poll_loop.now(),
             poll_loop,
             port,

@@ -10,7 +10,8 @@ use tcp_stack::{BufPool, Instant, RxFrame, TxFrame};
 
 use super::steer::Mesh;
 use crate::dpdk::{
-    BURST, Mbuf, MbufPool, PortQueues, ReleaseLast, RxQueue, RxQueueStats, TxBatch, TxQueue, TxQueueStats,
+    BURST, Mbuf, MbufPool, Offloads, PortQueues, ReleaseLast, RxQueue, RxQueueStats, TxBatch, TxQueue,
+    TxQueueStats,
 };
 use crate::engine::{Engine, PortProtocols};
 use crate::memory::WorkerMemory;
@@ -57,6 +58,8 @@ pub struct WorkerPort<E = Engine<MbufPool, WorkerMemory>> {
     tx: Transmit,
     pool: MbufPool,
     mesh: Mesh<Mbuf>,
+    /// What the port does: its word on checksums counts as far as that goes.
+    offloads: Offloads,
     received: ArrayVec<Mbuf, BURST>,
     frames: ArrayVec<RxFrame<Mbuf>, BURST>,
     /// Frames that the port has not accepted yet.
@@ -73,13 +76,20 @@ pub struct WorkerPort<E = Engine<MbufPool, WorkerMemory>> {
 
 impl<E: PortProtocols<Pool = MbufPool>> WorkerPort<E> {
     /// Creates a port share that has received and sent nothing.
-    pub fn new(engine: E, rx: Option<RxQueue>, tx: Transmit, pool: MbufPool, mesh: Mesh<Mbuf>) -> Self {
+    pub fn new(
+        engine: E,
+        (rx, tx): (Option<RxQueue>, Transmit),
+        offloads: Offloads,
+        pool: MbufPool,
+        mesh: Mesh<Mbuf>,
+    ) -> Self {
         Self {
             engine,
             rx,
             tx,
             pool,
             mesh,
+            offloads,
             received: ArrayVec::new(),
             frames: ArrayVec::new(),
             batch: TxBatch::new(),
@@ -141,7 +151,8 @@ impl<E: PortProtocols<Pool = MbufPool>> WorkerPort<E> {
     /// Fills `frames` with the frames for this worker. Returns how many frames arrived from the port or from other
     /// workers.
     fn receive(&mut self) -> usize {
-        let Self { rx, tx, received, frames, mesh, pool, .. } = self;
+        let Self { rx, tx, received, frames, mesh, pool, offloads, .. } = self;
+        let frame = |mbuf: Mbuf| RxFrame { checksum: mbuf.rx_checksum(*offloads), buf: mbuf };
         let mut arrived = 0;
         if let Some(queue) = rx {
             arrived = queue.burst(received);
@@ -348,8 +359,4 @@ impl Relays {
         let (from_others, to_first) = (0..workers).map(|_| rtrb::RingBuffer::new(RELAY_FRAMES)).unzip();
         Self { to_first, from_others }
     }
-}
-
-fn frame(mbuf: Mbuf) -> RxFrame<Mbuf> {
-    RxFrame { checksum: mbuf.rx_checksum(), buf: mbuf }
 }

@@ -35,10 +35,10 @@ pub use exit::Exit;
 pub use message::{BadLine, Id, Request, Response, Version};
 pub use method::{
     ConnCloseMethod, ConnListMethod, ConnShowMethod, DropsMethod, Hello, HelloReply, METHODS, Method,
-    NoParams, PortListMethod, PortStatsMethod, RegionAttachMethod, RegionDeregisterMethod, RegionListMethod,
-    RegionRegisterMethod, RegionShowMethod, StatsMethod, StatusMethod, params,
+    NoParams, PortListMethod, PortShowMethod, PortStatsMethod, RegionAttachMethod, RegionDeregisterMethod,
+    RegionListMethod, RegionRegisterMethod, RegionShowMethod, StatsMethod, StatusMethod, params,
 };
-pub use port::{Link, PortInfo, PortStats, PortStatsRow};
+pub use port::{Interrupts, Link, LinkChange, PortDetails, PortInfo, PortShow, PortStats, PortStatsRow};
 pub use region::{
     Access, Backing, NotAnAccess, Origin, RegionAttached, RegionDeregister, RegionDeregistered, RegionInfo,
     RegionName, RegionRegister,

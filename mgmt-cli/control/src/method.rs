@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::conn::{ConnClose, ConnInfo, ConnShow, ConnsClosed};
 use crate::counters::{DropRow, StatsReply};
 use crate::error::{ErrorKind, ErrorObject};
-use crate::port::{PortInfo, PortStats, PortStatsRow};
+use crate::port::{PortDetails, PortInfo, PortShow, PortStats, PortStatsRow};
 use crate::region::{
     RegionAttached, RegionDeregister, RegionDeregistered, RegionInfo, RegionName, RegionRegister,
 };
@@ -78,6 +78,8 @@ methods! {
     ConnCloseMethod = "conn.close" (ConnClose) -> ConnsClosed;
     /// Lists every port with its counters.
     PortListMethod = "port.list" (NoParams) -> Vec<PortInfo>;
+    /// Returns one port in detail.
+    PortShowMethod = "port.show" (PortShow) -> PortDetails;
     /// Returns the counters of the ports' hardware and drivers.
     PortStatsMethod = "port.stats" (PortStats) -> Vec<PortStatsRow>;
     /// Returns the counters by group, and the load of each worker.

@@ -60,6 +60,62 @@ pub struct PortInfo {
     pub rx_nombuf: u64,
 }
 
+/// The parameters of `port.show`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortShow {
+    /// The port's name in the configuration.
+    pub name: String,
+}
+
+/// The means by which a sleeping worker learns of arriving frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Interrupts {
+    /// Each receive queue has an interrupt, or a descriptor of the kernel's.
+    PerQueue,
+    /// No interrupt: a worker polls, and sleeps for a fixed time if it may sleep.
+    None,
+}
+
+/// A change of a port's link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkChange {
+    /// Milliseconds since the daemon noticed it.
+    pub age_ms: u64,
+    /// The link from then on.
+    pub link: Link,
+}
+
+/// A port in detail.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortDetails {
+    /// The port's row of `port.list`.
+    pub port: PortInfo,
+    /// DPDK's name of the device.
+    pub device_name: String,
+    /// The device's firmware, as its driver writes the version; absent if it tells none.
+    pub firmware: Option<String>,
+    /// The card's PCI address; absent for what is no card.
+    pub bus_address: Option<String>,
+    /// The kernel driver that hands the card to DPDK.
+    pub kernel_driver: Option<String>,
+    /// The NUMA node that the device is on; absent if the system does not tell.
+    pub numa_node: Option<u32>,
+    /// Offloads that the configuration requests.
+    pub offloads_requested: Vec<String>,
+    /// Requested offloads that the device does.
+    pub offloads_granted: Vec<String>,
+    /// Queue pairs that the device has at most.
+    pub queues_max: u16,
+    /// Hash functions of receive-side scaling; empty if the device does not spread frames.
+    pub rss_functions: Vec<String>,
+    /// The means by which sleeping workers learn of arriving frames.
+    pub interrupts: Interrupts,
+    /// The latest changes of the link, at most 32, the latest last.
+    pub link_history: Vec<LinkChange>,
+}
+
 /// The parameters of `port.stats`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,30 +1,22 @@
 //! Formats replies about ports and their counters.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
-use iwarp_control::{Link, PortInfo, PortStatsRow};
+use iwarp_control::{Interrupts, Link, PortDetails, PortInfo, PortStatsRow};
 use iwarp_terminal::units;
 
-use super::{Width, list as names, table_within};
+use super::{Width, list as names, pairs, table_within};
 
 /// Formats all ports in columns.
 pub(crate) fn list(ports: &[PortInfo], width: Width) -> String {
     let rows = ports.iter().map(|port| {
-        let link = match port.link {
-            Link::Up => "up",
-            Link::Down => "down",
-            Link::Gone => "gone",
-        };
-        let speed = match port.speed_mbps {
-            0 => "-".to_owned(),
-            mbps => units::bit_rate(mbps as f64 * 1e6),
-        };
         vec![
             port.name.clone(),
             port.driver.clone(),
             port.device.clone(),
-            link.to_owned(),
-            speed,
+            word(port.link).to_owned(),
+            speed(port),
             port.mac.clone(),
             port.mtu.to_string(),
             names(&port.addresses),
@@ -52,6 +44,60 @@ pub(crate) fn list(ports: &[PortInfo], width: Width) -> String {
     ];
     let spare = ["OFFLOADS", "QUEUES", "DEVICE", "SPEED", "MAC", "MISSED", "TX", "RX"];
     table_within(width, &header, &spare, &rows.collect::<Vec<_>>())
+}
+
+fn word(link: Link) -> &'static str {
+    match link {
+        Link::Up => "up",
+        Link::Down => "down",
+        Link::Gone => "gone",
+    }
+}
+
+fn speed(port: &PortInfo) -> String {
+    match port.speed_mbps {
+        0 => "-".to_owned(),
+        mbps => units::bit_rate(mbps as f64 * 1e6),
+    }
+}
+
+/// One port, a line for each thing.
+pub(crate) fn show(details: &PortDetails) -> String {
+    let PortDetails { port, .. } = details;
+    let or_dash = |text: Option<&String>| text.cloned().unwrap_or_else(|| "-".to_owned());
+    let interrupts = match details.interrupts {
+        Interrupts::PerQueue => "one per receive queue",
+        Interrupts::None => "none: polled",
+    };
+    let history = details.link_history.iter().map(|change| {
+        format!("{} {} ago", word(change.link), units::duration(Duration::from_millis(change.age_ms)))
+    });
+    pairs(&[
+        ("name", port.name.clone()),
+        ("driver", format!("{}, {}", port.driver, port.device)),
+        ("device", details.device_name.clone()),
+        ("bus_address", or_dash(details.bus_address.as_ref())),
+        ("kernel_driver", or_dash(details.kernel_driver.as_ref())),
+        ("firmware", or_dash(details.firmware.as_ref())),
+        ("numa_node", details.numa_node.map_or_else(|| "-".to_owned(), |node| node.to_string())),
+        ("mac", port.mac.clone()),
+        ("mtu", port.mtu.to_string()),
+        ("addresses", names(&port.addresses)),
+        ("link", word(port.link).to_owned()),
+        ("speed", speed(port)),
+        ("offloads_requested", names(&details.offloads_requested)),
+        ("offloads_granted", names(&details.offloads_granted)),
+        (
+            "queues",
+            format!(
+                "{} receive, {} transmit, at most {}",
+                port.rx_queues, port.tx_queues, details.queues_max
+            ),
+        ),
+        ("rss_functions", names(&details.rss_functions)),
+        ("interrupts", interrupts.to_owned()),
+        ("link_history", names(&history.collect::<Vec<_>>())),
+    ])
 }
 
 /// Formats the counters of ports like `ethtool -S`.

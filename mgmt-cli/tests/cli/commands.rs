@@ -245,6 +245,37 @@ fn ports() {
 }
 
 #[test]
+fn a_port_in_detail() {
+    let daemon = Daemon::start();
+    let text = ok(&daemon, &["port", "show", "p0"]).stdout;
+    let has = |name: &str, value: &str| {
+        text.lines().any(|line| {
+            line.split_once(char::is_whitespace).is_some_and(|(n, v)| n == name && v.trim() == value)
+        })
+    };
+    for (name, value) in [
+        ("driver", "pci, net_e1000_igb"),
+        ("bus_address", "0000:01:00.0"),
+        ("kernel_driver", "vfio-pci"),
+        ("firmware", "3.16, 0x0"),
+        ("numa_node", "1"),
+        ("offloads_requested", "rx-tcp-checksum,tx-segmentation"),
+        ("offloads_granted", "rx-tcp-checksum"),
+        ("queues", "1 receive, 1 transmit, at most 8"),
+        ("rss_functions", "ipv4-tcp,ipv6-tcp"),
+        ("interrupts", "one per receive queue"),
+        ("link_history", "down 9 s ago,up 1.5 s ago"),
+    ] {
+        assert!(has(name, value), "{name}: {text}");
+    }
+    let json: serde_json::Value =
+        serde_json::from_str(&ok(&daemon, &["port", "show", "p0", "-j"]).stdout).unwrap();
+    assert_eq!((&json["numa_node"], &json["interrupts"]), (&1.into(), &"per_queue".into()));
+    assert_eq!(json["link_history"][1], serde_json::json!({"age_ms": 1500, "link": "up"}));
+    assert_eq!(iwarpctl(daemon.socket(), &["port", "show", "p9"]).code, 4);
+}
+
+#[test]
 fn counters() {
     let daemon = Daemon::start();
     let text = ok(&daemon, &["stats"]).stdout;

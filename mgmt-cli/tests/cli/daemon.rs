@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex};
 use iwarp_control::{
     Backing, ConnBbrInfo, ConnClose, ConnCloseMethod, ConnClosed, ConnCounts, ConnInfo, ConnListMethod,
     ConnRdmaInfo, ConnShowMethod, ConnsClosed, CounterGroup, CounterRow, DropRow, DropsMethod, ErrorKind,
-    ErrorObject, Hugepages, Idle, Link, Method, NamedCounters, Origin, PoolStatus, PortInfo, PortListMethod,
-    PortStatsMethod, PortStatsRow, RegionDeregisterMethod, RegionDeregistered, RegionInfo, RegionListMethod,
-    RegionRegisterMethod, RegionShowMethod, RegionTotals, Request, Response, State, StatsMethod, StatsReply,
-    Status, StatusMethod, WorkerStatus, params,
+    ErrorObject, Hugepages, Idle, Interrupts, Link, LinkChange, Method, NamedCounters, Origin, PoolStatus,
+    PortDetails, PortInfo, PortListMethod, PortShowMethod, PortStatsMethod, PortStatsRow,
+    RegionDeregisterMethod, RegionDeregistered, RegionInfo, RegionListMethod, RegionRegisterMethod,
+    RegionShowMethod, RegionTotals, Request, Response, State, StatsMethod, StatsReply, Status, StatusMethod,
+    WorkerStatus, params,
 };
 use serde_json::value::RawValue;
 
@@ -104,6 +105,10 @@ impl Memory {
             },
             "conn.close" => self.close(params::<ConnCloseMethod>(asked)?),
             "port.list" => done::<PortListMethod>(&vec![port()]),
+            "port.show" => match params::<PortShowMethod>(asked)?.name.as_str() {
+                "p0" => done::<PortShowMethod>(&details()),
+                name => Err(ErrorObject::new(ErrorKind::NoSuchObject, format!("there is no port `{name}`"))),
+            },
             "port.stats" => done::<PortStatsMethod>(&vec![PortStatsRow {
                 name: "p0".into(),
                 counters: NamedCounters(vec![("rx_good_packets".into(), 5), ("imissed".into(), 0)]),
@@ -231,6 +236,25 @@ fn port() -> PortInfo {
         rx_errors: 0,
         tx_errors: 0,
         rx_nombuf: 0,
+    }
+}
+
+fn details() -> PortDetails {
+    PortDetails {
+        port: PortInfo { driver: "pci".into(), device: "net_e1000_igb".into(), ..port() },
+        device_name: "0000:01:00.0".into(),
+        firmware: Some("3.16, 0x0".into()),
+        bus_address: Some("0000:01:00.0".into()),
+        kernel_driver: Some("vfio-pci".into()),
+        numa_node: Some(1),
+        offloads_requested: vec!["rx-tcp-checksum".into(), "tx-segmentation".into()],
+        offloads_granted: vec!["rx-tcp-checksum".into()],
+        queues_max: 8,
+        rss_functions: vec!["ipv4-tcp".into(), "ipv6-tcp".into()],
+        interrupts: Interrupts::PerQueue,
+        link_history: [(9000, Link::Down), (1500, Link::Up)]
+            .map(|(age_ms, link)| LinkChange { age_ms, link })
+            .to_vec(),
     }
 }
 

@@ -20,6 +20,7 @@ const COMMANDS: &[&[&str]] = &[
     &["conn", "show"],
     &["port"],
     &["port", "list"],
+    &["port", "show"],
     &["port", "stats"],
     &["stats"],
     &["drops"],

@@ -127,7 +127,7 @@ impl<B: Buf> Interface<B> {
         checksum: RxChecksum,
     ) -> Result<Classified, DropReason> {
         let (header, header_bytes, payload) = Ipv4Header::parse(packet).map_err(ip_reason)?;
-        if checksum != RxChecksum::Good && !Ipv4Header::is_checksum_valid(header_bytes) {
+        if checksum.leaves_ip() && !Ipv4Header::is_checksum_valid(header_bytes) {
             return Err(DropReason::IpChecksum);
         }
         if self.config.ipv4.is_none_or(|ours| ours.address() != header.dst) {
@@ -458,7 +458,7 @@ fn classify_tcp(packet: Packet<'_>, checksum: RxChecksum) -> Result<Classified, 
         _ => DropReason::TcpMalformed,
     })?;
     // A checksum that the port calls bad is verified again: some ports do so for packets that they do not understand.
-    let verify = checksum != RxChecksum::Good;
+    let verify = checksum.leaves_transport();
     if verify {
         let len = packet.payload.len();
         let pseudo_header = Sum::pseudo_header(packet.dst, packet.src, IpProtocol::TCP, len);

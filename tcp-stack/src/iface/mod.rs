@@ -65,8 +65,10 @@ pub(crate) struct InterfaceConfig {
     pub(crate) ipv6_gateway: Option<Ipv6Addr>,
     /// True to answer requests and announce our addresses: exactly one worker of a port does.
     pub(crate) primary: bool,
-    /// True to leave the IPv4 header checksum and the TCP checksum to the port.
+    /// True to leave the TCP checksum to the port.
     pub(crate) tx_checksum_offload: bool,
+    /// True to leave the IPv4 header checksum to the port, too; only together with the TCP checksum.
+    pub(crate) tx_ip_checksum_offload: bool,
     /// Entries of the neighbor cache.
     pub(crate) neighbors_max: u32,
     /// TTL or hop limit of our packets, 1..=255.

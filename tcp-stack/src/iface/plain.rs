@@ -54,7 +54,6 @@ impl<B: Buf> Interface<B> {
     /// accepts, `classify` would return the same.
     #[inline(always)]
     pub(crate) fn plain(&self, frame: &[u8], checksum: RxChecksum) -> Option<Plain> {
-        let verify = checksum != RxChecksum::Good;
         let (link, packet) = frame.split_first_chunk::<{ EthernetHeader::LEN }>()?;
         let [dst @ .., s0, _, _, _, _, _, t0, t1] = *link;
         if dst != self.config.mac.0 || s0 & 1 != 0 {
@@ -62,44 +61,51 @@ impl<B: Buf> Interface<B> {
         }
         let ethertype = EtherType(u16::from_be_bytes([t0, t1]));
         let Some(vlan) = self.config.vlan else {
-            return self.plain_ip(ethertype, packet, EthernetHeader::LEN, verify);
+            return self.plain_ip(ethertype, packet, EthernetHeader::LEN, checksum);
         };
         let (&[c0, c1, t0, t1], packet) = packet.split_first_chunk::<4>()?;
         if ethertype != EtherType::VLAN || u16::from_be_bytes([c0 & 0xf, c1]) != vlan {
             return None;
         }
         let ethertype = EtherType(u16::from_be_bytes([t0, t1]));
-        self.plain_ip(ethertype, packet, EthernetHeader::LEN_TAGGED, verify)
+        self.plain_ip(ethertype, packet, EthernetHeader::LEN_TAGGED, checksum)
     }
 
     /// Parses the packet at offset `at` of the frame.
     #[inline(always)]
-    fn plain_ip(&self, ethertype: EtherType, packet: &[u8], at: usize, verify: bool) -> Option<Plain> {
+    fn plain_ip(
+        &self,
+        ethertype: EtherType,
+        packet: &[u8],
+        at: usize,
+        checksum: RxChecksum,
+    ) -> Option<Plain> {
         match ethertype {
-            EtherType::IPV4 => self.plain_ipv4(packet, at, verify),
-            EtherType::IPV6 => self.plain_ipv6(packet, at, verify),
+            EtherType::IPV4 => self.plain_ipv4(packet, at, checksum),
+            EtherType::IPV6 => self.plain_ipv6(packet, at, checksum),
             _ => None,
         }
     }
 
     #[inline(always)]
-    fn plain_ipv4(&self, packet: &[u8], at: usize, verify: bool) -> Option<Plain> {
+    fn plain_ipv4(&self, packet: &[u8], at: usize, checksum: RxChecksum) -> Option<Plain> {
         let (fixed, rest) = packet.split_first_chunk::<{ Ipv4Header::LEN }>()?;
         let [version, traffic_class, l0, l1, _, _, f0, f1, _, protocol, _, _, addresses @ ..] = *fixed;
         let [s0, s1, s2, s3, d0, d1, d2, d3] = addresses;
         // Five words, and no flag but "don't fragment". The addresses were checked when the connection was opened, so
         // they are not checked here.
         let whole = version == 0x45 && f0 & !0x40 == 0 && f1 == 0 && protocol == IpProtocol::TCP.0;
-        if !whole || verify && !Ipv4Header::is_checksum_valid(fixed) {
+        if !whole || checksum.leaves_ip() && !Ipv4Header::is_checksum_valid(fixed) {
             return None;
         }
         let len = usize::from(u16::from_be_bytes([l0, l1])).checked_sub(Ipv4Header::LEN)?;
+        let verify = checksum.leaves_transport();
         let flow = |ports| FourTuple::of_ipv4([d0, d1, d2, d3], [s0, s1, s2, s3], ports);
         plain_tcp::<B>(rest.get(..len)?, at.wrapping_add(Ipv4Header::LEN), flow, traffic_class, verify)
     }
 
     #[inline]
-    fn plain_ipv6(&self, packet: &[u8], at: usize, verify: bool) -> Option<Plain> {
+    fn plain_ipv6(&self, packet: &[u8], at: usize, checksum: RxChecksum) -> Option<Plain> {
         let (fixed, rest) = packet.split_first_chunk::<{ Ipv6Header::LEN }>()?;
         let [v0, v1, _, _, l0, l1, next_header, _, addresses @ ..] = *fixed;
         let (src, dst) = (addresses.first_chunk::<16>()?, addresses.last_chunk::<16>()?);
@@ -111,6 +117,7 @@ impl<B: Buf> Interface<B> {
         }
         let len = usize::from(u16::from_be_bytes([l0, l1]));
         let end = |ip, [a, b]: [u8; 2]| SocketAddr::new(IpAddr::V6(ip), u16::from_be_bytes([a, b]));
+        let verify = checksum.leaves_transport();
         let flow = |[p0, p1, q0, q1]: [u8; 4]| FourTuple::new(end(dst, [p0, p1]), end(src, [q0, q1]));
         plain_tcp::<B>(rest.get(..len)?, at.wrapping_add(Ipv6Header::LEN), flow, v0 << 4 | v1 >> 4, verify)
     }

@@ -47,8 +47,10 @@ pub(crate) struct Template {
     packet: Sum,
     /// Sum of the pseudo-header and, unless the port computes checksums, of the TCP header without its flags.
     segment: Sum,
-    /// True if the port computes the checksums.
+    /// True if the port computes the TCP checksum.
     offloaded: bool,
+    /// True if the port computes the IPv4 header checksum, too.
+    ip_offloaded: bool,
 }
 
 /// Writes a field at a constant offset.
@@ -97,7 +99,7 @@ impl<B: Buf> Interface<B> {
         (header, timestamps): (&TcpHeader, Timestamps),
     ) -> Option<Template> {
         let (src, dst) = flow.ipv4().filter(|_| self.config.vlan.is_none())?;
-        let offloaded = self.config.tx_checksum_offload;
+        let (offloaded, ip_offloaded) = (self.config.tx_checksum_offload, self.config.tx_ip_checksum_offload);
         let mut headers = self.template_base;
         set(&mut headers, 0, mac.0);
         set(&mut headers, TRAFFIC_CLASS, [ecn.bits()]);
@@ -113,14 +115,11 @@ impl<B: Buf> Interface<B> {
         let len = u16::try_from(Template::LEN - TCP).ok()?;
         let addresses = Sum::ZERO.with_word(src.to_bits()).with_word(dst.to_bits());
         let pseudo_header = addresses.with(IpProtocol::TCP.0.into()).with(len);
-        let (packet, segment) = if offloaded {
-            (Sum::ZERO, pseudo_header)
-        } else {
-            let (_, rest) = headers.split_first_chunk::<{ EthernetHeader::LEN }>()?;
-            let (ip, tcp) = rest.split_first_chunk::<{ Ipv4Header::LEN }>()?;
-            (Sum::of(ip), pseudo_header.join(Sum::of(tcp)))
-        };
-        Some(Template { headers, flags: header.flags, packet, segment, offloaded })
+        let (_, rest) = headers.split_first_chunk::<{ EthernetHeader::LEN }>()?;
+        let (ip, tcp) = rest.split_first_chunk::<{ Ipv4Header::LEN }>()?;
+        let packet = if ip_offloaded { Sum::ZERO } else { Sum::of(ip) };
+        let segment = if offloaded { pseudo_header } else { pseudo_header.join(Sum::of(tcp)) };
+        Some(Template { headers, flags: header.flags, packet, segment, offloaded, ip_offloaded })
     }
 
     /// Counts segments whose headers a template wrote.
@@ -148,12 +147,12 @@ impl Template {
         let packet_len = payload_len.checked_add(u16::try_from(Self::LEN - EthernetHeader::LEN).ok()?)?;
         let flags = self.flags | flags;
         let segment = self.segment.with(payload_len);
-        let (packet, segment) = if self.offloaded {
-            (0, segment.fold())
+        let packet = if self.ip_offloaded { 0 } else { self.packet.with(payload_len).checksum() };
+        let segment = if self.offloaded {
+            segment.fold()
         } else {
             let payload = payload_sum.unwrap_or_else(|| B::sum(buf.bytes()).fold());
-            let own = segment.with_word(seq.get()).with(flags.bits().into()).with(payload);
-            (self.packet.with(payload_len).checksum(), own.checksum())
+            segment.with_word(seq.get()).with(flags.bits().into()).with(payload).checksum()
         };
         let headers = buf.prepend(Self::LEN)?.first_chunk_mut::<{ Self::LEN }>()?;
         *headers = self.headers;
@@ -167,7 +166,7 @@ impl Template {
             l3_len: u8::try_from(Ipv4Header::LEN).ok()?,
             l4_len: u8::try_from(Self::LEN - TCP).ok()?,
             ipv6: false,
-            ip_checksum: self.offloaded,
+            ip_checksum: self.ip_offloaded,
             tcp_checksum: self.offloaded,
             segment: 0,
         })

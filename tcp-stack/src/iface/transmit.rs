@@ -117,7 +117,7 @@ impl<B: Buf> Interface<B> {
         traffic_class: u8,
         buf: &mut B,
     ) -> Option<TxOffload> {
-        let offloaded = self.config.tx_checksum_offload;
+        let (offloaded, ip_offloaded) = (self.config.tx_checksum_offload, self.config.tx_ip_checksum_offload);
         let segment = buf.bytes_mut()?;
         let pseudo_header = Sum::pseudo_header(local, remote, IpProtocol::TCP, segment.len());
         let written = if offloaded {
@@ -133,21 +133,21 @@ impl<B: Buf> Interface<B> {
             protocol: IpProtocol::TCP,
             traffic_class,
             hop_limit: self.config.hop_limit.max(1),
-            checksum: !offloaded,
+            checksum: !ip_offloaded,
             linked: 0,
         };
         let offload = self.put_headers(&meta, buf).filter(|_| written)?;
         self.stats.tx_tcp_segments = self.stats.tx_tcp_segments.wrapping_add(1);
         Some(TxOffload {
             l4_len,
-            ip_checksum: offloaded && !offload.ipv6,
+            ip_checksum: ip_offloaded && !offload.ipv6,
             tcp_checksum: offloaded,
             ..offload
         })
     }
 
     /// As [`Self::encapsulate`], for a TCP header whose payload is in the buffers linked to `buf`. The port computes
-    /// the checksums and cuts the frame.
+    /// the TCP checksum and cuts the frame, and gives each segment its own IPv4 header checksum.
     pub(crate) fn encapsulate_run(
         &mut self,
         mac: MacAddr,
@@ -170,13 +170,14 @@ impl<B: Buf> Interface<B> {
             protocol: IpProtocol::TCP,
             traffic_class,
             hop_limit: self.config.hop_limit.max(1),
-            checksum: false,
+            checksum: !self.config.tx_ip_checksum_offload,
             linked: run.bytes,
         };
         let offload = self.put_headers(&meta, buf).filter(|_| written)?;
         self.stats.tx_tcp_segments = self.stats.tx_tcp_segments.wrapping_add(u64::from(run.segments));
         let segment = if cut { run.segment } else { 0 };
-        Some(TxOffload { l4_len, ip_checksum: !offload.ipv6, tcp_checksum: true, segment, ..offload })
+        let ip_checksum = self.config.tx_ip_checksum_offload && !offload.ipv6;
+        Some(TxOffload { l4_len, ip_checksum, tcp_checksum: true, segment, ..offload })
     }
 
     #[inline]

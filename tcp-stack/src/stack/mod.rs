@@ -128,6 +128,7 @@ impl<B: Buf> Stack<B> {
                 ipv6_gateway: config.ipv6_gateway,
                 primary: config.primary,
                 tx_checksum_offload: config.tx_checksum_offload,
+                tx_ip_checksum_offload: config.tx_checksum_offload && config.tx_ip_checksum_offload,
                 neighbors_max: config.neighbors_max,
                 hop_limit: config.hop_limit,
                 fragments: FragmentLimits {

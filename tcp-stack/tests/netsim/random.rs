@@ -197,6 +197,7 @@ fn random_host(random: &mut Random, host: &mut StackConfig, buffers_max: u32) {
     };
     if one_in(random, 3) {
         host.tx_checksum_offload = true;
+        host.tx_ip_checksum_offload = true;
         let card = |bytes_max, buffers_max| Some(Segmentation { bytes_max, buffers_max });
         host.segmentation = pick(random, &[None, card(65_000, 40), card(10_000, 8)]);
     }

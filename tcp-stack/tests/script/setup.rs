@@ -81,6 +81,7 @@ pub(crate) fn configure(setup: &mut Setup, key: &str, value: &str) {
         // A port with checksum and segmentation offload.
         "segmentation" if on => {
             setup.stack.tx_checksum_offload = true;
+            setup.stack.tx_ip_checksum_offload = true;
             setup.stack.segmentation = Some(Segmentation { bytes_max: 65_000, buffers_max: 40 });
         }
         "fragments" => setup.stack.fragments_datagrams_max = number(value),

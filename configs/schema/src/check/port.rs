@@ -392,16 +392,38 @@ fn check_pci(section: &Section<'_>, report: &Report, machine: &Machine, address:
     let place = section.place_of("address");
     match machine.pci(address) {
         _ if address.is_empty() => {}
-        Pci::Bound => {}
+        Pci::Ready => {}
         Pci::Missing => {
-            let help = "`lspci -D` and `dpdk-devbind.py --status` list the devices";
+            let devices = machine.pci_network_devices();
+            let help = if devices.is_empty() {
+                "this machine has no PCI network device".to_owned()
+            } else {
+                format!("this machine's network devices: {}", devices.join(", "))
+            };
             report.lacks(&place, format!("there is no PCI device {address}"), help);
         }
         Pci::Unbound => {
-            let help = format!("bind it: `dpdk-devbind.py --bind=vfio-pci {address}`");
-            report.lacks(&place, format!("no driver is bound to the PCI device {address}"), help);
+            let message = format!("no kernel driver is bound to the PCI device {address}");
+            report.lacks(&place, message, bind_help(address, false));
+        }
+        Pci::Owned(driver) => {
+            let message = format!(
+                "the kernel driver {driver} owns the PCI device {address}, and DPDK cannot use it then"
+            );
+            report.lacks(&place, message, bind_help(address, true));
         }
     }
+}
+
+/// The commands that hand a device to DPDK, each on a line of its own: none is to be broken where a message is.
+fn bind_help(address: &str, unbind: bool) -> String {
+    let device = format!("/sys/bus/pci/devices/{address}");
+    let unbind =
+        if unbind { format!("    echo {address} > {device}/driver/unbind\n") } else { String::new() };
+    format!(
+        "bind it to vfio-pci:\n    modprobe vfio-pci\n    echo vfio-pci > {device}/driver_override\n{unbind}    \
+         echo {address} > /sys/bus/pci/drivers_probe\nor, without an IOMMU, to uio_pci_generic in the same way"
+    )
 }
 
 fn driver(section: &mut Section<'_>, report: &Report) -> Option<Driver> {

@@ -24,8 +24,21 @@ fn machine() -> tempfile::TempDir {
     file("sys/class/net/eth0/mtu", "1500\n");
     file("sys/class/net/tap0/tun_flags", "0x1002\n");
     file("sys/class/net/tap1/tun_flags", "0x1002\n");
-    file("sys/bus/pci/devices/0000:3b:00.0/driver/bind", "");
+    let drivers = [
+        ("0.0", "vfio-pci"),
+        ("0.2", "i40e"),
+        ("0.3", "mlx5_core"),
+        ("0.4", "mlx5-vfio-pci"),
+        ("0.5", "virtio-pci"),
+    ];
+    for (function, driver) in drivers {
+        file(&format!("sys/bus/pci/drivers/{driver}/bind"), "");
+        file(&format!("sys/bus/pci/devices/0000:3b:0{function}/class"), "0x020000\n");
+        let link = root.join(format!("sys/bus/pci/devices/0000:3b:0{function}/driver"));
+        symlink(format!("../../../bus/pci/drivers/{driver}"), link).unwrap();
+    }
     file("sys/bus/pci/devices/0000:3b:00.1/class", "0x020000\n");
+    file("sys/bus/pci/devices/0000:00:1f.2/class", "0x010601\n");
     file("etc/group", "root:x:0:\niwarp:x:77:\n");
     file("run/some", "");
     file("proc/4711/comm", "qemu\n");
@@ -107,9 +120,40 @@ fn taps() {
 #[test]
 fn pci_devices() {
     let pci = |address: &str| port(&format!("driver = 'pci'\naddress = '{address}'"), "");
-    lacks(&pci("0000:3b:00.2"), "port[0].address", "no PCI device 0000:3b:00.2");
-    lacks(&pci("3b:00.1"), "port[0].address", "no driver is bound");
-    has(&pci("3b:00.0"));
+    lacks(&pci("3b:00.1"), "port[0].address", "no kernel driver is bound to the PCI device 0000:3b:00.1");
+    lacks(&pci("3b:00.2"), "port[0].address", "the kernel driver i40e owns the PCI device 0000:3b:00.2");
+    lacks(&pci("3b:00.5"), "port[0].address", "the kernel driver virtio-pci owns the PCI device");
+    // mlx5 keeps its kernel driver; a card's own variant of vfio-pci hands it over.
+    for ready in ["3b:00.0", "3b:00.3", "3b:00.4"] {
+        has(&pci(ready));
+    }
+}
+
+/// A wrong address is answered with those that there are, an unbound card with the commands that bind it.
+#[test]
+fn what_to_do_about_a_pci_device_is_said() {
+    let machine = machine();
+    let help = |address: &str| {
+        let text = port(&format!("driver = 'pci'\naddress = '{address}'"), "");
+        check(machine.path(), &text).expect_err("it lacks something").render(false)
+    };
+    let devices = help("0000:3b:00.7");
+    assert!(devices.contains("no PCI device 0000:3b:00.7"), "{devices}");
+    assert!(
+        devices.contains("0000:3b:00.1 (no driver)") && devices.contains("0000:3b:00.2 (i40e)"),
+        "{devices}"
+    );
+    assert!(!devices.contains("1f.2"), "a disk: {devices}");
+    for (address, unbind) in [("0000:3b:00.1", 0), ("0000:3b:00.2", 1)] {
+        let commands = help(address);
+        for part in ["modprobe vfio-pci", "driver_override", "drivers_probe", "uio_pci_generic"] {
+            assert!(commands.contains(part), "{address}, {part}: {commands}");
+        }
+        assert_eq!(commands.matches("driver/unbind").count(), unbind, "{commands}");
+        // A command is copied from one line.
+        let probe = format!("echo {address} > /sys/bus/pci/drivers_probe");
+        assert!(commands.lines().any(|line| line.trim().ends_with(&probe)), "{commands}");
+    }
 }
 
 #[test]

@@ -240,6 +240,20 @@ fn buffers_of_af_xdp_have_room_for_what_the_kernel_keeps_free() {
     }
 }
 
+/// A driver that does not find room for its own beside the longest frame refuses to start.
+#[test]
+fn buffers_of_a_card_have_room_for_what_its_driver_wants() {
+    for (mtu, room) in
+        [(576, 2176), (1500, 2176), (2010, 2176), (2011, 2240), (4000, 4224), (9000, 9216), (9600, 9792)]
+    {
+        let port = "driver = \"pci\"\naddress = \"0000:3b:00.0\"";
+        let text = format!("[[port]]\n{port}\naddresses = [\"10.0.0.2/24\"]\nmtu = {mtu}\n");
+        let data_room = parse(&text).data_room_bytes();
+        assert_eq!(data_room, room, "MTU {mtu}");
+        assert!(u32::from(data_room) >= 128 + mtu + 14 + 2 * 4 + 4 + 12, "MTU {mtu}");
+    }
+}
+
 /// Two workers on two ports: four pools, each of whole pages.
 #[test]
 fn pools_are_per_worker_and_port() {

@@ -8,7 +8,7 @@ use tcp_stack::{Buf, BufClass, BufPool};
 
 use super::{batch_of, frame_bytes, push, receive, receive_bytes, send, send_bytes};
 use crate::dpdk::testutil::{eal, frame, pool, pool_for};
-use crate::dpdk::{BURST, Mbuf, MbufPool, TxBatch};
+use crate::dpdk::{BURST, Mbuf, MbufPool, Offloads, TxBatch};
 use crate::port::{Port, PortError, PortSpec};
 
 fn ring(name: &str) -> PortSpec {
@@ -35,7 +35,7 @@ fn a_ring_hands_back_what_is_sent() {
     assert!(counters.contains(&("rx_good_packets".to_owned(), 4)), "{counters:?}");
     assert!(port.link().unwrap().up);
     assert_eq!(port.mac()[0], 0x02, "a locally administered address of its own");
-    assert_eq!((port.queues(), port.rss().is_some(), port.tx_checksum()), (1, false, false));
+    assert_eq!((port.queues(), port.rss().is_some(), port.offloads()), (1, false, Offloads::default()));
     drop((port, pairs));
     assert_eq!(pool.in_use(), 0);
 }

@@ -8,6 +8,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         }
         "region.show" | "region.attach" => r#"{"name":"lab"}"#,
         "region.deregister" => r#"{"name":"lab","force":true}"#,
+        "port.show" => r#"{"name":"p0"}"#,
         "conn.show" => r#"{"id":17592186044417}"#,
         "port.stats" => r#"{"name":"p0"}"#,
         _ => "{}",

@@ -3,8 +3,8 @@
 
 use iwarp_control::{
     BadLine, ConnListMethod, ConnShowMethod, DropsMethod, ErrorObject, Hello, Id, Method, PortListMethod,
-    PortStatsMethod, RegionAttachMethod, RegionDeregisterMethod, RegionListMethod, RegionRegisterMethod,
-    RegionShowMethod, Request, Response, StatsMethod, StatusMethod, params,
+    PortShowMethod, PortStatsMethod, RegionAttachMethod, RegionDeregisterMethod, RegionListMethod,
+    RegionRegisterMethod, RegionShowMethod, Request, Response, StatsMethod, StatusMethod, params,
 };
 use serde_json::{Value, to_value};
 
@@ -31,6 +31,7 @@ fn every_method(request: &Request) {
     read::<ConnListMethod>(request);
     read::<ConnShowMethod>(request);
     read::<PortListMethod>(request);
+    read::<PortShowMethod>(request);
     read::<PortStatsMethod>(request);
     read::<StatsMethod>(request);
     read::<DropsMethod>(request);

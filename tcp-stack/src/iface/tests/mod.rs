@@ -33,6 +33,7 @@ fn config() -> InterfaceConfig {
         ipv6_gateway: Some(v6("fe80::1")),
         primary: true,
         tx_checksum_offload: false,
+        tx_ip_checksum_offload: false,
         neighbors_max: 16,
         hop_limit: 64,
         fragments: FragmentLimits {
@@ -282,6 +283,11 @@ fn checksums_are_verified_unless_the_port_did() {
     lab.expect_drop(&later, DropReason::TcpChecksum);
     assert!(matches!(lab.receive_at(Instant::ZERO, &frame, RxChecksum::Good), Received::Tcp(_)));
     assert!(matches!(lab.receive_at(Instant::ZERO, &frame, RxChecksum::Bad), Received::Done));
+    // A port that verified TCP's checksum alone leaves the header's to us.
+    assert!(matches!(lab.receive_at(Instant::ZERO, &frame, RxChecksum::TransportGood), Received::Tcp(_)));
+    assert!(matches!(lab.receive_at(Instant::ZERO, &header, RxChecksum::TransportGood), Received::Done));
+    assert!(matches!(lab.receive_at(Instant::ZERO, &later, RxChecksum::TransportGood), Received::Tcp(_)));
+    assert_eq!(lab.interface.drops().drop_ip_checksum, 2);
     // A port that reports a wrong result does not cost us the segment.
     let right = tcp_v4_from(V4_PEER);
     assert!(matches!(lab.receive_at(Instant::ZERO, &right, RxChecksum::Bad), Received::Tcp(_)));

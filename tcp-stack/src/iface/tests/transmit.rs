@@ -126,8 +126,12 @@ fn templates_write_the_same_headers() {
     let timestamps = Timestamps { value: 0xffff_fffe, echo: 7 };
     let options = TcpOptions { timestamps: Some(timestamps), ..TcpOptions::NONE };
     let payloads = [&b""[..], b"odd", &[0; 1448], &[0xff; 1448], &[0x5a; 577]];
-    for (offload, known) in [(false, false), (false, true), (true, false)] {
-        let mut lab = Lab::new(InterfaceConfig { tx_checksum_offload: offload, hop_limit: 3, ..config() });
+    for (offload, ip, known) in
+        [(false, false, false), (false, false, true), (true, true, false), (true, false, false)]
+    {
+        let offloads =
+            InterfaceConfig { tx_checksum_offload: offload, tx_ip_checksum_offload: ip, ..config() };
+        let mut lab = Lab::new(InterfaceConfig { hop_limit: 3, ..offloads });
         for (nth, payload) in (0_u32..).zip(payloads) {
             for flags in [TcpFlags::NONE, TcpFlags::PSH] {
                 let common = TcpHeader {
@@ -177,7 +181,8 @@ fn segments_without_a_template() {
 
 #[test]
 fn checksums_are_left_to_the_port() {
-    let mut lab = Lab::new(InterfaceConfig { tx_checksum_offload: true, ..config() });
+    let both = InterfaceConfig { tx_checksum_offload: true, tx_ip_checksum_offload: true, ..config() };
+    let mut lab = Lab::new(both);
     let mut buf = segment(&mut lab);
     let offload = lab.interface.encapsulate(PEER, V4.into(), V4_PEER.into(), 0, &mut buf).unwrap();
     assert!(offload.ip_checksum && offload.tcp_checksum);
@@ -191,6 +196,27 @@ fn checksums_are_left_to_the_port() {
     let (local, remote) = (v6("fd77::2").into(), v6("fd77::1").into());
     let offload = lab.interface.encapsulate(PEER, local, remote, 0, &mut buf).unwrap();
     assert!(!offload.ip_checksum && offload.tcp_checksum && offload.ipv6);
+}
+
+/// virtio and vmxnet3 fill in TCP's checksum and nothing of IPv4's header.
+#[test]
+fn a_port_that_knows_tcp_alone_gets_a_whole_ipv4_header() {
+    let mut lab = Lab::new(InterfaceConfig { tx_checksum_offload: true, ..config() });
+    let ends = (V4.into(), V4_PEER.into());
+    for (segments, bytes) in [(0_u16, 0), (1, 700), (4, 3001)] {
+        let mut buf = segment(&mut lab);
+        let run = SegmentRun { segment: 1000, segments, bytes };
+        let offload = match segments {
+            0 => lab.interface.encapsulate(PEER, ends.0, ends.1, 0, &mut buf),
+            _ => lab.interface.encapsulate_run(PEER, ends, 0, run, &mut buf),
+        };
+        let offload = offload.unwrap();
+        assert!(!offload.ip_checksum && offload.tcp_checksum);
+        let packet = &buf.bytes()[14..];
+        assert!(Ipv4Header::is_checksum_valid(packet.first_chunk::<20>().unwrap()), "{segments} segments");
+        let len = usize::from(u16::from_be_bytes([packet[2], packet[3]]));
+        assert_eq!(len, packet.len() + bytes, "{segments} segments");
+    }
 }
 
 #[test]
