@@ -36,7 +36,7 @@ run: root build ## iwarpd in the foreground on the TAP iw0
 	@.ci/hugepages.sh 512 || true
 	$(IWARPD) --config configs/tap.toml
 
-test: root check unit build build-debian13 instructions ports lifecycle drivers rping wire-proof flat idle load crowd-out flood starve forged-arp interop ## everything; at most 35 minutes on two cores
+test: root check unit build build-debian13 instructions ports lifecycle drivers rping wire-proof flat idle load crowd-out flood starve forged-arp interop pci-quick ## everything; at most 35 minutes on two cores
 	@echo "all suites passed"
 
 check: deps fmt clippy doc ## format, lints, documentation
@@ -105,6 +105,12 @@ crowd-out: root build ## one host that takes every connection, and an honest pee
 
 interop: root build ## Linux soft-iWARP in a QEMU guest
 	dataplane/tests/siw/run.sh
+
+pci: root build ## PCI cards that QEMU emulates, in guests: every card, driver and feature
+	dataplane/tests/pci/run.sh all
+
+pci-quick: root build ## the same, the most important of it: at most three minutes
+	dataplane/tests/pci/run.sh quick
 
 debian13: root tools ## build, unit, ports, tap and demo on Debian 13 (DPDK 24.11), in a chroot that is made for it
 	.ci/debian13.sh make build unit ports tap demo
