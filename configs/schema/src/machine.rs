@@ -34,7 +34,8 @@ pub(crate) enum Pci {
     Ready,
 }
 
-/// Drivers of the kernel's that hand a device to DPDK, or that DPDK works beside: Mellanox's and Microsoft's cards keep theirs.
+/// Drivers of the kernel's that hand a device to DPDK, or that DPDK works beside: Mellanox's and Microsoft's cards
+/// keep theirs.
 const FOR_DPDK: [&str; 6] = ["vfio-pci", "uio_pci_generic", "igb_uio", "mlx5_core", "mlx4_core", "mana"];
 
 impl Machine {
@@ -116,7 +117,8 @@ impl Machine {
         }
     }
 
-    /// True if the PCI device at an address that is written with its domain is there, and its kernel driver hands it to DPDK.
+    /// True if the PCI device at an address that is written with its domain is there, and its kernel driver hands it
+    /// to DPDK.
     pub fn has_pci_for_dpdk(&self, address: &str) -> bool {
         self.pci(address) == Pci::Ready
     }

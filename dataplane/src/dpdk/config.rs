@@ -45,7 +45,8 @@ impl Offloads {
         }
     }
 
-    /// Returns the offloads that DPDK's capability flags name. A frame that the device segments lies in several buffers.
+    /// Returns the offloads that DPDK's capability flags name. A frame that the device segments lies in several
+    /// buffers.
     pub(super) fn of_capabilities(rx: u64, tx: u64) -> Self {
         let segmentation = dpdk_sys::DPDK_TX_OFFLOAD_TCP_TSO | dpdk_sys::DPDK_TX_OFFLOAD_MULTI_SEGS;
         Self {
@@ -84,7 +85,8 @@ pub struct DeviceConfig {
     pub set_mtu: bool,
     /// Offloads to enable: only those that the device has.
     pub offloads: Offloads,
-    /// Let the device drop the frames of other VLANs than those that it is told to [admit](super::Device::admit_vlan).
+    /// Let the device drop the frames of other VLANs than those that it is told to
+    /// [admit](super::Device::admit_vlan).
     pub vlan_filter: bool,
     /// Spread TCP over the queues with this key.
     pub rss_key: Option<Vec<u8>>,

@@ -133,11 +133,11 @@ impl Mbuf {
         unsafe { slice::from_raw_parts_mut(start, usize::from(len)) }
     }
 
-    /// Returns the port's verdict on the checksums that it was told to verify, `enabled`. The verdict on others is ignored: igb
-    /// calls every checksum right if verification is off.
+    /// Returns the port's verdict on the checksums that it was told to verify, `enabled`. The verdict on others is
+    /// ignored: igb calls every checksum right if verification is off.
     ///
-    /// Good is a frame whose IP header (IPv6 has no checksum) and whose TCP segment the port verified, or whose data it
-    /// vouches for although the field holds no checksum: virtio, for a frame that never left this machine.
+    /// Good is a frame whose IP header (IPv6 has no checksum) and whose TCP segment the port verified, or whose data
+    /// it vouches for although the field holds no checksum: virtio, for a frame that never left this machine.
     pub fn rx_checksum(&self, enabled: Offloads) -> RxChecksum {
         use dpdk_sys::{
             DPDK_MBUF_RX_IP_CKSUM_BAD, DPDK_MBUF_RX_IP_CKSUM_GOOD, DPDK_MBUF_RX_IP_CKSUM_MASK,

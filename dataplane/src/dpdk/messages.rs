@@ -41,7 +41,8 @@ const HARMLESS: &[(&str, &str)] = &[
 /// Number of attempts in progress that have an alternative.
 static ATTEMPTS: AtomicU32 = AtomicU32::new(0);
 
-/// Guard of an attempt that has an alternative: while it lives, DPDK's errors are harmless, and the caller logs the outcome.
+/// Guard of an attempt that has an alternative: while it lives, DPDK's errors are harmless, and the caller logs the
+/// outcome.
 #[derive(Debug)]
 pub(super) struct Attempt(());
 

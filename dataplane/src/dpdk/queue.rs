@@ -85,8 +85,8 @@ pub struct RxQueue {
     queue: u16,
     /// Readable when frames have arrived.
     descriptor: Option<RawFd>,
-    /// Bytes of the event count that the descriptor gives, to be armed before and read after; `None`: frames themselves make
-    /// it readable.
+    /// Bytes of the event count that the descriptor gives, to be armed before and read after; `None`: frames
+    /// themselves make it readable.
     event_bytes: Option<usize>,
     stats: RxQueueStats,
     /// Not `Sync`: a queue has one user.
@@ -454,7 +454,8 @@ mod tests {
 
     use super::*;
 
-    /// An eventfd answers a read of 4 bytes with an error, a UIO device one of 8: each is asked for as many as it has.
+    /// An eventfd answers a read of 4 bytes with an error, a UIO device one of 8: each is asked for as many as it
+    /// has.
     #[test]
     fn an_interrupt_s_count_is_read_whole() {
         let eventfd = rustix::event::eventfd(1, rustix::event::EventfdFlags::NONBLOCK).unwrap();

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::error::{DpdkError, Errno, check_for};
 
-/// A flag that DPDK's interrupt thread sets when the kernel requests the device's release. vfio-pci sends a request and waits
-/// until the device is released; UIO sends none.
+/// A flag that DPDK's interrupt thread sets when the kernel requests the device's release. vfio-pci sends a request
+/// and waits until the device is released; UIO sends none.
 #[derive(Debug)]
 pub(super) struct RemovalRequest {
     name: CString,
@@ -22,8 +22,8 @@ impl RemovalRequest {
         let name_c = CString::new(name).map_err(|_| DpdkError::new(operation(), Errno::INVALID))?;
         let asked = Arc::new(AtomicBool::new(false));
         let flag = Arc::into_raw(Arc::clone(&asked)).cast_mut().cast::<c_void>();
-        // SAFETY: a C string, copied by the call; the function has the signature that C calls; the flag's reference is DPDK's
-        // from here on, until `drop` has taken both back.
+        // SAFETY: a C string, copied by the call; the function has the signature that C calls; the flag's reference
+        // is DPDK's from here on, until `drop` has taken both back.
         let returned =
             unsafe { dpdk_sys::rte_dev_event_callback_register(name_c.as_ptr(), Some(note), flag) };
         if returned < 0 {

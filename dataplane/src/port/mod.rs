@@ -216,8 +216,8 @@ impl Port {
         self.mtu
     }
 
-    /// Returns the offloads that are on, of those that were [requested](PortSpec::offloads). A frame that needs another one is
-    /// sent with a wrong checksum.
+    /// Returns the offloads that are on, of those that were [requested](PortSpec::offloads). A frame that needs
+    /// another one is sent with a wrong checksum.
     pub fn offloads(&self) -> Offloads {
         self.offloads
     }
