@@ -5,7 +5,8 @@
 #   IRONWARP_CACHE   where the chroot (2 GB) and what is built in it are kept, default /var/cache/ironwarp
 #   DEBIAN_MIRROR    where the packages come from, by default where this machine's own do
 #
-# All mounts are in a mount namespace of their own, and all processes in a process namespace: with the command they are gone.
+# All mounts are in a mount namespace of their own, and all processes in a process namespace: with the command they are
+# gone.
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "$0")/.."

@@ -1,8 +1,8 @@
-//! Where fields of DPDK's structures lie, in whichever release the bindings were made from.
+//! Access to fields of DPDK's structures, in every release that the bindings are made from.
 //!
-//! Releases move fields into anonymous unions (`rte_mbuf` in 24.11), which changes their path in the bindings. The bindings
-//! therefore keep these structures opaque, and each function here adds the offset that the C compiler gave (`wrapper.h`),
-//! a constant: reading a field costs what it costs in C. `shim.c` checks each field's size.
+//! Releases move fields into anonymous unions (`rte_mbuf` in 24.11), which changes their path in the bindings. The
+//! bindings therefore keep these structures opaque, and each function here adds the offset that the C compiler gave
+//! (`wrapper.h`), a constant: reading a field costs what it costs in C. `shim.c` checks each field's size.
 //!
 //! The functions compute addresses and touch no memory; who reads or writes there answers for it.
 #![warn(missing_docs)]
@@ -11,7 +11,7 @@ use core::ffi::c_void;
 
 use crate::{rte_mbuf, rte_mempool_cache, rte_ring};
 
-/// Where the data room begins, headroom included.
+/// The address of the data room, headroom included.
 #[inline(always)]
 pub const fn buf_addr(mbuf: *mut rte_mbuf) -> *mut *mut c_void {
     mbuf.wrapping_byte_add(crate::DPDK_MBUF_BUF_ADDR).cast()
@@ -77,13 +77,13 @@ pub const fn ring_mask(ring: *mut rte_ring) -> *mut u32 {
     ring.wrapping_byte_add(crate::DPDK_RING_MASK).cast()
 }
 
-/// Where the producer puts the next object, modulo 2³²; masked, the place in the ring.
+/// The position of the producer's next object, modulo 2³²; masked, its slot in the ring.
 #[inline(always)]
 pub const fn ring_producer_head(ring: *mut rte_ring) -> *mut u32 {
     ring.wrapping_byte_add(crate::DPDK_RING_PRODUCER_HEAD).cast()
 }
 
-/// How far the consumer has come: an address to fetch into the cache.
+/// The address of the consumer's position, to prefetch.
 #[inline(always)]
 pub const fn ring_consumer(ring: *mut rte_ring) -> *const u8 {
     ring.wrapping_byte_add(crate::DPDK_RING_CONSUMER).cast_const().cast()

@@ -1,9 +1,10 @@
 //! Bindings to the system's DPDK, generated at build time.
 //!
-//! Raw and unsafe: `dataplane::dpdk` is the layer to use. Nothing is committed, because the layout of
-//! DPDK's structures changes from release to release; the generated file checks every size and offset at
-//! compile time. Fields of structures that differ between releases are reached through [`field`]. Inline functions (the packet path among them) are compiled by the C compiler into small
-//! wrappers, which costs about a nanosecond per burst and keeps DPDK's receive callbacks working.
+//! Raw and unsafe: `dataplane::dpdk` is the layer to use. Nothing is committed, because the layout of DPDK's structures
+//! changes from release to release; the generated file checks every size and offset at compile time. Fields of
+//! structures that differ between releases are reached through [`field`]. Inline functions (the packet path among them)
+//! are compiled by the C compiler into small wrappers, which costs about a nanosecond per burst and keeps DPDK's
+//! receive callbacks working.
 //!
 //! The published crate of this name is another one, abandoned since 2018; this one is part of the workspace.
 #![allow(

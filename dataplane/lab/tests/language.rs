@@ -1,5 +1,5 @@
-//! The rule of language in CONTRIBUTING.md, as far as a program can check it: the vocabulary, how doc comments start, and
-//! the length of lines.
+//! The rule of language in CONTRIBUTING.md, as far as a program can check it: the vocabulary, how doc comments start,
+//! and the length of lines.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::fs;

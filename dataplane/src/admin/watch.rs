@@ -140,7 +140,7 @@ impl PortEntry {
 }
 
 impl Watched {
-    /// How the link was before.
+    /// Returns the history of the link.
     pub(super) fn history(&self) -> &LinkHistory {
         &self.history
     }

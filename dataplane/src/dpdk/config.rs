@@ -85,8 +85,7 @@ pub struct DeviceConfig {
     pub set_mtu: bool,
     /// Offloads to enable: only those that the device has.
     pub offloads: Offloads,
-    /// Let the device drop the frames of other VLANs than those that it is told to
-    /// [admit](super::Device::admit_vlan).
+    /// True to let the device drop the frames of every VLAN that is not [admitted](super::Device::admit_vlan).
     pub vlan_filter: bool,
     /// Spread TCP over the queues with this key.
     pub rss_key: Option<Vec<u8>>,

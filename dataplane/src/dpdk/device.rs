@@ -1,4 +1,4 @@
-//! One Ethernet device of DPDK's, whatever its driver.
+//! One Ethernet device of DPDK, with any driver.
 #![allow(unsafe_code, reason = "configures and queries DPDK devices")]
 
 use std::ffi::{CStr, CString};
@@ -28,14 +28,14 @@ pub struct Device {
     kind: Kind,
     started: AtomicBool,
     queues: u16,
-    /// What its queues allocate from and transmit into.
+    /// The pools that its queues allocate from and transmit from.
     pools: Vec<Arc<Mempool>>,
-    /// Those of net_af_xdp.
+    /// The sockets of a net_af_xdp device.
     xdp: XdpSockets,
     eal: Eal,
 }
 
-/// How the device came to be, and so how it goes.
+/// The origin of the device, which decides how it is closed.
 #[derive(Debug)]
 enum Kind {
     Pci { removal: RemovalRequest },
@@ -43,16 +43,16 @@ enum Kind {
     Rings { rx: Vec<Arc<Ring>>, tx: Vec<Arc<Ring>> },
 }
 
-/// What a device can do.
+/// The capabilities of a device.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
     /// DPDK's name of the driver, e.g. `net_tap`.
     pub driver: String,
-    /// Smallest MTU, bytes.
+    /// The smallest MTU in bytes.
     pub mtu_min: u16,
-    /// Largest MTU, bytes.
+    /// The largest MTU in bytes.
     pub mtu_max: u16,
-    /// Most queue pairs.
+    /// The largest number of queue pairs.
     pub queues_max: u16,
     /// Offloads that the device has.
     pub offloads: Offloads,
@@ -71,31 +71,31 @@ pub struct DeviceInfo {
 /// The two ends of a worker's share in a device.
 #[derive(Debug)]
 pub struct PortQueues {
-    /// Where its frames come from.
+    /// The receive queue of the worker.
     pub rx: RxQueue,
-    /// Where its frames go.
+    /// The transmit queue of the worker.
     pub tx: TxQueue,
 }
 
 /// State of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Whether there is one.
+    /// True if the link has a carrier.
     pub up: bool,
     /// Its speed, Mb/s, if the driver knows one.
     pub megabits_per_second: Option<u32>,
 }
 
-/// What every device counts.
+/// The counters that every device has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortStats {
-    /// Frames received.
+    /// Frames that the device received.
     pub rx_frames: u64,
-    /// Frames sent.
+    /// Frames that the device sent.
     pub tx_frames: u64,
-    /// Bytes received.
+    /// Bytes that the device received.
     pub rx_bytes: u64,
-    /// Bytes sent.
+    /// Bytes that the device sent.
     pub tx_bytes: u64,
     /// Frames that the device dropped because nobody fetched them in time.
     pub rx_missed: u64,
@@ -202,7 +202,7 @@ impl Device {
         &self.name
     }
 
-    /// What DPDK was started as.
+    /// Returns the DPDK environment of the device.
     pub fn eal(&self) -> &Eal {
         &self.eal
     }
@@ -212,7 +212,7 @@ impl Device {
         self.id
     }
 
-    /// What the device can do.
+    /// Returns the capabilities of the device.
     ///
     /// # Errors
     /// The driver does not say.
@@ -300,7 +300,7 @@ impl Device {
         check_optional(returned, || self.operation("receiving all frames"))
     }
 
-    /// Where a transmit queue sends into, if that is a ring.
+    /// Returns the ring that a transmit queue sends into, if it does.
     fn tx_ring(&self, queue: u16) -> Option<Arc<Ring>> {
         match &self.kind {
             Kind::Rings { tx, .. } => tx.get(usize::from(queue)).cloned(),
@@ -311,7 +311,7 @@ impl Device {
     /// Configures the device with one queue pair per pool and starts it; queue *i* receives into `pools[i]`.
     ///
     /// # Errors
-    /// Whatever the driver refuses.
+    /// Every refusal of the driver.
     pub fn start(
         mut self,
         config: &DeviceConfig,
@@ -363,7 +363,7 @@ impl Device {
         }
     }
 
-    /// Configures and starts.
+    /// Configures the device and starts it.
     fn configure(&self, config: &DeviceConfig, interrupts: bool) -> Result<(), DpdkError> {
         let raw = raw_config(config, interrupts);
         // SAFETY: the device exists while `self` does; `raw` is copied, and the key that it points to lives
@@ -402,7 +402,7 @@ impl Device {
         check_for(returned, || self.operation(&format!("transmit queue {queue}"))).map(drop)
     }
 
-    /// Whether real hardware is behind it.
+    /// Returns true for a PCI device.
     fn is_hardware(&self) -> bool {
         matches!(self.kind, Kind::Pci { .. })
     }
@@ -412,14 +412,14 @@ impl Device {
         matches!(&self.kind, Kind::Pci { removal } if removal.is_made())
     }
 
-    /// What a receive queue's interrupt makes readable, if it has one.
+    /// Returns the descriptor that a receive queue's interrupt makes readable, if it has one.
     fn interrupt_descriptor(&self, queue: u16) -> Option<i32> {
         // SAFETY: the device is started; a queue without an interrupt answers -1.
         let descriptor = unsafe { dpdk_sys::rte_eth_dev_rx_intr_ctl_q_get_fd(self.id, queue) };
         (descriptor >= 0).then_some(descriptor)
     }
 
-    /// How the started device spreads connections over its queues; `None` if it does not say.
+    /// Returns the receive-side scaling of the started device; `None` if the driver does not report it.
     pub fn rss(&self, info: &DeviceInfo) -> Option<Rss> {
         let mut key = vec![0; usize::from(info.rss_key_bytes)];
         let mut conf = dpdk_sys::rte_eth_rss_conf {
@@ -446,7 +446,7 @@ impl Device {
         Rss::new(key, entries.collect())
     }
 
-    /// Returns the names of the started device's RSS hash functions; none if the driver does not tell.
+    /// Returns the names of the started device's RSS hash functions; none if the driver reports none.
     pub fn rss_functions(&self) -> Vec<&'static str> {
         let mut conf = dpdk_sys::rte_eth_rss_conf::default();
         // SAFETY: `conf` is writable, and a null key asks for none.
@@ -454,7 +454,7 @@ impl Device {
         if returned == 0 { rss::functions(conf.rss_hf) } else { Vec::new() }
     }
 
-    /// Returns the firmware version as the driver formats it; `None` if the driver tells none.
+    /// Returns the firmware version as the driver formats it; `None` if the driver reports none.
     pub fn firmware(&self) -> Option<String> {
         let mut text = [0_u8; 128];
         // SAFETY: as many writable bytes as said.
@@ -464,7 +464,7 @@ impl Device {
         Some(version.to_string_lossy().trim().to_owned()).filter(|version| !version.is_empty())
     }
 
-    /// Returns the device's NUMA node; `None` if the system does not tell.
+    /// Returns the device's NUMA node; `None` if the system reports none.
     pub fn numa_node(&self) -> Option<u32> {
         // SAFETY: the device exists while `self` does.
         u32::try_from(unsafe { dpdk_sys::rte_eth_dev_socket_id(self.id) }).ok()
@@ -483,7 +483,7 @@ impl Device {
         Ok(Link { up: up != 0, megabits_per_second: speed })
     }
 
-    /// What the device has counted since it was made.
+    /// Returns the counters of the device since it was created.
     ///
     /// # Errors
     /// The driver does not say.
@@ -492,8 +492,8 @@ impl Device {
         // SAFETY: the device exists while `self` does; `raw` is writable.
         let returned = unsafe { dpdk_sys::rte_eth_stats_get(self.id, &raw mut raw) };
         check_for(returned, || self.operation("statistics"))?;
-        // net_af_xdp takes a frame that the kernel refuses later for sent, and of what is lost on the way in it tells
-        // `rx_dropped` alone.
+        // net_af_xdp counts a frame that the kernel refuses later as sent, and of received frames that are lost it
+        // reports `rx_dropped` alone.
         let xdp = self.xdp.stats().unwrap_or_default();
         Ok(PortStats {
             rx_frames: raw.ipackets,
@@ -507,7 +507,7 @@ impl Device {
         })
     }
 
-    /// What this kind of device counts beside, by DPDK's names; an AF_XDP device also what the kernel counts on its
+    /// Returns the driver's own counters, by DPDK's names; for an AF_XDP device also the kernel's counters of its
     /// sockets (`XDP_STATISTICS`), by names that begin with `xdp_`.
     ///
     /// # Errors

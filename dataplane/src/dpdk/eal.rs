@@ -11,37 +11,37 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use super::error::{DpdkError, Errno};
 use super::messages::{self, Weight};
 
-/// What DPDK is started with.
+/// The configuration of DPDK's environment (EAL).
 #[derive(Clone, Debug)]
 pub struct EalConfig {
     /// CPUs on which DPDK's own threads (interrupts, telemetry) may run: those without a worker. Empty: those
     /// that the calling thread may run on.
     pub control_cpus: Vec<u16>,
-    /// Tells the files of several DPDK programs apart: letters, digits, `_`, `-`, `.`; 1 to 32 of them.
+    /// Separates the files of several DPDK programs: letters, digits, `_`, `-`, `.`; 1 to 32 of them.
     pub file_prefix: String,
-    /// Where packet buffers come from.
+    /// The memory of the packet buffers.
     pub memory: EalMemory,
-    /// The PCI devices that DPDK may touch, each as `0000:3b:00.0`. Empty: none, and the bus is not looked at.
+    /// The PCI devices that DPDK may use, each as `0000:3b:00.0`. Empty: none, and the bus is not scanned.
     pub pci: Vec<String>,
-    /// How devices address memory.
+    /// The kind of addresses that devices use.
     pub iova: Iova,
-    /// Whether `dpdk-telemetry.py` is answered.
+    /// True to answer `dpdk-telemetry.py`.
     pub telemetry: bool,
 }
 
-/// Where packet buffers come from.
+/// The memory of the packet buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EalMemory {
     /// Hugepages, taken as pools are made; none is left behind, however the process ends.
     Hugepages,
     /// Ordinary pages, `mib` MiB, reserved at the start. No PCI device works with these.
     Ordinary {
-        /// How much, MiB.
+        /// The amount in MiB.
         mib: u32,
     },
 }
 
-/// How devices address memory.
+/// The kind of addresses that devices use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Iova {
     /// As the devices' drivers require.
@@ -49,7 +49,7 @@ pub enum Iova {
     Auto,
     /// Virtual addresses: an IOMMU, or no device that does DMA.
     Virtual,
-    /// Physical addresses.
+    /// Physical addresses of memory.
     Physical,
 }
 
@@ -132,7 +132,7 @@ impl Eal {
         Ok(Self(Arc::new(Running { memory: config.memory })))
     }
 
-    /// Where packet buffers come from.
+    /// Returns the memory of the packet buffers.
     pub fn memory(&self) -> EalMemory {
         self.0.memory
     }
@@ -183,7 +183,7 @@ fn take_log() -> Result<(), DpdkError> {
     if returned == 0 { Ok(()) } else { Err(DpdkError::new("DPDK's log stream", Errno::INVALID)) }
 }
 
-/// Called by DPDK for each message, on whatever thread.
+/// Receives each message of DPDK, on any thread.
 unsafe extern "C" fn log_line(level: u32, text: *const c_char, bytes: usize) {
     // Unwinding into C would be undefined; a subscriber that panics loses its line.
     let _ = catch_unwind(|| {

@@ -1,4 +1,4 @@
-//! What DPDK answers when it refuses.
+//! Error numbers of DPDK.
 #![allow(unsafe_code, reason = "reads DPDK's thread-local error number")]
 
 use std::ffi::c_int;
@@ -11,7 +11,7 @@ pub struct Errno(i32);
 impl Errno {
     /// "Operation not supported": how a driver says that it lacks a feature.
     pub const NOT_SUPPORTED: Self = Self(libc::ENOTSUP);
-    /// "Invalid argument".
+    /// The number for "Invalid argument".
     pub const INVALID: Self = Self(libc::EINVAL);
 
     /// The calling thread's `rte_errno`.
@@ -20,7 +20,7 @@ impl Errno {
         Self(unsafe { dpdk_sys::dpdk_errno() })
     }
 
-    /// The number itself.
+    /// Returns the error number.
     pub fn code(self) -> i32 {
         self.0
     }
@@ -46,7 +46,7 @@ impl fmt::Debug for Errno {
 #[derive(Debug, thiserror::Error)]
 #[error("{operation}: {errno}")]
 pub struct DpdkError {
-    /// What was to be done, naming the object.
+    /// The operation that failed, and its object.
     pub operation: String,
     /// Why it was not.
     pub errno: Errno,

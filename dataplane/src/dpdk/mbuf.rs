@@ -76,14 +76,14 @@ impl Mbuf {
     }
 
     fn refcnt(&self) -> &AtomicU16 {
-        // SAFETY: the handle keeps the buffer alive while `self` is borrowed; the field is aligned, and DPDK too accesses
-        // it atomically.
+        // SAFETY: the handle keeps the buffer alive while `self` is borrowed; the field is aligned, and DPDK too
+        // accesses it atomically.
         unsafe { AtomicU16::from_ptr(field::refcnt(self.ptr())) }
     }
 
     fn flags(&self) -> &AtomicU64 {
-        // SAFETY: the handle keeps the buffer alive while `self` is borrowed, and the field is aligned; handles access it
-        // atomically only, and a driver only while it owns a reference to a frame that it was given.
+        // SAFETY: the handle keeps the buffer alive while `self` is borrowed, and the field is aligned; handles access
+        // it atomically only, and a driver only while it owns a reference to a frame that it was given.
         unsafe { AtomicU64::from_ptr(field::ol_flags(self.ptr())) }
     }
 
@@ -92,7 +92,7 @@ impl Mbuf {
         unsafe { AtomicU64::from_ptr(field::tx_offload(self.ptr())) }
     }
 
-    /// The first byte.
+    /// Returns the address of the first byte.
     fn data(&self) -> *mut u8 {
         // SAFETY: the handle keeps the buffer alive.
         let start = unsafe { field::buf_addr(self.ptr()).read() };
@@ -133,8 +133,8 @@ impl Mbuf {
         unsafe { slice::from_raw_parts_mut(start, usize::from(len)) }
     }
 
-    /// Returns the port's verdict on the checksums that it was told to verify, `enabled`. The verdict on others is
-    /// ignored: igb calls every checksum right if verification is off.
+    /// Returns the port's verdict on the checksums that it verifies by configuration, `enabled`. The verdict on others
+    /// is ignored: igb calls every checksum right if verification is off.
     ///
     /// Good is a frame whose IP header (IPv6 has no checksum) and whose TCP segment the port verified, or whose data
     /// it vouches for although the field holds no checksum: virtio, for a frame that never left this machine.
@@ -162,7 +162,7 @@ impl Mbuf {
         }
     }
 
-    /// Whether the frame's EtherType, behind at most one VLAN tag, is IPv6's.
+    /// Returns true if the frame's EtherType, behind at most one VLAN tag, is IPv6's.
     fn is_ipv6(&self) -> bool {
         match self.bytes().get(12..18) {
             Some([0x86, 0xdd, ..] | [0x81, 0x00, _, _, 0x86, 0xdd]) => true,
@@ -218,8 +218,8 @@ impl Mbuf {
         prefetch::read_soon(self.bytes());
     }
 
-    /// Fetches the first lines of the frame in a buffer whose descriptor has not come yet, from where a pool has put it and
-    /// a sender the headers before its payload. All of them, if it is a small one.
+    /// Fetches the first lines of the frame in a buffer whose descriptor has not come yet, from where a pool has put it
+    /// and a sender the headers before its payload. All of them, if it is a small one.
     #[inline]
     pub(super) fn prefetch_unseen(mbuf: *const rte_mbuf) {
         let first = size_of::<rte_mbuf>().wrapping_add(tcp_stack::HEADROOM).wrapping_sub(HEADERS);
@@ -301,8 +301,8 @@ impl Buf for Mbuf {
     #[inline]
     fn share(&self) -> Self {
         if self.refcnt().load(Ordering::Relaxed) == 1 {
-            // This handle is the only one, and is not to be used by two threads at once: nobody else can change the count.
-            // A locked instruction would wait for every store before it, those that have just filled the buffer.
+            // This handle is the only one, and is not to be used by two threads at once: nobody else can change the
+            // count. A locked instruction would wait for every store before it, those that have just filled the buffer.
             self.refcnt().store(2, Ordering::Relaxed);
             return Self(self.0);
         }

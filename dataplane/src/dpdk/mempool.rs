@@ -19,7 +19,7 @@ const HEADROOM: u16 = 128;
 const _: () = assert!(HEADROOM as usize == tcp_stack::HEADROOM);
 const _: () = assert!(HEADROOM as u32 == dpdk_sys::DPDK_PKTMBUF_HEADROOM);
 
-/// What a pool is made of.
+/// The configuration of a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct MempoolConfig {
     /// Buffers in all. 2ⁿ − 1 wastes the least memory.
@@ -38,7 +38,7 @@ pub struct MempoolConfig {
 pub struct Mempool {
     pool: NonNull<dpdk_sys::rte_mempool>,
     config: MempoolConfig,
-    /// What the buffers lie in, one after the other; `None`: in DPDK's own memory, with gaps where pages end.
+    /// The memory of the buffers, one after the other; `None`: DPDK's own memory, with gaps at the ends of pages.
     memory: ManuallyDrop<Option<RegionMemory>>,
     /// Its device does not give every buffer back.
     lent_for_good: AtomicBool,
@@ -87,9 +87,9 @@ impl Mempool {
         })
     }
 
-    /// Makes a pool whose buffers lie one after the other, without a gap, in memory of its own: for devices without DMA.
-    /// net_af_xdp takes the pool's memory to be the number of its buffers times their size; a buffer beyond that would
-    /// never be sent.
+    /// Makes a pool whose buffers lie one after the other, without a gap, in memory of its own: for devices without
+    /// DMA. net_af_xdp takes the pool's memory to be the number of its buffers times their size; a buffer beyond that
+    /// would never be sent.
     ///
     /// # Errors
     /// The numbers do not fit together, or there are not enough such pages.
@@ -137,7 +137,7 @@ impl Mempool {
         Ok(Self { pool, config, memory, lent_for_good, eal: eal.clone() })
     }
 
-    /// Whether its buffers lie one after the other without a gap: see [`Self::contiguous`].
+    /// Returns true if the buffers lie one after the other without a gap: see [`Self::contiguous`].
     pub fn is_contiguous(&self) -> bool {
         self.memory.is_some()
     }
@@ -149,7 +149,7 @@ impl Mempool {
         u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 
-    /// Buffers in all.
+    /// Returns the number of buffers.
     pub fn capacity(&self) -> u32 {
         self.config.count
     }
@@ -202,7 +202,7 @@ impl Mempool {
         self.lent_for_good.store(true, Ordering::Relaxed);
     }
 
-    /// What the buffers were taken from.
+    /// Returns the DPDK environment of the pool.
     pub fn eal(&self) -> &Eal {
         &self.eal
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Severity of a message in this daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Weight {
-    /// Something is wrong.
+    /// An operation of DPDK failed.
     Error,
     /// Something may be wrong.
     Warning,
@@ -47,7 +47,7 @@ static ATTEMPTS: AtomicU32 = AtomicU32::new(0);
 pub(super) struct Attempt(());
 
 impl Attempt {
-    /// Starts an attempt.
+    /// Starts an attempt, whose errors are expected.
     pub(super) fn begin() -> Self {
         ATTEMPTS.fetch_add(1, Ordering::AcqRel);
         Self(())

@@ -1,4 +1,4 @@
-//! Where a worker's packet buffers come from.
+//! The packet buffers of a worker.
 #![allow(unsafe_code, reason = "allocates DPDK packet buffers in bulk")]
 
 use std::mem::MaybeUninit;
@@ -12,7 +12,7 @@ use tcp_stack::{BufClass, BufPool};
 use super::mbuf::Mbuf;
 use super::mempool::Mempool;
 
-/// Buffers fetched at a time, and data buffers given out between two looks at what is left.
+/// Buffers fetched at a time, and data buffers handed out between two checks of the remaining ones.
 const BULK: usize = 32;
 const BULK_U32: u32 = 32;
 
@@ -21,8 +21,8 @@ pub const WORKER_CACHE: u32 = 256;
 /// The least that data leaves of a worker's pool, buffers.
 pub const RESERVE_MIN: u32 = 256;
 
-/// Of a worker's pool of so many buffers, those that are not for data to be sent: an eighth, at least [`RESERVE_MIN`]. What
-/// is sent while one peer does not read must leave room for what all others send, which can have a window each under way.
+/// Returns the buffers of a worker's pool that data to be sent leaves free: an eighth, at least [`RESERVE_MIN`]. Data
+/// for a peer that does not read must leave room for the windows of all others.
 pub(crate) fn worker_reserve(count: u32) -> u32 {
     (count / 8).max(RESERVE_MIN)
 }
@@ -30,16 +30,16 @@ pub(crate) fn worker_reserve(count: u32) -> u32 {
 /// One worker's way to allocate from its pool.
 ///
 /// Buffers for data are refused while no more than `reserve` are left, so that acknowledgments can always
-/// be sent and received, and thus data buffers come back. What is left is looked at every 32 data buffers, so
-/// the reserve is kept to within 32. The pool should not be smaller than `reserve` + 32 + what the receive
-/// queues and transmit queues hold.
+/// be sent and received, and thus data buffers come back. The remaining buffers are counted every 32 data buffers, so
+/// the reserve is exact to within 32. The pool should have at least `reserve` + 32 buffers and those that the receive
+/// and transmit queues hold.
 #[derive(Debug)]
 pub struct MbufPool {
     pool: Arc<Mempool>,
     reserve: u32,
     /// Data buffers to give out before looking again.
     data_left: u32,
-    /// How often a data buffer was refused.
+    /// Data buffers refused.
     refused: u64,
     /// Fetched and not yet given out.
     fresh: ArrayVec<Mbuf, BULK>,
@@ -68,19 +68,19 @@ impl MbufPool {
         self.pool.available_here().saturating_add(fresh)
     }
 
-    /// How often a data buffer was refused, since only the reserve was left.
+    /// Returns the number of data buffers refused because only the reserve was left.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Whether nearly all of the reserve is used up, too, but for half of the least: by what connections hold of what they
-    /// received. What brings more of that is to be dropped: a port that cannot fill its queue hears no acknowledgment.
+    /// Returns true if the retained data of connections has used nearly all of the reserve too, but for half of its
+    /// minimum. More received data must be dropped: a port that cannot fill its queue receives no acknowledgment.
     #[inline]
     pub fn is_low(&self) -> bool {
         self.available() < self.reserve.min(RESERVE_MIN) / 2
     }
 
-    /// Whether a data buffer may be given out; if so, it is counted.
+    /// Counts a data buffer if one may be handed out; returns true then.
     fn take_data(&mut self) -> bool {
         if self.data_left == 0 {
             self.data_left = self.available().saturating_sub(self.reserve).min(BULK_U32);

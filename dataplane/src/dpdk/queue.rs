@@ -32,15 +32,15 @@ const BURST_U16: u16 = 32;
 const FRAME_MIN: usize = 14;
 
 iwarp_counters::counters! {
-    /// What a receive queue counts.
+    /// The counters of a receive queue.
     pub struct RxQueueStats {
         /// Times that the port was asked for frames.
         polls,
         /// Times that it had none.
         polls_empty,
-        /// Frames handed up.
+        /// Frames passed to the worker.
         frames,
-        /// Bytes of these.
+        /// Bytes of the frames.
         bytes,
         /// Frames dropped: they came in several buffers and do not fit into one.
         drop_scattered,
@@ -50,11 +50,11 @@ iwarp_counters::counters! {
 }
 
 iwarp_counters::counters! {
-    /// What a transmit queue counts.
+    /// The counters of a transmit queue.
     pub struct TxQueueStats {
         /// Frames that the port took.
         frames,
-        /// Bytes of these.
+        /// Bytes of the frames.
         bytes,
         /// Frames that the port did not take at the first try.
         deferred,
@@ -78,7 +78,7 @@ pub enum Wake {
     Timeout,
 }
 
-/// One receive queue.
+/// One receive queue of a port.
 #[derive(Debug)]
 pub struct RxQueue {
     device: Arc<Device>,
@@ -100,12 +100,12 @@ impl RxQueue {
         Self { device, queue, descriptor, event_bytes, stats, _one_user: PhantomData }
     }
 
-    /// What this queue has counted.
+    /// Returns the counters of the queue.
     pub fn stats(&self) -> &RxQueueStats {
         &self.stats
     }
 
-    /// Goes on counting where another queue, in whose place this one is, has stopped.
+    /// Continues the counters of the queue that this one replaces.
     pub fn resume(&mut self, stats: RxQueueStats) {
         self.stats = stats;
     }
@@ -174,19 +174,19 @@ impl RxQueue {
         if unsafe { dpdk_sys::rte_pktmbuf_linearize(mbuf.as_ptr()) } == 0 {
             return true;
         }
-        // SAFETY: owned by the caller, who is told by `false` that it is gone.
+        // SAFETY: owned by the caller, which gets `false` and drops its pointer.
         unsafe { dpdk_sys::rte_pktmbuf_free(mbuf.as_ptr()) };
         self.stats.drop_scattered = self.stats.drop_scattered.wrapping_add(1);
         false
     }
 
-    /// Whether [`RxQueue::wait`] wakes up for frames.
+    /// Returns true if [`RxQueue::wait`] wakes up for frames.
     pub fn has_descriptor(&self) -> bool {
         self.descriptor.is_some()
     }
 
-    /// Sleeps until frames arrive (where the port can tell), `other` is readable, or `timeout` has passed.
-    /// Frames that arrive while the interrupt is being armed may be noticed by the timeout only.
+    /// Sleeps until frames arrive (if the port has an interrupt), `other` is readable, or `timeout` has passed.
+    /// The wait may miss frames that arrive while the interrupt is being armed; the timeout ends it then.
     pub fn wait(&mut self, other: Option<BorrowedFd<'_>>, timeout: Duration) -> Wake {
         let armed = self.event_bytes.is_some() && self.descriptor.is_some() && self.interrupt(true);
         let mut set = ArrayVec::<PollFd<'_>, 2>::new();
@@ -253,7 +253,7 @@ fn event_bytes(descriptor: RawFd) -> usize {
     if rustix::fs::fstat(descriptor).is_ok_and(is_device) { UIO_BYTES } else { EVENTFD_BYTES }
 }
 
-/// Whether a descriptor reports an error, and no frame.
+/// Returns true if a descriptor reports an error, and no frame.
 fn is_dead(events: PollFlags) -> bool {
     events.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) && !events.contains(PollFlags::IN)
 }
@@ -272,7 +272,7 @@ pub struct TxBatch {
 }
 
 impl TxBatch {
-    /// An empty batch.
+    /// Creates an empty batch.
     pub fn new() -> Self {
         Self::default()
     }
@@ -293,17 +293,17 @@ impl TxBatch {
         self.frames.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if the batch is empty.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// Whether no other fits.
+    /// Returns true if the batch has no room left.
     pub fn is_full(&self) -> bool {
         self.frames.is_full()
     }
 
-    /// Drops all frames.
+    /// Drops all frames of the batch.
     pub fn clear(&mut self) {
         self.frames.clear();
     }
@@ -341,7 +341,7 @@ impl TxBatch {
     }
 }
 
-/// One transmit queue.
+/// One transmit queue of a port.
 #[derive(Debug)]
 pub struct TxQueue {
     device: Arc<Device>,
@@ -350,7 +350,7 @@ pub struct TxQueue {
     frame_max: usize,
     /// The device computes checksums, and may have to look at the frames before.
     checksum: bool,
-    /// Where the frames go, if that is a ring.
+    /// The ring that the frames go into, if any.
     ring: Option<Arc<Ring>>,
     stats: TxQueueStats,
     /// Frames at the front of the batch that were counted as deferred already.
@@ -378,12 +378,12 @@ impl TxQueue {
         }
     }
 
-    /// What this queue has counted.
+    /// Returns the counters of the queue.
     pub fn stats(&self) -> &TxQueueStats {
         &self.stats
     }
 
-    /// Goes on counting where another queue, in whose place this one is, has stopped.
+    /// Continues the counters of the queue that this one replaces.
     pub fn resume(&mut self, stats: TxQueueStats) {
         self.stats = stats;
     }

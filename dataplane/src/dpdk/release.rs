@@ -1,11 +1,11 @@
-//! Handles that are let go of within a round, given up together at its end.
+//! Releases the handles that one iteration dropped together at its end.
 //!
-//! To give one up the buffer's descriptor is read and counted down, and the core that had the frame last has it: the peer's, in
-//! one process, or the one that the port writes completions with. It is asked for when the handle is let go of, and is there
-//! at the end of the round. A reference that others share is counted down by a locked instruction besides, which waits
-//! until every store before it has reached the cache. Right after a frame was copied to where it belongs these are the
-//! stores of the copy: the wait for them is as long as the copy itself. At the end of a round there is one such wait for
-//! all frames of a burst.
+//! A release reads the buffer's descriptor and decrements its reference count. The descriptor's cache line is on the
+//! core that used the frame last: the peer's, in one process, or the one that completes transmissions. The line is
+//! prefetched when the handle is dropped and has arrived at the end of the iteration. The count of a shared buffer is
+//! decremented by a locked instruction, which waits until all earlier stores have reached the cache. Right after the
+//! copy of a payload these are the stores of the copy, and the wait takes as long as the copy itself. At the end of an
+//! iteration there is one such wait for all frames of a burst.
 #![allow(unsafe_code, reason = "gives references back to DPDK")]
 
 use std::cell::{Cell, RefCell};
@@ -22,7 +22,7 @@ const HELD_MAX: usize = 64;
 type Held = ArrayVec<NonNull<rte_mbuf>, HELD_MAX>;
 
 thread_local! {
-    /// Whether this thread is in a round.
+    /// True while the thread is in an iteration.
     static IN_ROUND: Cell<bool> = const { Cell::new(false) };
     static HELD: RefCell<Held> = const { RefCell::new(ArrayVec::new_const()) };
 }
@@ -30,8 +30,8 @@ thread_local! {
 /// Gives up a handle, at once or at the end of the round.
 ///
 /// # Safety
-/// The caller owns the reference, with those to the buffers that follow in its chain, and gives it up; the buffer's pool lives
-/// as long as the buffer is out.
+/// The caller owns the reference, with those to the buffers that follow in its chain, and gives it up; the buffer's
+/// pool lives as long as the buffer is out.
 #[inline]
 pub(super) unsafe fn release(mbuf: NonNull<rte_mbuf>) {
     if !IN_ROUND.get() {
@@ -73,7 +73,7 @@ unsafe fn free(mbuf: NonNull<rte_mbuf>) {
     }
 }
 
-/// For the length of a round, handles that are let go of are kept; with it they are given up.
+/// Collects the handles that are dropped while it lives, and releases them when it is dropped.
 #[derive(Debug)]
 pub(crate) struct ReleaseLast(());
 

@@ -47,7 +47,7 @@ impl Drop for RemovalRequest {
         let removed =
             unsafe { dpdk_sys::rte_dev_event_callback_unregister(self.name.as_ptr(), Some(note), flag) };
         if removed > 0 {
-            // SAFETY: DPDK has let go of the reference that `watch` gave it. Where it has not, the flag is leaked.
+            // SAFETY: DPDK has dropped the reference that `watch` passed to it. If it has not, the flag is leaked.
             drop(unsafe { Arc::from_raw(flag.cast::<AtomicBool>()) });
         }
     }

@@ -18,12 +18,12 @@ pub const RING_QUEUES_MAX: usize = 16;
 
 /// A ring of frames with one sender and one receiver: the wire between two queues.
 ///
-/// What arrives is the very buffer that was sent. While the sender keeps a handle on it, for it may have to be sent again,
-/// it is read-only on both sides ([`tcp_stack::Buf::share`]), as a frame is that a card has not sent yet.
+/// What arrives is the very buffer that was sent. While the sender keeps a handle on it, for it may have to be sent
+/// again, it is read-only on both sides ([`tcp_stack::Buf::share`]), as a frame is that a card has not sent yet.
 #[derive(Debug)]
 pub struct Ring {
     ring: NonNull<dpdk_sys::rte_ring>,
-    /// Whose frames may be in it.
+    /// The pools whose buffers may be in the ring.
     pools: Mutex<Vec<Arc<Mempool>>>,
     _eal: Eal,
 }
@@ -58,8 +58,8 @@ impl Ring {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(pool));
     }
 
-    /// Asks the cache for what the next frame sent needs: its place, which the receiver has read the line of, and how far
-    /// the receiver has come. For the sender alone.
+    /// Asks the cache for what the next frame sent needs: its place, which the receiver has read the line of, and how
+    /// far the receiver has come. For the sender alone.
     #[inline]
     pub(super) fn expect(&self) {
         let ring = self.ring.as_ptr();

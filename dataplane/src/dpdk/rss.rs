@@ -1,4 +1,4 @@
-//! Which queue a port's receive-side scaling picks for a connection.
+//! The queue that a port's receive-side scaling selects for a connection.
 
 use std::net::{IpAddr, SocketAddr};
 

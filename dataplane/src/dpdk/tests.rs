@@ -26,7 +26,7 @@ fn a_fresh_buffer_has_the_promised_room() {
     assert_eq!(buf.bytes().len(), HEADROOM + 2048);
 }
 
-/// igb says of every checksum that it is right, those that it was not told to verify included.
+/// igb reports every checksum as correct, those that it does not verify included.
 #[test]
 fn the_word_of_a_port_counts_as_far_as_it_was_asked() {
     use dpdk_sys::{

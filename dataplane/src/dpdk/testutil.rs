@@ -1,4 +1,4 @@
-//! What the tests of this crate share: DPDK on ordinary pages, pools, network namespaces.
+//! Support for the tests of this crate: DPDK on ordinary pages, pools, network namespaces.
 
 use std::fs::File;
 use std::os::fd::AsFd;

@@ -45,7 +45,7 @@ impl Drop for RegisteredThread {
     }
 }
 
-/// Whether DPDK knows the calling thread.
+/// Returns true if DPDK knows the calling thread.
 pub fn is_registered() -> bool {
     lcore_id().is_some()
 }

@@ -8,7 +8,7 @@ use std::os::fd::{BorrowedFd, RawFd};
 use rustix::net::AddressFamily;
 use rustix::net::sockopt::{socket_domain, xdp_statistics};
 
-/// The sockets that this process has open, whatever their kind.
+/// Returns the open sockets of this process, of every kind.
 pub(super) fn open_sockets() -> BTreeSet<RawFd> {
     let Ok(entries) = fs::read_dir("/proc/self/fd") else { return BTreeSet::new() };
     let is_socket = |path: &std::path::Path| {
@@ -40,13 +40,13 @@ pub(super) struct XdpStats {
 }
 
 impl XdpSockets {
-    /// Those AF_XDP sockets that were opened since `before`.
+    /// Returns the AF_XDP sockets opened since `before`.
     pub(super) fn opened_since(before: &BTreeSet<RawFd>) -> Self {
         let is_xdp = |fd: &RawFd| socket_domain(borrow(*fd)).is_ok_and(|domain| domain == AddressFamily::XDP);
         Self(open_sockets().difference(before).copied().filter(is_xdp).collect())
     }
 
-    /// What the kernel has counted; `None` if the device has no such socket.
+    /// Returns the kernel's counters; `None` if the device has no AF_XDP socket.
     pub(super) fn stats(&self) -> Option<XdpStats> {
         let all = self.0.iter().filter_map(|&fd| xdp_statistics(borrow(fd)).ok());
         let add = |sum: XdpStats, one: rustix::net::xdp::XdpStatistics| XdpStats {
@@ -79,7 +79,7 @@ impl XdpStats {
 
 /// A descriptor of the driver's, for one query.
 fn borrow(fd: RawFd) -> BorrowedFd<'static> {
-    // SAFETY: the driver keeps its sockets open until its device is closed, which outlives the `XdpSockets` that it holds;
-    // one that another thread opened meanwhile and has closed since only answers the one query with an error.
+    // SAFETY: the driver keeps its sockets open until its device is closed, which outlives the `XdpSockets` that it
+    // holds; one that another thread opened meanwhile and has closed since only answers the one query with an error.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }

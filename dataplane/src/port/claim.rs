@@ -22,21 +22,21 @@ pub enum ClaimError {
     /// Another process has it.
     #[error("port {port}: {what} is in use by {owner}: stop that, or change this configuration")]
     Taken {
-        /// The port's name.
+        /// The name of the port.
         port: String,
-        /// What both want.
+        /// The resource that both claim.
         what: String,
-        /// The other process.
+        /// The process that holds it.
         owner: String,
     },
-    /// The system refused.
+    /// The system refused the claim.
     #[error("port {port}: {what} cannot be claimed")]
     System {
-        /// The port's name.
+        /// The name of the port.
         port: String,
-        /// What was to be claimed.
+        /// The resource to claim.
         what: String,
-        /// Why not.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
@@ -58,8 +58,8 @@ impl Claims {
     }
 }
 
-/// What two daemons cannot share: a TAP, the queues of AF_XDP, an end of a memif; on an interface that they can share,
-/// an address.
+/// Returns the resources that two daemons cannot share: a TAP, the queues of AF_XDP, an end of a memif; on a shared
+/// interface, an address.
 fn exclusive(port: &Port) -> Vec<String> {
     let whole = |driver: &str, interface: &str| vec![format!("the {driver} {interface}")];
     let addresses = |interface: &str| {
@@ -86,7 +86,7 @@ fn exclusive(port: &Port) -> Vec<String> {
 
 fn claim(port: &str, what: String) -> Result<UnixListener, ClaimError> {
     let name = format!("iwarpd: {what}");
-    // What tells a long name from others is its end: of a path, and the id and the role behind that.
+    // Long names differ at their end: of a path, and the id and the role behind that.
     let name = name.as_bytes();
     let name = name.get(name.len().saturating_sub(NAME_BYTES_MAX)..).unwrap_or(name);
     let port = port.to_owned();

@@ -8,17 +8,17 @@ pub enum PortError {
     /// A string would be taken for something else among DPDK's device arguments.
     #[error("port {port}: {what} {value:?} cannot be passed to DPDK")]
     Argument {
-        /// The port's name.
+        /// The name of the port.
         port: String,
-        /// What the string is.
+        /// The kind of string.
         what: &'static str,
-        /// The string.
+        /// The rejected string.
         value: String,
     },
     /// The device cannot do the MTU.
     #[error("port {port}: MTU {mtu} is out of range: {driver} does {min} to {max}")]
     Mtu {
-        /// The port's name.
+        /// The name of the port.
         port: String,
         /// The MTU asked for.
         mtu: u16,
@@ -32,25 +32,25 @@ pub enum PortError {
     /// A kernel interface has a smaller MTU than the port.
     #[error("port {port}: MTU {mtu} is more than that of the interface {interface}, {interface_mtu}")]
     InterfaceMtu {
-        /// The port's name.
+        /// The name of the port.
         port: String,
         /// The MTU asked for.
         mtu: u16,
-        /// The interface.
+        /// The name of the interface.
         interface: String,
-        /// Its MTU.
+        /// The MTU of the interface.
         interface_mtu: u32,
     },
-    /// No queue.
+    /// No queue pair is left for a worker.
     #[error("port {port}: no queue, with {workers} workers and {max} queue pairs of {driver}")]
     Queues {
-        /// The port's name.
+        /// The name of the port.
         port: String,
         /// For how many workers.
         workers: usize,
         /// DPDK's name of the driver.
         driver: String,
-        /// How many the device has.
+        /// The largest number of the device.
         max: u16,
     },
     /// The ends of a wire have different numbers of queues.
@@ -62,13 +62,13 @@ pub enum PortError {
     /// A whole frame does not fit into a packet buffer.
     #[error("port {port}: packet buffers hold {room} bytes, MTU {mtu} needs {needed}")]
     Buffers {
-        /// The port's name.
+        /// The name of the port.
         port: String,
         /// The MTU asked for.
         mtu: u16,
-        /// Octets behind a buffer's headroom.
+        /// Bytes of a buffer behind its headroom.
         room: u32,
-        /// Octets of the longest frame.
+        /// Bytes of the longest frame.
         needed: u32,
     },
     /// The packet buffers are not what AF_XDP can share with the kernel.
@@ -78,9 +78,9 @@ pub enum PortError {
          of all ports smaller, or give this port a daemon of its own"
     )]
     SharedBuffers {
-        /// The port's name.
+        /// The name of the port.
         port: String,
-        /// Whether they lie one after the other.
+        /// True if the buffers lie one after the other.
         contiguous: bool,
         /// Bytes from one to the next.
         object_bytes: u32,
@@ -93,28 +93,28 @@ pub enum PortError {
          holds devices that other drivers have, or DPDK has no driver for it: DPDK's messages above say which"
     )]
     Pci {
-        /// The port's name.
+        /// The name of the port.
         port: String,
         /// The device: its address, vendor and device numbers, kernel driver.
         device: String,
-        /// DPDK's answer.
+        /// The error of DPDK.
         #[source]
         source: DpdkError,
     },
     /// A card that has returned does less than the one before it, for which the stacks were made.
     #[error("port {port}: the card does not do {missing}, which the one before it did: restart iwarpd")]
     Offloads {
-        /// The port's name.
+        /// The name of the port.
         port: String,
         /// The offloads that are missing.
         missing: String,
     },
-    /// DPDK refused.
+    /// DPDK refused an operation.
     #[error("port {port}")]
     Device {
-        /// The port's name.
+        /// The name of the port.
         port: String,
-        /// What it refused.
+        /// The error and its operation.
         #[source]
         source: DpdkError,
     },

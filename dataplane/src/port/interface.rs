@@ -1,4 +1,4 @@
-//! What the kernel says of its interfaces.
+//! State of the kernel's interfaces.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -24,13 +24,13 @@ pub(super) fn index(interface: &str) -> Option<u32> {
     name_to_index(any_socket()?, interface).ok()
 }
 
-/// Whether the interface of a number is there, whatever it is called by now.
+/// Returns true if the interface with this index exists, under any name.
 pub(super) fn exists(index: u32) -> bool {
     // Without a socket to ask by, nothing is known, and a port is not given up on that.
     any_socket().is_none_or(|socket| index_to_name(socket, index).is_ok())
 }
 
-/// Whether the kernel says that an interface has no carrier, or is down.
+/// Returns true if the kernel reports that an interface has no carrier, or is down.
 pub(super) fn is_down(interface: &str) -> bool {
     attribute(interface, "operstate").is_some_and(|state| state == "down" || state == "lowerlayerdown")
 }

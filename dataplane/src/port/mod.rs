@@ -1,4 +1,4 @@
-//! One DPDK port, whatever the driver behind it: PCI cards, TAP, pcap, rings, memif, AF_PACKET, AF_XDP.
+//! One DPDK port with any driver: PCI cards, TAP, pcap, rings, memif, AF_PACKET, AF_XDP.
 //!
 //! A [`PortSpec`] says what is wanted; [`Port::open`] makes it so and hands out one queue pair per worker.
 //! What the drivers differ in stands in `spec.rs` (how they are made) and in [`Port::open`] (what they are
@@ -46,7 +46,7 @@ pub struct Port {
     device: Option<Arc<Device>>,
     /// The kernel's number of the interface behind the port, if there is one.
     interface: Option<u32>,
-    /// What the devices before this one have counted.
+    /// The counters of the devices before this one.
     counted: PortStats,
     info: DeviceInfo,
     mac: [u8; 6],
@@ -154,7 +154,7 @@ impl Port {
             // The MTU of an interface that the kernel uses too is not ours to change.
             set_mtu: matches!(spec.driver, Driver::Pci { .. } | Driver::Tap { .. }),
             offloads,
-            // virtio drops tagged frames unless it is told which to admit.
+            // virtio drops tagged frames unless their VLAN is admitted.
             vlan_filter: spec.vlan.is_some() && info.vlan_filter,
             rss_key: rss_wanted.then(|| rss_key(&info)),
             rx_interrupt: spec.rx_interrupt && matches!(spec.driver, Driver::Pci { .. } | Driver::Tap { .. }),
@@ -186,7 +186,7 @@ impl Port {
         Ok((port, pairs))
     }
 
-    /// What the port is called in listings.
+    /// Returns the name of the port in listings.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -201,7 +201,7 @@ impl Port {
         &self.device_name
     }
 
-    /// What the device can do.
+    /// Returns the capabilities of the device.
     pub fn info(&self) -> &DeviceInfo {
         &self.info
     }
@@ -222,12 +222,12 @@ impl Port {
         self.offloads
     }
 
-    /// What the device cuts into segments by itself; `None` if it cannot, or shall not.
+    /// Returns the segmentation of the device (TSO); `None` if it has none, or must not use it.
     pub fn segmentation(&self) -> Option<Segmentation> {
         self.offloads.tx_segmentation.then(|| segmentation(&self.info))
     }
 
-    /// How connections are spread over the queues; `None` if there is one queue, or the device does not say.
+    /// Returns the receive-side scaling; `None` with one queue, or if the driver does not report it.
     pub fn rss(&self) -> Option<&Rss> {
         self.rss.as_ref()
     }
@@ -243,12 +243,12 @@ impl Port {
         self.interrupts
     }
 
-    /// Returns the version of the device's firmware, if its driver tells one and the port is not gone.
+    /// Returns the version of the device's firmware, if its driver reports one and the port is not gone.
     pub fn firmware(&self) -> Option<String> {
         self.device.as_ref()?.firmware()
     }
 
-    /// Returns the device's NUMA node, if the system tells.
+    /// Returns the device's NUMA node, if the system reports one.
     pub fn numa_node(&self) -> Option<u32> {
         self.device.as_ref()?.numa_node()
     }
@@ -275,13 +275,13 @@ impl Port {
     pub fn link(&self) -> Result<Link, DpdkError> {
         let Some(device) = &self.device else { return Ok(Link { up: false, megabits_per_second: None }) };
         let link = device.link()?;
-        // Some drivers of interfaces that the kernel uses too say that the link is up, whatever it is.
+        // Some drivers of interfaces that the kernel uses too always report a link that is up.
         let shared = !matches!(self.driver, Driver::Tap { .. });
         let down = shared && self.driver.interface().is_some_and(interface::is_down);
         Ok(Link { up: link.up && !down, ..link })
     }
 
-    /// What the devices behind the port have counted.
+    /// Returns the counters of all devices that the port has had.
     ///
     /// # Errors
     /// The driver does not say.
@@ -290,7 +290,7 @@ impl Port {
         Ok(self.counted.plus(now.unwrap_or_default()))
     }
 
-    /// What this kind of device counts beside, by DPDK's names; nothing while the port is gone.
+    /// Returns the driver's own counters, by DPDK's names; nothing while the port is gone.
     ///
     /// # Errors
     /// The driver does not say.
@@ -304,7 +304,7 @@ impl Port {
         self.device.as_ref().is_some_and(|device| deleted || device.is_to_be_removed())
     }
 
-    /// Whether the port has no device: [`Port::lose`] was called, and [`Port::reopen`] has not succeeded since.
+    /// Returns true if the port has no device: after [`Port::lose`], until [`Port::reopen`] succeeds.
     pub fn is_gone(&self) -> bool {
         self.device.is_none()
     }
@@ -349,7 +349,8 @@ impl Port {
     }
 }
 
-/// Queue pairs that the device has at most. A memif has as many as its client makes, which is not known yet: one is sure.
+/// Queue pairs that the device has at most. A memif has as many as its client makes, which is not known yet: one is
+/// sure.
 fn queues_max(spec: &PortSpec, info: &DeviceInfo) -> u16 {
     if matches!(spec.driver, Driver::Memif(_)) { info.queues_max.min(1) } else { info.queues_max }
 }
@@ -365,7 +366,7 @@ fn wires(eal: &Eal, spec: &PortSpec, queues: usize) -> Result<Vec<Arc<Ring>>, Po
 /// Most buffers of a frame for devices that name no limit: what an IP packet takes at the usual MTU, and headers.
 const FRAME_BUFFERS: u16 = 46;
 
-/// What a device that cuts frames takes at a time.
+/// Returns the limits of a device that segments frames.
 fn segmentation(info: &DeviceInfo) -> Segmentation {
     let buffers_max =
         if info.tx_buffers_max == 0 { FRAME_BUFFERS } else { info.tx_buffers_max.min(FRAME_BUFFERS) };

@@ -1,4 +1,4 @@
-//! What a port shall be, and how DPDK is told.
+//! The specification of a port, and its arguments for DPDK.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,10 +8,10 @@ use iwarp_config::{Driver, MemifRole, Pcap};
 use super::PortError;
 use crate::dpdk::{DpdkError, Offloads};
 
-/// What a port shall be.
+/// The specification of a port.
 #[derive(Clone, Debug)]
 pub struct PortSpec {
-    /// What it is called in listings and messages.
+    /// The name in listings and messages.
     pub name: String,
     /// The device behind it.
     pub driver: Driver,
@@ -23,8 +23,8 @@ pub struct PortSpec {
     pub rx_descriptors: u16,
     /// Transmit descriptors per queue; the device may round.
     pub tx_descriptors: u16,
-    /// Use the device's checksum computation where it has one. Not on a TAP that sends what may have to be sent again: since
-    /// DPDK 23.11 net_tap cuts the headers off the buffer that it is given.
+    /// Use the device's checksum computation where it has one. Not on a TAP that sends what may have to be sent again:
+    /// since DPDK 23.11 net_tap cuts the headers off the buffer that it is given.
     pub checksum_offload: bool,
     /// Let the device cut frames into segments where it can, and computes checksums.
     pub segmentation: bool,
@@ -128,7 +128,7 @@ impl PortSpec {
             Driver::AfPacket { interface } => {
                 let interface = self.interface(interface)?;
                 let frames = self.rx_descriptors.max(2);
-                // Its frames are of 2048 bytes unless told otherwise: two per page.
+                // Its frames have 2048 bytes by default: two per page.
                 (
                     "net_af_packet",
                     format!("iface={interface},qpairs={queues},framecnt={frames},qdisc_bypass=1"),

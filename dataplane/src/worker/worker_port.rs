@@ -58,7 +58,7 @@ pub struct WorkerPort<E = Engine<MbufPool, WorkerMemory>> {
     tx: Transmit,
     pool: MbufPool,
     mesh: Mesh<Mbuf>,
-    /// What the port does: its word on checksums counts as far as that goes.
+    /// The offloads of the port, which limit how far its checksum verdicts count.
     offloads: Offloads,
     received: ArrayVec<Mbuf, BURST>,
     frames: ArrayVec<RxFrame<Mbuf>, BURST>,

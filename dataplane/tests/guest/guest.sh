@@ -9,7 +9,8 @@
 #
 # GUEST_LOGS    directory for console logs and the control line; must exist
 #
-# A command is one line of shell, of at most 3500 bytes; a guest runs one at a time. Exit code 124: no answer in time; 125: guest gone.
+# A command is one line of shell, of at most 3500 bytes; a guest runs one at a time. Exit code 124: no answer in time;
+# 125: guest gone.
 
 declare -gA _guest_pid _guest_in _guest_out
 

@@ -155,8 +155,8 @@ many() {
     for k in "${pids[@]}"; do wait "$k" || return 1; done
 }
 
-# steered PERCENT: frames passed on to another worker, of those received, while 32 connections come and go; both workers have
-# connections of their own then.
+# steered PERCENT: frames passed on to another worker, of those received, while 32 connections come and go; both workers
+# have connections of their own then.
 spread() {
     local want=$1 steered frames before after share
     steered=$(counter steering steered) frames=$(counter rx_queue frames)

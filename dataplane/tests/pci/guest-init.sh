@@ -1,7 +1,6 @@
 #!/bin/busybox sh
-# shellcheck shell=dash
-# First process of the guest: loads the modules, hands the cards to DPDK's kernel driver, then serves the control line, a
-# port of a virtio console, which loses nothing.
+# shellcheck shell=dash First process of the guest: loads the modules, hands the cards to DPDK's kernel driver, then
+# serves the control line, a port of a virtio console, which loses nothing.
 /bin/busybox --install -s /bin
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
 mount -t proc proc /proc

@@ -10,8 +10,9 @@
 #   monitor NAME COMMAND                          a command of QEMU's monitor
 #   CARD_DEVICES[k]                               what `device_add` plugs card k in with
 #
-# A card is one of e1000e, igb, virtio, vmxnet3; what follows its comma are QEMU's properties of it. The option `queues=N`
-# gives it a TAP with so many queues, and the option `hub` no TAP but a hub inside QEMU, number k. The host's end of card k is 10.7k.0.1 and fd7k::1, the daemon's ends in 2.
+# A card is one of e1000e, igb, virtio, vmxnet3; what follows its comma are QEMU's properties of it. The option
+# `queues=N` gives it a TAP with so many queues, and the option `hub` no TAP but a hub inside QEMU, number k. The host's
+# end of card k is 10.7k.0.1 and fd7k::1, the daemon's ends in 2.
 
 source dataplane/tests/guest/guest.sh
 declare -gA CARD_DEVICES
@@ -30,8 +31,8 @@ pci_initramfs() {
         cat "$PCI_IMAGE/base.cpio" "$LAB/programs.cpio" >"$LAB/initramfs"
 }
 
-# card_qemu KERNEL_DRIVER CARD…: the QEMU that has the cards. Debian 12's own has no igb; and with UIO, which masks and unmasks
-# an interrupt by one byte of the card's command register, it leaves the interrupt's line asserted.
+# card_qemu KERNEL_DRIVER CARD…: the QEMU that has the cards. Debian 12's own has no igb; and with UIO, which masks and
+# unmasks an interrupt by one byte of the card's command register, it leaves the interrupt's line asserted.
 card_qemu() {
     local newer
     newer=$(cat "$PCI_IMAGE/qemu")

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Prepare the guest with an emulated card: a Debian kernel with vfio-pci and uio_pci_generic, an initramfs with busybox and
-# DPDK's libraries and drivers of this machine, and a QEMU that has igb. Everything comes from Debian packages.
+# Prepare the guest with an emulated card: a Debian kernel with vfio-pci and uio_pci_generic, an initramfs with busybox
+# and DPDK's libraries and drivers of this machine, and a QEMU that has igb. Everything comes from Debian packages.
 #
-# The result is cached outside the tree; the directory that holds `vmlinux`, `base.cpio`, `cpio` and `qemu` is the only line
-# printed on standard output, everything else goes to standard error. `qemu` holds the path of a QEMU of release 8 or newer;
-# it is empty where there is none, and then `no-igb` says why.
+# The result is cached outside the tree; the directory that holds `vmlinux`, `base.cpio`, `cpio` and `qemu` is the only
+# line printed on standard output, everything else goes to standard error. `qemu` holds the path of a QEMU of release 8
+# or newer; it is empty where there is none, and then `no-igb` says why.
 #
 #   IRONWARP_CACHE    cache directory (default /var/cache/ironwarp)
 set -euo pipefail
@@ -18,8 +18,8 @@ host_packages=(qemu-system-x86 busybox-static cpio kmod binutils xz-utils zstd l
 guest_kind=pci
 source "$here/../guest/debian.sh"
 
-# What the guest's kernel drives: the control line, the interface beside the card (with VLANs), and the two ways to hand a
-# card to DPDK. No driver of the cards themselves.
+# What the guest's kernel drives: the control line, the interface beside the card (with VLANs), and the two ways to hand
+# a card to DPDK. No driver of the cards themselves.
 guest_modules=(virtio_pci virtio_console virtio_net 8021q vfio_iommu_type1 vfio-pci uio_pci_generic)
 
 # DPDK's drivers that the guest gets: the cards', and what every program of DPDK needs.
@@ -96,8 +96,8 @@ find_qemu() {
     fetch_qemu || { say "no igb: $no_igb"; qemu=; }
 }
 
-# One folder for all libraries, and one for DPDK's drivers, which EAL looks into: a driver that lay in both would be loaded
-# twice. Both have the links that EAL and the dynamic linker follow, librte_X.so.23 beside librte_X.so.23.0.
+# One folder for all libraries, and one for DPDK's drivers, which EAL looks into: a driver that lay in both would be
+# loaded twice. Both have the links that EAL and the dynamic linker follow, librte_X.so.23 beside librte_X.so.23.0.
 build_base() {
     local root=$work/initramfs libraries_of dpdk driver library libraries=()
     say "building the initramfs"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# run.sh [quick|all|JOB…]: iwarpd on the cards that QEMU emulates, each in a guest of its own, two guests at a time. `make pci`
-# and `make pci-quick`; needs root. A JOB is the arguments of card.sh, in quotes. Last line: `N passed, N failed`.
+# run.sh [quick|all|JOB…]: iwarpd on the cards that QEMU emulates, each in a guest of its own, two guests at a time.
+# `make pci` and `make pci-quick`; needs root. A JOB is the arguments of card.sh, in quotes. Last line: `N passed, N
+# failed`.
 #
 #   IWARPD, IWARPCTL   the programs (default: target/release)
 #   PCI_GUESTS         guests at a time (default: 2)

@@ -29,8 +29,8 @@ guest_modules=(virtio_pci virtio_mmio virtio_net crc32c_generic crc32c_intel ib_
 # glibc loads by itself when a thread ends.
 guest_programs=(/usr/bin/rping /lib/x86_64-linux-gnu/libgcc_s.so.1)
 
-# open_peer_to_peer DIR: siw's peer-to-peer mode, and the RTR messages that it asks for then, are constants in its sources.
-# Here they become module parameters, which the guest changes while siw runs. Nothing else of siw is changed.
+# open_peer_to_peer DIR: siw's peer-to-peer mode, and the RTR messages that it asks for then, are constants in its
+# sources. Here they become module parameters, which the guest changes while siw runs. Nothing else of siw is changed.
 open_peer_to_peer() {
     sed -i 's/^const bool peer_to_peer;/bool peer_to_peer;\nmodule_param(peer_to_peer, bool, 0644);/' "$1/siw_main.c"
     sed -i 's/^extern const bool peer_to_peer;/extern bool peer_to_peer;/' "$1/siw.h"

@@ -27,7 +27,7 @@ use crate::options::{Crc, Target};
 
 /// Buffers received in a row before the next send.
 const RECEIVES_PER_POLL: usize = 8;
-/// Silence of the peer after which the endpoint repeats a zero-length message (`docs/verbs.md`, soft-iWARP).
+/// Silence of the peer after which the endpoint sends an empty RDMA Write (`docs/verbs.md`, soft-iWARP).
 const POKE_AFTER: Duration = Duration::from_millis(100);
 
 /// Connects over the kernel's TCP.

@@ -101,6 +101,6 @@ impl<C: AsRef<[u8]>> Device<C> {
     pub fn post_srq_recv(&mut self, id: SrqId, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let srq = self.srqs.get_mut(id.0).ok_or(PostError::NoSuchObject)?;
         let queue = srq.queue.as_mut().ok_or(PostError::NoSuchObject)?;
-        queue.post(wr.wr_id, wr.sg_list).map_err(PostError::from)
+        queue.post(wr.wr_id, wr.sg_list)
     }
 }

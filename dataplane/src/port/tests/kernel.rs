@@ -71,7 +71,7 @@ fn text(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// Gives the kernel's end its address, and tells it ours.
+/// Gives the kernel's end its address, and a neighbor entry for ours.
 pub(super) fn introduce(interface: &str, mac: [u8; 6]) {
     ip(&format!("addr add {KERNELS}/24 dev {interface}"));
     ip(&format!("link set {interface} up"));

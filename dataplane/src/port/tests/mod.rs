@@ -14,7 +14,7 @@ use super::PortQueues;
 use crate::dpdk::testutil::{eventually, frame};
 use crate::dpdk::{BURST, Mbuf, Mempool, TxBatch};
 
-/// A valid Ethernet frame of `len` bytes, told apart by `tag`.
+/// Returns a valid Ethernet frame of `len` bytes that `tag` distinguishes.
 fn frame_bytes(len: usize, tag: u8) -> Vec<u8> {
     let mut bytes = vec![tag; len];
     // To a multicast address, from a documentation address, an EtherType for experiments.
@@ -39,7 +39,7 @@ fn send(pair: &mut PortQueues, mbuf: Mbuf) {
     eventually("the port takes a frame", || (pair.tx.burst(&mut batch) == 1).then_some(()));
 }
 
-/// Sends these bytes.
+/// Sends one frame of these bytes.
 fn send_bytes(pair: &mut PortQueues, pool: &Arc<Mempool>, bytes: &[u8]) {
     send(pair, frame(pool, bytes));
 }

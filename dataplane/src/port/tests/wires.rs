@@ -1,4 +1,4 @@
-//! Rings and captures.
+//! Ports on rings and on captures.
 
 use std::sync::Arc;
 

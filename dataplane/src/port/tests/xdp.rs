@@ -45,8 +45,8 @@ fn send_from_all(
     sent
 }
 
-/// Receives `count` datagrams of `len` bytes. A buffer received into goes back to the pool behind all others, and the one
-/// before all others takes its place.
+/// Receives `count` datagrams of `len` bytes. A buffer received into goes back to the pool behind all others, and the
+/// one before all others takes its place.
 fn receive_into_all(pair: &mut PortQueues, socket: &UdpSocket, count: u32, len: usize) {
     let mut payload = vec![0; len];
     for number in 0..count {
@@ -56,7 +56,7 @@ fn receive_into_all(pair: &mut PortQueues, socket: &UdpSocket, count: u32, len: 
     }
 }
 
-/// Every buffer of a pool can be sent from and received into, whatever the number of buffers and their size.
+/// Every buffer of a pool can send and receive, for every number and size of buffers.
 #[test]
 fn every_buffer_of_a_pool_is_usable() {
     for (count, mtu) in [(8192, 1500), (8191, 1500), (4500, 3400), (65_536, 1500)] {
@@ -82,7 +82,7 @@ fn every_buffer_of_a_pool_is_usable() {
     }
 }
 
-/// What the kernel drops is told: a frame longer than a buffer, and those for which none was left.
+/// The counters report the frames that the kernel drops: one longer than a buffer, and those without a free buffer.
 #[test]
 fn what_the_kernel_drops_is_counted() {
     let _namespace = Namespace::enter();
