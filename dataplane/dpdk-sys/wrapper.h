@@ -87,12 +87,12 @@ int dpdk_errno(void);
  * not export it. */
 unsigned int dpdk_mempool_common_count(const struct rte_mempool *pool);
 
-/* State of a port's link, as its driver last saw it: whether there is one (0 or 1), and its speed in Mb/s. Answers 0, or
- * a negative errno value. */
+/* State of a port's link, as its driver last saw it: whether it is up (0 or 1), and its speed in Mb/s. Returns 0, or a
+ * negative errno value. */
 int dpdk_link_get_nowait(uint16_t port, uint8_t *up, uint32_t *megabits_per_second);
 
-/* The lengths of the link, network and transport headers and of a segment's payload that a frame to send is to be cut by,
- * bytes. */
+/* The lengths in bytes of the link, network and transport headers of a frame, and of the payload of each segment that
+ * the port makes of it. */
 void dpdk_mbuf_tx_lengths(const struct rte_mbuf *mbuf, uint64_t lengths[4]);
 
 /* Bytes that a pool of `count` packet buffers takes when its objects lie one after the other, across pages too. */

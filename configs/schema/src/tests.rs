@@ -5,4 +5,5 @@ mod files;
 mod machine;
 mod mistakes;
 mod neighbors;
+mod random;
 mod values;

@@ -132,7 +132,7 @@ impl PortEntry {
             (true, _) => Link::Gone,
             (false, Some(true)) => Link::Up,
             (false, Some(false)) => Link::Down,
-            // It has returned a moment ago, and was not looked at.
+            // The interface has just returned; its state is read at the next check.
             (false, None) => return,
         };
         self.watched.history.note(now, link);

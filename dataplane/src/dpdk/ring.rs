@@ -58,8 +58,8 @@ impl Ring {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(pool));
     }
 
-    /// Asks the cache for what the next frame sent needs: its place, which the receiver has read the line of, and how
-    /// far the receiver has come. For the sender alone.
+    /// Prefetches the cache lines of the next send: its slot, which the receiver has read, and the receiver's position.
+    /// Only the sender may call it.
     #[inline]
     pub(super) fn expect(&self) {
         let ring = self.ring.as_ptr();

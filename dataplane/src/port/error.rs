@@ -74,8 +74,8 @@ pub enum PortError {
     /// The packet buffers are not what AF_XDP can share with the kernel.
     #[error(
         "port {port}: AF_XDP shares the packet buffers with the kernel, which takes them one after the other and none \
-         larger than a page, {page_bytes} bytes; these take {object_bytes} each, contiguous: {contiguous}. Make the MTU \
-         of all ports smaller, or give this port a daemon of its own"
+         larger than a page, {page_bytes} bytes; these take {object_bytes} each, contiguous: {contiguous}. Make the \
+         MTU of all ports smaller, or give this port a daemon of its own"
     )]
     SharedBuffers {
         /// The name of the port.
@@ -89,8 +89,8 @@ pub enum PortError {
     },
     /// DPDK has not taken a PCI device.
     #[error(
-        "port {port}: DPDK does not take the PCI device {device}. Either another process has it open, or its IOMMU group \
-         holds devices that other drivers have, or DPDK has no driver for it: DPDK's messages above say which"
+        "port {port}: DPDK does not take the PCI device {device}. Either another process has it open, or its IOMMU \
+         group holds devices that other drivers have, or DPDK has no driver for it: DPDK's messages above say which"
     )]
     Pci {
         /// The name of the port.

@@ -94,13 +94,13 @@ pub struct PortDetails {
     pub port: PortInfo,
     /// DPDK's name of the device.
     pub device_name: String,
-    /// The device's firmware, as its driver writes the version; absent if it tells none.
+    /// The device's firmware, as its driver writes the version; absent if it reports none.
     pub firmware: Option<String>,
     /// The card's PCI address; absent for what is no card.
     pub bus_address: Option<String>,
     /// The kernel driver that hands the card to DPDK.
     pub kernel_driver: Option<String>,
-    /// The NUMA node that the device is on; absent if the system does not tell.
+    /// The NUMA node that the device is on; absent if the system does not report it.
     pub numa_node: Option<u32>,
     /// Offloads that the configuration requests.
     pub offloads_requested: Vec<String>,

@@ -232,7 +232,8 @@ fn envelopes_read_what_the_standard_allows() {
     assert_eq!(error.data.kind.exit(), Exit::Failed);
     assert_eq!(
         Response::<()>::failure(None, ErrorObject::not_json("no")).to_line().unwrap(),
-        b"{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32700,\"message\":\"no\",\"data\":{\"kind\":\"invalid_request\"}}}\n"
+        b"{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32700,\"message\":\"no\",\
+          \"data\":{\"kind\":\"invalid_request\"}}}\n"
     );
 }
 

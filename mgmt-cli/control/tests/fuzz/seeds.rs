@@ -4,7 +4,10 @@
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let params = |method: &str| match method {
         "region.register" => {
-            r#"{"name":"lab","bytes":67108864,"access":["remote-read","remote-write","remote-atomic"],"token_hex":"6f70656e","allow":["10.77.0.0/24","fd77::/64","192.0.2.1"]}"#
+            concat!(
+                r#"{"name":"lab","bytes":67108864,"access":["remote-read","remote-write","remote-atomic"],"#,
+                r#""token_hex":"6f70656e","allow":["10.77.0.0/24","fd77::/64","192.0.2.1"]}"#
+            )
         }
         "region.show" | "region.attach" => r#"{"name":"lab"}"#,
         "region.deregister" => r#"{"name":"lab","force":true}"#,
