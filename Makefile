@@ -18,6 +18,9 @@ root:
 	@[ "$$(id -u)" = 0 ] || { echo "make $(MAKECMDGOALS): needs root, for network namespaces, TAPs and hugepages;" \
 	    "with the Rust of this user: sudo env HOME=\"$$HOME\" PATH=\"\$$PATH\" make $(MAKECMDGOALS)" >&2; exit 1; }
 
+build-deps:
+	@.ci/deps.sh --build
+
 deps: ## install what is missing (Debian packages; as root)
 	@command -v $(CARGO) >/dev/null || { echo "cargo is not in PATH: Rust 1.95 or newer, https://rustup.rs" >&2; exit 1; }
 	@.ci/deps.sh
@@ -39,15 +42,20 @@ run: root build ## iwarpd in the foreground on the TAP iw0
 test: root check unit build build-debian13 instructions ports lifecycle drivers rping wire-proof flat idle load crowd-out flood starve forged-arp interop pci-quick ## everything; at most 35 minutes on two cores
 	@echo "all suites passed"
 
-check: deps fmt clippy doc ## format, lints, documentation
+quick: ## format, lints and tests of what needs neither DPDK nor root; under two minutes warm
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --all-targets --locked -- -D warnings
+	$(CARGO) test --locked --quiet
+
+check: fmt clippy doc ## format, lints, documentation
 
 fmt:
 	$(CARGO) fmt --all --check
 
-clippy: deps
+clippy: build-deps
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
-doc: deps
+doc: build-deps
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked --quiet
 
 unit: root tools ## unit and property tests, simulations, CLI, DPDK in process

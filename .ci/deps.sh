@@ -1,10 +1,16 @@
 #!/bin/sh
-# deps.sh [PACKAGE…]: installs what building and testing need from Debian, and these packages, as far as it is missing.
+# deps.sh [PACKAGE…]: installs the Debian packages that building and testing need, and these packages, unless installed.
+# deps.sh --build: those that building needs, and no more.
 set -eu
 
-packages="libdpdk-dev libclang-dev pkg-config gcc make iproute2 nftables ethtool iputils-ping netcat-openbsd
+building="libdpdk-dev libclang-dev pkg-config gcc make"
+if [ "${1:-}" = --build ]; then
+    packages=$building
+else
+    packages="$building iproute2 nftables ethtool iputils-ping netcat-openbsd
  procps jq tshark tcpdump qemu-system-x86 binutils cpio xz-utils busybox-static python3 librdmacm-dev
  libibverbs-dev ibverbs-providers rdmacm-utils kmod valgrind debootstrap $*"
+fi
 
 missing=""
 for package in $packages; do
