@@ -169,7 +169,7 @@ fn what_makes_no_sense_is_refused_with_a_reason() {
         (&["write-lat", "-s", "2M"], "does not fit"),
         (&["write-bw", "-m", "99"], "mtu"),
         (&["write-bw", "-m", "9000", "--link", "memif"], "MTU 9000 is out of range: net_memif does"),
-        (&["lossy", "--link", "memif"], "between rings"),
+        (&["lossy", "--link", "memif"], "takes rings"),
         (&["fpdus", "--link", "memif"], "takes rings"),
     ] {
         let command = Command::new(env!("CARGO_BIN_EXE_iwarp-bench")).args(arguments).args(SMALL).output();

@@ -264,7 +264,7 @@ fn a_port_in_detail() {
         ("queues", "1 receive, 1 transmit, at most 8"),
         ("rss_functions", "ipv4-tcp,ipv6-tcp"),
         ("interrupts", "one per receive queue"),
-        ("link_history", "down 9 s ago,up 1.5 s ago"),
+        ("link_history", "down 9.00 s ago,up 1.50 s ago"),
     ] {
         assert!(has(name, value), "{name}: {text}");
     }

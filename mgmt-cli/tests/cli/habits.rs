@@ -111,7 +111,7 @@ fn the_option_names_the_socket_before_the_environment_does() {
 #[test]
 fn commands_can_be_shortened() {
     let daemon = Daemon::start();
-    for arguments in [&["stat"][..], &["reg", "l"], &["r", "list"], &["c", "l"], &["p", "s"]] {
+    for arguments in [&["stat"][..], &["reg", "l"], &["r", "list"], &["c", "l"], &["p", "st"]] {
         let run = iwarpctl(daemon.socket(), arguments);
         let expected = if ["stat", "r", "c"].contains(&arguments[0]) { 2 } else { 0 };
         assert_eq!(run.code, expected, "{arguments:?}: {}", run.stderr);
