@@ -166,7 +166,7 @@ impl Engine {
             Self::Endpoint(endpoint) => {
                 let slice = whole(local, region);
                 let SendFlags { solicited, .. } = flags;
-                let posted = match op {
+                match op {
                     SendOp::Send { invalidate } => endpoint.post_send(wr_id, slice, solicited, invalidate),
                     SendOp::RdmaWrite { remote_addr, rkey } => {
                         endpoint.post_write(wr_id, slice, rkey, remote_addr)
@@ -182,8 +182,7 @@ impl Engine {
                     | SendOp::RdmaReadInvalidate { .. }
                     | SendOp::BindMw { .. }
                     | SendOp::LocalInvalidate { .. } => unreachable!("drawn for queue pairs only"),
-                };
-                posted
+                }
             }
             Self::Verbs(it) => {
                 let data = local.inline.as_ref().map_or(Data::List(list), |bytes| Data::Inline(bytes));

@@ -123,7 +123,7 @@ impl Direction {
 impl Watch {
     /// Records a segment that need not keep the rules, such as a liar's: its window counts from its acknowledgment
     /// number even if that was not sent yet, for it may be sent before this segment arrives. An acknowledgment farther
-    /// than [`PLAUSIBLE_ACK`] from the peer's SND.NXT is ignored.
+    /// than `PLAUSIBLE_ACK` from the peer's SND.NXT is ignored.
     pub fn note_unchecked(&mut self, seen: &WireSegment) {
         let back = self.directions.get(&(seen.dst, seen.src));
         let peer_scales = back.is_some_and(|back| back.scale.is_some());

@@ -15,7 +15,7 @@ const FRAMES_MAX: usize = 64;
 /// Offset of the packet in an untagged frame.
 const PACKET: usize = 14;
 
-/// Runs the frames of the input, each preceded by a byte that says how to repair it ([`mend`]) and by its length.
+/// Runs the frames of the input, each preceded by a byte that says how to repair it (`mend`) and by its length.
 pub fn frame(data: &[u8]) {
     let mut input = Input(data);
     let mut bench = Bench::new(config());

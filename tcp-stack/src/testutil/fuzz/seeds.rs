@@ -39,7 +39,7 @@ fn ethernet(ethertype: u16, packet: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Returns an IPv4 packet with checksums for [`MEND`] to correct.
+/// Returns an IPv4 packet with checksums for `MEND` to correct.
 fn ipv4(protocol: u8, fragment: u16, payload: &[u8]) -> Vec<u8> {
     let total = u16::try_from(20 + payload.len()).unwrap_or(0).to_be_bytes();
     let [f0, f1] = fragment.to_be_bytes();
@@ -50,7 +50,7 @@ fn ipv4(protocol: u8, fragment: u16, payload: &[u8]) -> Vec<u8> {
     ethernet(0x0800, &packet)
 }
 
-/// Returns an IPv6 packet with a checksum for [`MEND`] to correct.
+/// Returns an IPv6 packet with a checksum for `MEND` to correct.
 fn ipv6(next_header: u8, hop_limit: u8, payload: &[u8]) -> Vec<u8> {
     let [l0, l1] = u16::try_from(payload.len()).unwrap_or(0).to_be_bytes();
     let mut packet = vec![0x60, 0, 0, 0, l0, l1, next_header, hop_limit];
