@@ -3,6 +3,7 @@
 
 mod close;
 mod details;
+mod link_history;
 mod regions;
 mod report;
 mod watch;
@@ -24,8 +25,7 @@ use tokio::sync::Mutex;
 
 pub use regions::{Region, RegionSpec, Regions};
 use report::Load;
-pub use report::PortEntry;
-pub use watch::Watched;
+pub use watch::{PortEntry, Watched};
 pub use worker_handle::WorkerHandle;
 
 use crate::control::{Handler, Peer, Reply, SharedStats};

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use ipnet::IpNet;
-use iwarp_config::OnLoss;
 use iwarp_control::{
     ConnBbrInfo, ConnCounts, ConnInfo, ConnRdmaInfo, CounterGroup, CounterRow, DropRow, ErrorKind,
     ErrorObject, Idle, Link, NamedCounters, PoolStatus, PortInfo, PortStatsRow, StatsReply, WorkerStatus,
@@ -12,11 +10,11 @@ use rdma::EndpointInfo;
 use tcp_stack::Instant;
 
 use super::regions::Regions;
-use super::watch::Watched;
+use super::watch::PortEntry;
 use super::worker_handle::WorkerHandle;
 use crate::dpdk::{Mempool, worker_reserve};
 use crate::engine::ConnRow;
-use crate::port::{Port, PortSpec};
+use crate::port::Port;
 use crate::worker::{Command, ConnSelector, Row};
 
 /// Most connections in one `conn list`.
@@ -167,25 +165,6 @@ fn is_drop(group: &str, name: &str) -> bool {
     let named =
         matches!(name, "crc_errors" | "fpdus_fragmented" | "stream_gaps" | "replies_limited" | "lines_lost");
     prefixed || named || group.ends_with("_drops") || (group == "region_service" && name != "granted")
-}
-
-/// An open port with its configuration and pools.
-#[derive(Debug)]
-pub struct PortEntry {
-    /// DPDK port, open or lost.
-    pub port: Port,
-    /// Networks of the port.
-    pub addresses: Vec<IpNet>,
-    /// Number of receive queues, and of transmit queues.
-    pub queues: u16,
-    /// Packet buffer pool of each worker.
-    pub pools: Vec<Arc<Mempool>>,
-    /// Specification for opening and reopening the port.
-    pub spec: PortSpec,
-    /// Reaction to the loss of its interface.
-    pub on_loss: OnLoss,
-    /// Link state and retry state of the port watch.
-    pub watched: Watched,
 }
 
 fn unanswered(port: &Port, error: &crate::dpdk::DpdkError) -> ErrorObject {

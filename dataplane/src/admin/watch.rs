@@ -1,18 +1,40 @@
 //! Watches the ports once per second: link changes, interfaces that are deleted, cards that are unplugged, and their
 //! return. `daemon` calls [`ControlHandler::watch_ports`].
 
+use std::sync::Arc;
+
+use ipnet::IpNet;
 use iwarp_config::{Driver, OnLoss};
 use iwarp_control::Link;
 use tcp_stack::Instant;
 
 use super::ControlHandler;
-use super::details::LinkHistory;
-use super::report::PortEntry;
-use crate::dpdk::Eal;
+use super::link_history::LinkHistory;
+use crate::dpdk::{Eal, Mempool};
+use crate::port::{Port, PortSpec};
 use crate::worker::Command;
 
 /// Most seconds between two attempts to reopen a port.
 const RETRY_SKIP_MAX: u32 = 32;
+
+/// An open port with its configuration and pools.
+#[derive(Debug)]
+pub struct PortEntry {
+    /// DPDK port, open or lost.
+    pub port: Port,
+    /// Networks of the port.
+    pub addresses: Vec<IpNet>,
+    /// Number of receive queues, and of transmit queues.
+    pub queues: u16,
+    /// Packet buffer pool of each worker.
+    pub pools: Vec<Arc<Mempool>>,
+    /// Specification for opening and reopening the port.
+    pub spec: PortSpec,
+    /// Reaction to the loss of its interface.
+    pub on_loss: OnLoss,
+    /// Link state and retry state of the port watch.
+    pub watched: Watched,
+}
 
 /// State of the watch for one port.
 #[derive(Clone, Debug, Default)]
@@ -135,7 +157,7 @@ impl PortEntry {
             // The interface has just returned; its state is read at the next check.
             (false, None) => return,
         };
-        self.watched.history.note(now, link);
+        self.watched.history.record(now, link);
     }
 }
 

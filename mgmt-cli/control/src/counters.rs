@@ -6,7 +6,7 @@ use serde::de::{Deserialize as De, Deserializer, MapAccess, Visitor};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 
-use crate::status::WorkerStatus;
+use crate::worker::WorkerStatus;
 
 /// The reply to `stats`: sums over the workers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

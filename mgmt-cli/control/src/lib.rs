@@ -26,6 +26,7 @@ mod prefix;
 mod region;
 mod status;
 pub mod transfer;
+mod worker;
 
 pub use client::{Client, ClientError};
 pub use conn::{ConnBbrInfo, ConnClose, ConnClosed, ConnInfo, ConnRdmaInfo, ConnShow, ConnsClosed};
@@ -43,4 +44,5 @@ pub use region::{
     Access, Backing, NotAnAccess, Origin, RegionAttached, RegionDeregister, RegionDeregistered, RegionInfo,
     RegionName, RegionRegister,
 };
-pub use status::{ConnCounts, Hugepages, Idle, PoolStatus, RegionTotals, State, Status, WorkerStatus};
+pub use status::{ConnCounts, Hugepages, PoolStatus, RegionTotals, State, Status};
+pub use worker::{Idle, WorkerStatus};

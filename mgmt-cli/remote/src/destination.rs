@@ -1,12 +1,12 @@
 //! The file that `get` writes to.
 
-use iwarp_terminal::Failure;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
 
+use iwarp_terminal::Failure;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat};
 
 /// A file that appears under its name when it is complete, and never if it stays incomplete.

@@ -1,11 +1,11 @@
 //! Connections over the kernel's TCP.
 
-use iwarp_terminal::{Failure, clock::Clock};
 use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use iwarp_control::Exit;
+use iwarp_terminal::{Failure, clock::Clock};
 use rdma::{
     ConnectRequest, CrcPolicy, Endpoint, EndpointConfig, Env, Event, LocalSlice, NegotiationConfig,
     PostError, RdmaStats, RegionId, Stag, StagTable, StreamId, VecMemory, WcStatus,

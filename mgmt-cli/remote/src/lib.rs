@@ -24,6 +24,7 @@ mod readback;
 pub mod refusal;
 mod report;
 mod session;
+mod source;
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Progress bars on stderr.
 
-use iwarp_terminal::{Output, units};
 use std::fmt::Write;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use iwarp_terminal::{Output, units};
 
 const BYTES: &str = "{msg} [{bar:32}] {bytes}/{total_bytes}  {rate}  {eta}";
 const STREAM: &str = "{msg} [{bytes}]  {rate}";

@@ -1,17 +1,11 @@
 //! Writes a file or a stream into a peer's region: RDMA Writes, then an RDMA Read that proves their placement.
 
 use iwarp_terminal::{Failure, Output, clock::Clock};
-use std::fs::File;
-use std::io::{self, ErrorKind, Read as _};
-use std::os::fd::AsFd as _;
-use std::os::unix::fs::FileExt as _;
-use std::path::Path;
-
-use iwarp_control::Exit;
 use rdma::Access;
 
 use super::report::Transfer;
 use super::session::{RegionRange, RegionSession};
+use super::source::Source;
 use super::{Context, progress, readback, refusal};
 use crate::options::Put;
 
@@ -19,54 +13,6 @@ use crate::options::Put;
 const PIECE: u32 = 512 << 10;
 /// Writes in flight; each has its part of the window.
 const PIECES: u32 = 4;
-
-/// The file or stream to write.
-struct Source<'a> {
-    file: File,
-    path: &'a Path,
-    /// The length of a regular file in bytes; `None` for a stream: stdin, a pipe, a device.
-    length: Option<u64>,
-}
-
-impl<'a> Source<'a> {
-    fn open(path: &'a Path) -> Result<Self, Failure> {
-        let unreadable = |error| Failure::file(path, "read", &error);
-        if path == Path::new("-") {
-            let file = io::stdin().as_fd().try_clone_to_owned().map_err(unreadable)?.into();
-            return Ok(Self { file, path, length: None });
-        }
-        let file = File::open(path).map_err(unreadable)?;
-        let metadata = file.metadata().map_err(unreadable)?;
-        if metadata.is_dir() {
-            return Err(unreadable(ErrorKind::IsADirectory.into()));
-        }
-        let length = metadata.is_file().then_some(metadata.len());
-        Ok(Self { file, path, length })
-    }
-
-    /// Reads the next bytes; returns fewer than `room` holds only at the end.
-    fn next(&mut self, room: &mut [u8], at: u64) -> Result<usize, Failure> {
-        if self.length.is_some() {
-            read(&self.file, self.path, room, at)?;
-            return Ok(room.len());
-        }
-        let mut filled = 0;
-        while let Some(rest) = room.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-            match self.file.read(rest) {
-                Ok(0) => break,
-                Ok(more) => filled = filled.saturating_add(more),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(Failure::file(self.path, "read", &error)),
-            }
-        }
-        Ok(filled)
-    }
-
-    /// Returns true if the stream has bytes left after the region is full.
-    fn has_more(&mut self, taken: u64, range: &RegionRange) -> Result<bool, Failure> {
-        Ok(self.length.is_none() && taken == range.length && self.next(&mut [0], taken)? > 0)
-    }
-}
 
 pub(super) fn run(put: &Put, context: &mut Context<'_>) -> Result<Transfer, Failure> {
     let output = context.output;
@@ -102,16 +48,6 @@ pub(super) fn run(put: &Put, context: &mut Context<'_>) -> Result<Transfer, Fail
     }
     session.close();
     Ok(transfer)
-}
-
-/// Reads bytes of a regular file at a position.
-pub(super) fn read(file: &File, path: &Path, bytes: &mut [u8], at: u64) -> Result<(), Failure> {
-    file.read_exact_at(bytes, at).map_err(|error| match error.kind() {
-        ErrorKind::UnexpectedEof => {
-            Failure::new(Exit::Failed, "file", format!("{} is shorter than it was", path.display()))
-        }
-        _ => Failure::file(path, "read", &error),
-    })
 }
 
 /// Fills free parts of the window and posts their Writes until the source ends or the region is full. Returns the bytes

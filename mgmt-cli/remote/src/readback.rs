@@ -1,13 +1,13 @@
 //! Pipelined RDMA Reads, delivered in order.
 
-use iwarp_terminal::{Failure, Output};
 use std::fs::File;
 use std::path::Path;
 
 use iwarp_control::Exit;
+use iwarp_terminal::{Failure, Output};
 
 use super::session::{RegionRange, RegionSession};
-use super::{WINDOW_BYTES, progress, put};
+use super::{WINDOW_BYTES, progress, source};
 
 /// RDMA Reads in flight, at most; fewer if the peer's IRD is smaller.
 const DEPTH: u32 = 16;
@@ -55,7 +55,7 @@ pub(super) fn verify(
     let mut expected = Vec::new();
     each(session, range, &mut |at, bytes| {
         expected.resize(bytes.len(), 0);
-        put::read(file, path, &mut expected, at)?;
+        source::read(file, path, &mut expected, at)?;
         if let Some(differs) = expected.iter().zip(bytes).position(|(ours, theirs)| ours != theirs) {
             let byte = at.saturating_add(differs as u64);
             let message = format!("the peer does not hold what was put: byte {byte} of the file differs");

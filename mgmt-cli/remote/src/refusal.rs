@@ -1,9 +1,9 @@
 //! Failures of a peer, in words.
 
-use iwarp_terminal::Failure;
 use std::net::SocketAddr;
 
 use iwarp_control::Exit;
+use iwarp_terminal::Failure;
 use rdma::service::{ServiceError, Status};
 
 use crate::options::Target;
