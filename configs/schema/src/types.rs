@@ -7,10 +7,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use rdma::{CrcPolicy, OutOfOrderPolicy};
+use rdma::service::Token;
+use rdma::{Access, CrcPolicy, OutOfOrderPolicy};
 use tcp_stack::{ConnOptions, TcpConfig};
 
-use crate::text::{Access, RegionName, Token};
+use crate::text::RegionName;
 
 /// Maximum number of `[[port]]` tables.
 pub const PORTS_MAX: usize = 8;

@@ -12,7 +12,7 @@ mod worker_handle;
 use std::cell::RefCell;
 use std::path::PathBuf;
 
-use iwarp_config::{Access, RegionName, Token};
+use iwarp_config::{RegionName, access_from_names, token_from_text};
 use iwarp_control::bounds::{self, API};
 use iwarp_control::{
     ConnCloseMethod, ConnListMethod, ConnShowMethod, CounterGroup, CounterRow, DropsMethod, ErrorKind,
@@ -289,11 +289,10 @@ fn spec(request: RegionRegister) -> Result<RegionSpec, ErrorObject> {
     let invalid = |what: String| ErrorObject::new(ErrorKind::InvalidParams, what);
     let name = RegionName::new(&request.name).map_err(|error| invalid(format!("name: {error}")))?;
     let names: Vec<&str> = request.access.iter().map(|access| access.name()).collect();
-    let access = Access::from_names(names).map_err(|error| invalid(format!("access: {error}")))?;
+    let access = access_from_names(names).map_err(|error| invalid(format!("access: {error}")))?;
     let token = match &request.token_hex {
         Some(hex) => Some(
-            Token::from_text(&format!("hex:{hex}"))
-                .map_err(|error| invalid(format!("token_hex: {error}")))?,
+            token_from_text(&format!("hex:{hex}")).map_err(|error| invalid(format!("token_hex: {error}")))?,
         ),
         None => None,
     };

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use iwarp_config::{Access, RegionName, Token};
+use iwarp_config::RegionName;
 use iwarp_control::{Backing, ErrorKind, ErrorObject, Origin, RegionDeregistered, RegionInfo};
-use rdma::RegionId;
-use rdma::service::{Prefix, RegionEntry};
+use rdma::service::{Prefix, RegionEntry, Token};
+use rdma::{Access, RegionId};
 
 use super::worker_handle::WorkerHandle;
 use crate::memory::{HUGEPAGE_BYTES, RegionMemory};
@@ -148,8 +148,8 @@ impl Region {
             name: name.to_string(),
             region: self.id,
             bytes: *bytes,
-            access: crate::engine::access_of(*access),
-            token: token.as_ref().and_then(|token| rdma::service::Token::new(token.as_bytes())),
+            access: *access,
+            token: token.clone(),
             allow: allow.iter().filter_map(|net| Prefix::new(net.addr(), net.prefix_len())).collect(),
         }
     }
@@ -253,7 +253,7 @@ fn connections(count: u64) -> String {
 }
 
 fn access_names(access: Access) -> Vec<iwarp_control::Access> {
-    access.names().iter().filter_map(|name| name.parse().ok()).collect()
+    access.names().filter_map(|name| name.parse().ok()).collect()
 }
 
 #[cfg(test)]

@@ -37,7 +37,6 @@ pub(crate) use data_run::DataRun;
 pub(crate) use deadlines::{Deadlines, LINGER, since_start};
 pub use protocols::PortProtocols;
 pub(crate) use rdma_state::RdmaState;
-pub use region::access_of;
 use region::{Action, RegionState, RegionStream};
 pub(crate) use sink::{StreamSink, TxOutcome};
 use slots::{Service, Slots};

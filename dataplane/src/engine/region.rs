@@ -215,8 +215,3 @@ impl<B: Buf> RegionStream<B> {
 fn buffers(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
-
-/// Converts the access rights of a configuration to those of the RDMA crate.
-pub fn access_of(access: iwarp_config::Access) -> Access {
-    Access::from_bits(access.bits()).unwrap_or(Access::NONE)
-}

@@ -6,11 +6,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use iwarp_config::Token;
 use iwarp_control::Exit;
 use iwarp_terminal::Failure;
 use iwarp_terminal::clock::Clock;
-use rdma::service::{Grant, ServiceError, decode_reply, encode_request};
+use rdma::service::{Grant, ServiceError, Token, decode_reply, encode_request};
 use rdma::{Access, Stag};
 
 use crate::options::{ConnectOptions, Target};
@@ -250,7 +249,7 @@ impl<'a> RegionSession<'a> {
 /// # Errors
 /// The file is unreadable or holds no token.
 pub fn read_token(file: &std::path::Path) -> Result<Token, Failure> {
-    Token::from_file(file).map_err(|reason| {
+    iwarp_config::token_from_file(file).map_err(|reason| {
         Failure::new(Exit::Failed, "token", format!("no token can be read from {}: {reason}", file.display()))
     })
 }

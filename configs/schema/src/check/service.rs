@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
-use rdma::service::parse_prefix;
+use rdma::Access;
+use rdma::service::{Token, parse_prefix};
 
 use super::tcp::{conn_options, share_of_connections};
 use super::tuning::{CRC, CRC_HELP};
 use crate::read::{Place, Report, Section};
-use crate::text::{Access, RegionName, Token};
+use crate::text::{REGION_RIGHTS, RegionName, region_right, token_from_file, token_from_text};
 use crate::types::{Control, Limits, Listener, Log, LogLevel, Mpa, Region, Service, Tcp};
 
 /// Bytes of `sun_path` without its terminating zero.
@@ -141,22 +142,24 @@ fn region(mut section: Section<'_>, report: &Report, folder: &Path) -> Named {
 }
 
 fn access(section: &mut Section<'_>, report: &Report) -> Option<Access> {
-    let allowed = Access::NAMES.map(|name| format!("`{name}`")).join(", ");
+    let allowed = REGION_RIGHTS.map(|name| format!("`{name}`")).join(", ");
     let list = section.list("access", "a list of access rights")?;
     if list.is_empty() {
         let help = "a region that nobody may use is no region";
         report.not_allowed(&section.place_of("access"), "no access right is given", &allowed, help);
     }
-    let mut access = Access::default();
+    let mut access = Access::NONE;
     for item in list {
         let Some(name) = item.text(report, &allowed) else { continue };
-        match access.right_mut(name) {
+        match region_right(name) {
             None => {
                 let message = format!("`{name}` is not an access right");
                 report.not_allowed(&item.place, message, &allowed, "write what peers may do");
             }
-            Some(true) => report.at(&item.place, format!("`{name}` is given twice"), "write it once"),
-            Some(right) => *right = true,
+            Some(right) if access.contains(right) => {
+                report.at(&item.place, format!("`{name}` is given twice"), "write it once");
+            }
+            Some(right) => access = access | right,
         }
     }
     Some(access)
@@ -164,7 +167,7 @@ fn access(section: &mut Section<'_>, report: &Report) -> Option<Access> {
 
 fn token(section: &mut Section<'_>, report: &Report, folder: &Path) -> Option<Token> {
     let what = "1 to 32 bytes: text, or `hex:` and digits";
-    let token = section.parsed("token", what, Token::from_text);
+    let token = section.parsed("token", what, token_from_text);
     let has_token = section.value("token").is_some();
     let Some(file) = section.value("token_file") else { return token };
     if has_token {
@@ -173,7 +176,7 @@ fn token(section: &mut Section<'_>, report: &Report, folder: &Path) -> Option<To
     }
     let path = file.text(report, "the path of a file")?;
     let help = "name a readable file that holds the token, beside this one or absolute";
-    Token::from_file(&folder.join(path)).map_err(|message| report.at(&file.place, message, help)).ok()
+    token_from_file(&folder.join(path)).map_err(|message| report.at(&file.place, message, help)).ok()
 }
 
 fn allow(section: &mut Section<'_>, report: &Report) -> Vec<IpNet> {

@@ -54,7 +54,8 @@ fn the_laboratory_is_as_promised() {
         c.tcp.connections_per_source_max >= host && c.listeners.iter().all(|l| l.connections_max >= 2000)
     );
     assert!(c.tcp.connections_max - 2 * c.tcp.connections_per_source_max >= 1000);
-    let regions: Vec<_> = c.regions.iter().map(|r| (r.name.as_str(), r.bytes, r.access.names())).collect();
+    let regions: Vec<_> =
+        c.regions.iter().map(|r| (r.name.as_str(), r.bytes, r.access.names().collect::<Vec<_>>())).collect();
     assert_eq!(
         regions,
         [
