@@ -9,7 +9,7 @@ use clap::CommandFactory as _;
 use iwarp_control::{
     Client, ConnClose, ConnCloseMethod, ConnListMethod, ConnShow, ConnShowMethod, DropsMethod, Exit, Method,
     NoParams, PortListMethod, PortShow, PortShowMethod, PortStats, PortStatsMethod, RegionDeregister,
-    RegionDeregisterMethod, RegionListMethod, RegionName, RegionRegister, RegionRegisterMethod,
+    RegionDeregisterMethod, RegionListMethod, RegionQuery, RegionRegister, RegionRegisterMethod,
     RegionShowMethod, State, StatsMethod, StatsReply, StatusMethod, bounds,
 };
 use iwarp_remote::{KernelTcp, read_token};
@@ -105,7 +105,7 @@ fn region(command: &Region, global: &Global, output: &Output) -> Result<(), Fail
             render::region::list(rows, output.width())
         }),
         Region::Show { name } => {
-            let region = call::<RegionShowMethod>(global, &RegionName { name: name.clone() })?;
+            let region = call::<RegionShowMethod>(global, &RegionQuery { name: name.clone() })?;
             output.result(&region, render::region::show)
         }
         Region::Deregister { name, force } => {

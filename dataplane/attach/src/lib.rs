@@ -19,7 +19,7 @@ mod mapping;
 
 use std::path::Path;
 
-use iwarp_control::{Access, Client, ClientError, RegionAttachMethod, RegionAttached, RegionName};
+use iwarp_control::{Access, Client, ClientError, RegionAttachMethod, RegionAttached, RegionQuery};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 
 pub use mapping::{Mapping, OutOfBounds};
@@ -62,7 +62,7 @@ pub fn attach(socket: impl AsRef<Path>, name: &str) -> Result<Mapping, AttachErr
 /// # Errors
 /// As [`attach`].
 pub fn attach_with(client: &mut Client, name: &str) -> Result<Mapping, AttachError> {
-    let params = RegionName { name: name.to_owned() };
+    let params = RegionQuery { name: name.to_owned() };
     let (attached, fd) = client.call_with_fd::<RegionAttachMethod>(&params)?;
     let not_a_region = |reason: String| AttachError::NotARegion { name: name.to_owned(), reason };
     let fd = fd.ok_or_else(|| not_a_region("no descriptor came with it".to_owned()))?;

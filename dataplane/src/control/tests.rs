@@ -12,7 +12,7 @@ use std::time::Duration;
 use iwarp_control::bounds::REQUEST_BYTES_MAX;
 use iwarp_control::{
     Client, ClientError, ErrorKind, ErrorObject, Hello, NoParams, RegionAttachMethod, RegionAttached,
-    RegionName, Request, transfer,
+    RegionQuery, Request, transfer,
 };
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -179,7 +179,7 @@ fn a_descriptor_comes_with_its_reply() {
     let server = Running::start(|_| ());
     let mut client = Client::connect(server.path()).unwrap();
     for name in ["first", "second"] {
-        let params = RegionName { name: name.to_owned() };
+        let params = RegionQuery { name: name.to_owned() };
         let (reply, fd) = client.call_with_fd::<RegionAttachMethod>(&params).unwrap();
         assert_eq!(reply.name, name);
         let mut content = [0; 16];

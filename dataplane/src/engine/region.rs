@@ -5,9 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use rdma::service::RegionService;
-use rdma::{
-    Access, CloseHow, Endpoint, EndpointConfig, EndpointInfo, Event, Memory, RdmaStats, RegionId, StreamId,
-};
+use rdma::{CloseHow, Endpoint, EndpointConfig, EndpointInfo, Event, Memory, RdmaStats, RegionId, StreamId};
 use tcp_stack::{Buf, BufPool, ConnId, EvictionPolicy, Instant, Segment, Stack};
 
 use super::deadlines::{LINGER, since_start};

@@ -42,7 +42,7 @@ pub use method::{
 pub use port::{Interrupts, Link, LinkChange, PortDetails, PortInfo, PortShow, PortStats, PortStatsRow};
 pub use region::{
     Access, Backing, NotAnAccess, Origin, RegionAttached, RegionDeregister, RegionDeregistered, RegionInfo,
-    RegionName, RegionRegister,
+    RegionQuery, RegionRegister,
 };
 pub use status::{ConnCounts, Hugepages, PoolStatus, RegionTotals, State, Status};
 pub use worker::{Idle, WorkerStatus};

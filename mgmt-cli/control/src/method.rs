@@ -8,7 +8,7 @@ use crate::counters::{DropRow, StatsReply};
 use crate::error::{ErrorKind, ErrorObject};
 use crate::port::{PortDetails, PortInfo, PortShow, PortStats, PortStatsRow};
 use crate::region::{
-    RegionAttached, RegionDeregister, RegionDeregistered, RegionInfo, RegionName, RegionRegister,
+    RegionAttached, RegionDeregister, RegionDeregistered, RegionInfo, RegionQuery, RegionRegister,
 };
 use crate::status::Status;
 
@@ -65,11 +65,11 @@ methods! {
     /// Lists every region, by name.
     RegionListMethod = "region.list" (NoParams) -> Vec<RegionInfo>;
     /// Returns one region by name.
-    RegionShowMethod = "region.show" (RegionName) -> RegionInfo;
+    RegionShowMethod = "region.show" (RegionQuery) -> RegionInfo;
     /// Revokes a region and frees it.
     RegionDeregisterMethod = "region.deregister" (RegionDeregister) -> RegionDeregistered;
     /// Returns the memory of a region as a descriptor, for a program that maps it.
-    RegionAttachMethod = "region.attach" (RegionName) -> RegionAttached;
+    RegionAttachMethod = "region.attach" (RegionQuery) -> RegionAttached;
     /// Lists the connections, at most [`crate::bounds::CONNECTIONS_LISTED_MAX`].
     ConnListMethod = "conn.list" (NoParams) -> Vec<ConnInfo>;
     /// Returns one connection by number.

@@ -107,7 +107,7 @@ impl fmt::Debug for RegionRegister {
 /// The parameters of `region.show` and `region.attach`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RegionName {
+pub struct RegionQuery {
     /// The name of the region.
     pub name: String,
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use iwarp_control::{
     Access, Client, ClientError, ConnListMethod, ErrorKind, ErrorObject, Exit, Hello, HelloReply, Id,
-    METHODS, NamedCounters, NoParams, PortStatsMethod, RegionAttachMethod, RegionName, RegionRegister,
+    METHODS, NamedCounters, NoParams, PortStatsMethod, RegionAttachMethod, RegionQuery, RegionRegister,
     RegionRegisterMethod, Request, Response, bounds, params, transfer,
 };
 use serde_json::json;
@@ -92,7 +92,7 @@ fn a_refusal_of_the_connection_itself_is_read() {
 fn a_descriptor_comes_with_the_reply() {
     let server = serve(|mut stream| {
         let request = request(&mut stream);
-        let asked: RegionName = params::<RegionAttachMethod>(request.params).unwrap();
+        let asked: RegionQuery = params::<RegionAttachMethod>(request.params).unwrap();
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"region bytes").unwrap();
         let reply = json!({"name": asked.name, "bytes": 12, "page_bytes": 4096, "access": ["remote-read"]});
@@ -100,7 +100,7 @@ fn a_descriptor_comes_with_the_reply() {
         assert_eq!(transfer::send(stream.get_ref(), &line, Some(file.as_fd())).unwrap(), line.len());
     });
     let mut client = Client::connect(&server.path).unwrap();
-    let (reply, fd) = client.call_with_fd::<RegionAttachMethod>(&RegionName { name: "lab".into() }).unwrap();
+    let (reply, fd) = client.call_with_fd::<RegionAttachMethod>(&RegionQuery { name: "lab".into() }).unwrap();
     assert_eq!(reply.access, [Access::RemoteRead]);
     let mut file = std::fs::File::from(fd.unwrap());
     let mut bytes = [0; 12];
