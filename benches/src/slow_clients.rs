@@ -1,7 +1,7 @@
 //! `slow-clients`: goodput of fast clients beside many slow ones (RFC 4297 §4).
 //!
-//! All clients are streams to one engine of the daemon. The fast ones write as fast as they can; each slow one writes
-//! a few bytes, waits, and writes again, like clients over wide-area networks.
+//! All clients are streams to one engine, the daemon's code in this process. The fast ones write as fast as they can;
+//! each slow one writes 4 KiB, waits, and writes again, like clients over wide-area networks.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -38,10 +38,10 @@ pub struct Options {
     /// Number of fast clients.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1000))]
     fast: u32,
-    /// Seconds of CPU time per run.
+    /// Seconds of CPU time per row and run.
     #[arg(short = 'D', long, value_name = "SECONDS", default_value_t = 1.0)]
     duration: f64,
-    /// Runs per row; the median counts.
+    /// Repetitions of the whole series; the median counts.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
     /// Largest IP packet, bytes.
@@ -61,7 +61,7 @@ pub struct SlowClientsRow {
     pub fast_gbps: Samples,
     /// Writes of slow clients per second.
     pub slow_writes: Samples,
-    /// Goodput divided by that of the same engine with the fewest slow clients, by default none.
+    /// Goodput divided by that of the first row of the same run: by default without slow clients.
     pub ratio: Samples,
 }
 
@@ -74,8 +74,8 @@ pub struct SlowClientsReport {
     pub rows: Vec<SlowClientsRow>,
 }
 
-/// Measures all rows in each run, on one engine that more and more slow clients join. The rows of a run thus differ
-/// by their clients, not by the placement of the engine's memory.
+/// Measures all rows in each run, on one engine that more and more slow clients join. One engine serves
+/// all rows of a run, so that the placement of its memory explains no difference.
 ///
 /// # Errors
 /// A connection fails, or a CPU is not available.

@@ -7,7 +7,8 @@ use std::process::exit;
 /// The oldest DPDK whose interface the daemon is written against.
 const DPDK_VERSION_MIN: &str = "22.11";
 
-/// Functions that the safe layer calls; the inline ones among them are compiled into wrappers.
+/// Functions that `dataplane::dpdk` calls, as regular expressions: DPDK's `rte_*`, and our `dpdk_*` (shim.c). Inline
+/// functions are compiled into wrappers.
 const FUNCTIONS: &[&str] = &[
     "dpdk_(errno|link_get_nowait|log_to|mbuf_tx_lengths|mempool_common_count)",
     "dpdk_pktmbuf_pool_(bytes|over)",
@@ -36,10 +37,11 @@ const FUNCTIONS: &[&str] = &[
     "rte_version",
 ];
 
-/// Types that are named beside those that the functions bring with them.
+/// Types needed in addition to those in the signatures of the functions.
 const TYPES: &[&str] = &["rte_mbuf", "rte_eth_rss_reta_entry64", "rte_eth_xstat", "rte_eth_xstat_name"];
 
-/// Types whose fields stand at other paths in other releases: Rust knows their size only, and `field.rs` their fields.
+/// Types bound as opaque bytes, because the paths of their fields differ between DPDK releases; `src/field.rs` has the
+/// offsets.
 const OPAQUE: &[&str] = &[
     "rte_eth_link",
     "rte_mbuf",
@@ -48,7 +50,7 @@ const OPAQUE: &[&str] = &[
     "rte_gtp_psc_generic_hdr", // packed and bit-fielded beyond what can be expressed
 ];
 
-/// Answers Cargo with an error that says what to do, and stops.
+/// Reports an error to Cargo, with the action that helps, and exits.
 fn fail(message: &str) -> ! {
     println!("cargo::error={message}");
     exit(1);
@@ -63,7 +65,7 @@ fn main() {
             "libdpdk ({DPDK_VERSION_MIN} or newer) not found; apt-get install libdpdk-dev libclang-dev pkg-config"
         ))
     });
-    // Not among the libraries of libdpdk.pc, although it has an interface of its own (rte_eth_from_rings).
+    // libdpdk.pc lists no drivers, and this one is called directly (rte_eth_from_rings).
     println!("cargo::rustc-link-lib=rte_net_ring");
 
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_else(|| fail("OUT_DIR is not set")));
@@ -73,7 +75,7 @@ fn main() {
     // `native`: the binary must run on another machine than the one that built it.
     flags.extend(["-include", "rte_config.h", "-DALLOW_EXPERIMENTAL_API"].map(String::from));
     if env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64") {
-        // DPDK 24.11's headers use the intrinsics of transactional memory, guarded by what the processor has.
+        // DPDK 24.11's headers use the intrinsics of transactional memory behind a check of the CPU at run time.
         flags.extend(["-march=corei7", "-mrtm"].map(String::from));
     }
     generate(&flags, &out);
@@ -92,7 +94,7 @@ fn generate(flags: &[String], out: &Path) {
         .default_enum_style(bindgen::EnumVariation::ModuleConsts)
         .allowlist_var("DPDK_.*")
         .allowlist_recursively(true)
-        .blocklist_var("per_lcore_.*") // thread-locals come out as ordinary statics: a crash at the first use
+        .blocklist_var("per_lcore_.*") // bindgen emits thread-locals as ordinary statics: using one would crash
         .layout_tests(true)
         .wrap_static_fns(true)
         .wrap_static_fns_path(out.join("inline"))

@@ -1,5 +1,5 @@
 //! Many concurrent connections: all open before any moves data, all move data at the same time, all data is verified,
-//! all close in order.
+//! all close with FIN. `dataplane/tests/load.sh` runs it as `lab load`.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -28,13 +28,13 @@ pub(crate) struct Options {
     /// Connections to each service of each host
     #[arg(long, default_value_t = 1000)]
     each: usize,
-    /// Least bytes that each connection moves in each direction of its service
+    /// Bytes that each connection moves in each direction of its service; chargen may send more
     #[arg(long, default_value_t = 64 << 10)]
     bytes: usize,
     /// Time that all connections stay open before they move data, milliseconds
     #[arg(long, default_value_t = 500)]
     hold_ms: u64,
-    /// Time limit of the whole run
+    /// Time limit of the whole run, in seconds
     #[arg(long, default_value_t = 50)]
     limit_s: u64,
 }
@@ -57,7 +57,7 @@ struct Plan {
     moved: Barrier,
 }
 
-/// Number of successful connections of each service. Any failure is an error.
+/// Runs all connections. Returns the connections, the bytes, and the times at which all were open, done and closed.
 pub(crate) async fn run(options: Options) -> Result<Value> {
     many_files()?;
     let all = options.each * options.hosts.len() * SERVICES.len();
@@ -129,7 +129,7 @@ async fn one(
     let moved = Instant::now();
     plan.moved.wait().await;
     stream.shutdown().await?;
-    // Chargen still sends its queued bytes; the others are silent. Then each closes in order.
+    // Chargen still sends its queued bytes; echo and discard send no more. Then each connection closes with FIN.
     bytes += match service {
         Service::Chargen => chargen(&mut stream, bytes, u64::MAX).await?,
         Service::Echo | Service::Discard => {
@@ -181,7 +181,8 @@ async fn discard(stream: &mut TcpStream, bytes: usize) -> Result<u64> {
     Ok(at as u64)
 }
 
-/// Receives and compares a number of bytes of the pattern, or all until the end. Returns the bytes received.
+/// Receives and compares bytes of the chargen pattern, or all until the end of the stream if `bytes` is `u64::MAX`.
+/// Returns the bytes received.
 async fn chargen(stream: &mut TcpStream, from: u64, bytes: u64) -> Result<u64> {
     let (mut read_bytes, mut piece) = (0, vec![0; PIECE]);
     while read_bytes < bytes {

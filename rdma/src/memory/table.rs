@@ -1,4 +1,4 @@
-//! Valid STags, and the single check that every remote access passes.
+//! Valid STags, and the single check that every access passes, remote or local.
 
 use core::fmt;
 
@@ -41,7 +41,7 @@ pub struct Origin {
 /// Part of a region that an STag opens, and the tagged offsets that address it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Region that the STag opens.
+    /// Region that the STag gives access to.
     pub region: RegionId,
     /// Offset of the first byte in the region.
     pub offset: u64,
@@ -54,7 +54,7 @@ pub struct Window {
 /// Reason why an access is refused, in the order of the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessError {
-    /// The STag was never granted, is revoked, or has another key.
+    /// The STag was never granted, is revoked, or its key (the low 8 bits) differs.
     InvalidStag,
     /// The STag is valid on other streams only.
     NotAssociated,
@@ -90,9 +90,10 @@ impl core::error::Error for GrantError {}
 pub(super) struct Entry {
     pub(super) stag: Stag,
     pub(super) serial: u64,
-    /// Protection domain of the memory window that keeps this index, valid or not.
+    /// Protection domain of the memory window that has reserved this index, bound or not.
     pub(super) kept: Option<PdId>,
-    /// `None` if the STag is revoked and its index in quarantine, or if it belongs to an unbound window.
+    /// `None` if the STag is revoked and its index in quarantine (not to be reused yet), or if it belongs to an unbound
+    /// window.
     pub(super) live: Option<Live>,
 }
 
@@ -134,8 +135,8 @@ impl StagTable {
             seed.chunks_exact(8).map(|word| word.iter().fold(0u64, |n, b| n << 8 | u64::from(*b)));
         let mut word = || words.next().unwrap_or_default();
         let (key, hash_seed) = ((word(), word()), word());
-        // Four times the capacity: at most half of the map's room is in use, revoked entries in quarantine included,
-        // so that it rehashes in place and never grows.
+        // Four times the capacity: valid entries and those in quarantine use at most half of the map's room, so that
+        // it rehashes in place and never grows.
         let room = capacity.saturating_mul(4).max(8);
         let hasher = FixedState::with_seed(hash_seed);
         Self {
@@ -152,12 +153,12 @@ impl StagTable {
         self.live
     }
 
-    /// Returns true if no STag is valid.
+    /// Returns true if no STag is valid or reserved for a memory window.
     pub const fn is_empty(&self) -> bool {
         self.live == 0
     }
 
-    /// Returns the maximum number of valid STags.
+    /// Returns the maximum number of STags, valid or reserved for memory windows.
     pub const fn capacity(&self) -> usize {
         self.capacity
     }
@@ -200,8 +201,8 @@ impl StagTable {
         Ok(stag)
     }
 
-    /// Returns the next STag whose index is free. Indices in quarantine are skipped, which ends their quarantine: they
-    /// are not met again before all others.
+    /// Returns the next STag whose index is free. An index in quarantine is skipped once and its entry removed: the
+    /// search returns to it only after all other indices.
     pub(super) fn issue(&mut self) -> (Stag, u64) {
         loop {
             let (stag, serial) = self.issuer.issue();
@@ -257,8 +258,8 @@ impl StagTable {
         }
     }
 
-    /// Ends an entry: at once, or, if its index would be reused within [`QUARANTINE`] grants, when it is next met. The
-    /// index of a memory window stays with the window.
+    /// Removes an entry, unless its index would be reused within [`QUARANTINE`] grants: then `issue` removes it when
+    /// it reaches the index. The index of a memory window stays with the window.
     pub(super) fn retire(&mut self, index: u32) {
         let Some(entry) = self.entries.get_mut(&index) else { return };
         let parent = entry.live.take().and_then(|live| live.parent);
@@ -331,7 +332,8 @@ impl StagTable {
         Ok(Fetch::checked(region, offset, len))
     }
 
-    /// Performs the complete check of an atomic operation for a stream; `None` if only the alignment is wrong.
+    /// Performs the complete check of an atomic operation for a stream; `None` if access is
+    /// allowed and the address is not a multiple of 8.
     pub fn check_atomic(&self, stag: Stag, to: u64, origin: Origin) -> Result<Option<Word>, AccessError> {
         let (region, offset) =
             self.check(Access::REMOTE_ATOMIC, stag, to, size_of::<u64>() as u64, origin)?;
@@ -368,7 +370,7 @@ impl StagTable {
     /// Invalidates an STag for the peer of a stream.
     ///
     /// RFC 5040 §8.1.1: "An RNIC MUST ensure that a Remote Peer is not able to invalidate an STag enabled for
-    /// remote access, if the STag is shared on multiple streams", as one of a protection domain may be.
+    /// remote access, if the STag is shared on multiple streams". An STag of a protection domain may be shared.
     pub fn invalidate(&mut self, stag: Stag, origin: Origin) -> Result<(), AccessError> {
         if let Scope::Pd(_) = self.entitled(Access::REMOTE_INVALIDATE, stag, origin)?.scope {
             return Err(AccessError::Rights);
@@ -376,8 +378,8 @@ impl StagTable {
         self.invalidate_local(stag, origin)
     }
 
-    /// Invalidates an STag for a local work request on a stream. An STag with bound memory windows stays: they would
-    /// outlive their region.
+    /// Invalidates an STag for a local work request on a stream. An STag with bound memory windows is refused:
+    /// the windows would outlive it.
     pub fn invalidate_local(&mut self, stag: Stag, origin: Origin) -> Result<(), AccessError> {
         if self.entitled(Access::NONE, stag, origin)?.windows > 0 {
             return Err(AccessError::Rights);

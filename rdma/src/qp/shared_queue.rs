@@ -11,9 +11,9 @@ pub(crate) struct SharedQueue {
     queue: VecDeque<(u64, Local)>,
     lists: Lists,
     depth: usize,
-    /// Low-water mark: an event is raised once when fewer buffers are left. 0 raises none.
+    /// Low-water mark: when fewer buffers are left, an event is raised and the mark set to 0, which raises none.
     pub(crate) limit: usize,
-    /// True if that event is due.
+    /// Set when the event is due; `verbs/stream.rs` clears it when it raises the event.
     pub(crate) limit_reached: bool,
 }
 
@@ -38,7 +38,7 @@ impl SharedQueue {
         Ok(())
     }
 
-    /// Removes the oldest buffer and returns its number and its list.
+    /// Removes the oldest buffer; returns its `wr_id` and its scatter/gather list.
     pub(crate) fn take(&mut self) -> Option<(u64, &[Sge])> {
         let (wr_id, local) = self.queue.pop_front()?;
         if self.queue.len() < self.limit {

@@ -1,4 +1,5 @@
-//! Parser of source prefixes, for the configuration, the command line and control requests.
+//! Parses prefixes of peer addresses that may use a region, for the configuration, the command line and control
+//! requests.
 
 use core::fmt;
 use core::net::IpAddr;

@@ -14,10 +14,11 @@
 //!
 //! Guarantees:
 //! - A posted work request completes exactly once, in the order of posting on its queue. A successful unsignaled
-//!   request produces no completion; its slot is freed with the next signaled one.
-//! - Keys and addresses alone name memory. Every access is checked, including those of local work.
-//! - A completion queue with as many slots as the queues that complete there never overruns (RFC 5042 §6.4.3.2). An
-//!   overrun affects only the queue pairs that complete there.
+//!   request produces no completion; its queue slot is freed when the next signaled request completes.
+//! - Programs and peers name memory by key and address, never by pointer. Every access is checked, including those of
+//!   local work.
+//! - A completion queue with as many slots as all queues that complete there have together never overruns (RFC 5042
+//!   §6.4.3.2). An overrun affects only the queue pairs that complete there.
 //! - Nothing allocates after objects are created and connected.
 
 mod completion;
@@ -169,7 +170,7 @@ impl AsyncEvent {
         }
     }
 
-    /// Returns true if both are the same event of the same object, for any reason.
+    /// Returns true if both are the same event of the same object, with any the error code.
     fn repeats(&self, other: &Self) -> bool {
         let same_kind = core::mem::discriminant(self) == core::mem::discriminant(other);
         same_kind && if self.qp().is_some() { self.qp() == other.qp() } else { self == other }
@@ -199,7 +200,7 @@ pub struct Device<C> {
     qps: Slab<Qp>,
     ids: Slab<Id<C>>,
     async_events: VecDeque<AsyncEvent>,
-    /// Completion queues whose event is raised and not polled.
+    /// Completion queues with an event that the program has not taken yet.
     cq_events: VecDeque<CqId>,
     cm_events: VecDeque<CmEvent>,
     transport: VecDeque<TransportRequest>,
@@ -265,5 +266,5 @@ impl<C: AsRef<[u8]>> Device<C> {
     }
 }
 
-/// The `now` of a call, for queries that need no time.
+/// Time of a call since an epoch that the caller chooses.
 type Now = Duration;

@@ -1,4 +1,5 @@
-//! Reassembly: segments received and not yet delivered to the application.
+//! Reassembly: segments received and not yet delivered to the application. *Held* segments are out-of-order, *ready*
+//! ones are in order. `conn/receive.rs` and the stack call it through `rcv.held`.
 //!
 //! Out-of-order segments are held in the frames that they came in, as *runs*: a run is a contiguous range of the
 //! sequence space; runs are sorted and neither overlap nor adjoin. A segment that continues the last run, the usual
@@ -20,7 +21,7 @@ use crate::pool::{NIL, Pool};
 use crate::seq::SeqNum;
 use crate::wire::SackRange;
 
-/// A payload is short if its buffer is at least this many times as large.
+/// A payload is short if it fills at most this fraction (1/n) of its buffer.
 const SMALL_PART: usize = 8;
 
 /// A received segment, or its new part.
@@ -109,7 +110,7 @@ pub(crate) struct ReadyPayload<B> {
 /// The reason why an out-of-order segment was not held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HoldError {
-    /// All of it is held already, in this run.
+    /// All of it is held already, in the run returned.
     Duplicate(SackRange),
     /// The connection's limit or the pool's is reached.
     Full,
@@ -133,7 +134,8 @@ pub(crate) struct HoldLimits {
     pub(crate) segments: u32,
     /// Pool nodes that out-of-order segments leave for in-order ones.
     pub(crate) reserve: u32,
-    /// Short segments are copied into the buffer of the segment before them if both have at most this many bytes.
+    /// Short segments are copied into the buffer of the segment before them if the two together have at most this
+    /// many bytes.
     pub(crate) merged: u16,
     /// True if segments are offered to the application.
     pub(crate) offer: bool,
@@ -371,7 +373,7 @@ impl Reassembly {
         if !merges && !self.has_room(pool, size, &limits) {
             return Err(HoldError::Full);
         }
-        // Runs that it covers are dropped; a run that it overlaps in part is kept.
+        // Frees runs that the new segment covers; a run that it overlaps in part stays, and the segment is trimmed.
         while let Some(run) = pool.get(next) {
             if run.seq.at_or_after(payload.end()) {
                 break;

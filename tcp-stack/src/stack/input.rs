@@ -1,4 +1,5 @@
-//! Received frames: from the port to the connections.
+//! Received frames, from the port to their connections. Called by the adapters of `dataplane` (`engine`, `verbs`) once
+//! per burst.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -21,13 +22,13 @@ use crate::wire::{EcnField, TcpFlags};
 
 /// Least time between two reachability confirmations to the neighbor cache, per connection.
 const CONFIRM_INTERVAL: Duration = Duration::from_secs(5);
-/// Bound per burst of connections that must give up retained buffers: as many as the segments of a burst, which may
-/// be retained.
+/// Connections per burst, at most, that must give up retained buffers. A burst has at most 32 segments, each of which
+/// may become a retained buffer.
 const RECLAIMED_PER_BURST: u32 = 32;
 
 impl<B: Buf> Stack<B> {
-    /// Handles a burst of frames from the port. Nothing is sent: replies are only queued, so that a burst is
-    /// acknowledged once.
+    /// Handles a burst of frames from the port. Nothing is sent here: ACKs and resets are queued, so that a burst
+    /// causes one ACK per connection.
     #[inline]
     pub fn handle_frames(&mut self, now: Instant, frames: impl IntoIterator<Item = RxFrame<B>>) {
         self.now = now;
@@ -168,7 +169,8 @@ impl<B: Buf> Stack<B> {
             }
             Some(Target::HalfOpen(at)) => self.on_half_open(now, at, incoming),
             Some(Target::TimeWait(at)) => self.on_time_wait(now, at, incoming),
-            // Every worker reassembles the fragments; only one has the connection.
+            // Every worker reassembles a copy of a fragmented packet, so another worker may own the connection: no
+            // reset.
             None if reassembled && self.config.worker_count > 1 => {
                 self.interface.drop_delivered(DropReason::FragmentWorker);
             }
@@ -216,7 +218,7 @@ impl<B: Buf> Stack<B> {
             }
             TimeWaitVerdict::Remove => self.remove_time_wait(at),
             TimeWaitVerdict::Reuse(least) => {
-                // Unless the SYN is accepted, the record stays and protects the old connection.
+                // Unless the SYN is accepted, the record stays, and still rejects late segments of the old connection.
                 let addresses = (record.flow.local(), record.flow.remote());
                 if self.on_unknown(now, addresses, record.hash, incoming, Some(least)) {
                     self.stats.time_wait_reused = self.stats.time_wait_reused.wrapping_add(1);
@@ -257,8 +259,9 @@ impl<B: Buf> Stack<B> {
             return false;
         }
         self.interface.drop_delivered(DropReason::TcpNoConnection);
-        // Data that overtakes the acknowledgment of a cookie is retransmitted anyway: no reset. A bare ACK that may
-        // answer an evicted SYN-ACK gets one.
+        // `Some(Err)`: the listener has sent cookies lately, and this acknowledgment holds none. Data may have arrived
+        // before the ACK with the cookie and is retransmitted anyway: no reset. A pure ACK may belong to an evicted
+        // half-open record: a reset, so that the peer learns of it.
         let may_overtake =
             cookie.is_some() && (incoming.seq_len() > 0 || !self.may_answer_syn_ack(now, &opening));
         if !may_overtake {
@@ -302,8 +305,8 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// Makes the connections that have retained received data longest give it up, before the budget is exhausted or
-    /// the pool's reserve is touched: so every connection can retain a little.
+    /// Makes the connections that have retained received data longest give it up before the budget is exhausted or
+    /// the pool's reserve is used. Every connection can therefore retain a few buffers.
     fn reclaim_held(&mut self, now: Instant) {
         let mut asked = 0_u32;
         for _ in 0..RECLAIMED_PER_BURST {

@@ -1,4 +1,4 @@
-//! A tap on the simulated wire that checks the rules of RFC 9293 that every segment must keep.
+//! Checks that the segments on a simulated wire keep the rules of RFC 9293. The simulator and the fuzzers call it.
 
 use crate::seq::SeqNum;
 use crate::wire::{
@@ -83,7 +83,7 @@ impl WireSegment {
     }
 }
 
-/// Distance from SND.NXT within which a false acknowledgment may become true later, bytes.
+/// Bytes from SND.NXT within which an acknowledgment of unsent bytes is recorded: they may still be sent.
 const PLAUSIBLE_ACK: u32 = 1 << 24;
 
 /// State of one direction of a connection, as seen on the wire.
@@ -113,7 +113,7 @@ pub struct Watch {
 impl Direction {
     /// Returns the right edge that a segment of this end advertises, and its window scale.
     fn edge_of(&self, seen: &WireSegment, peer_scales: bool) -> (SeqNum, u8) {
-        // RFC 7323 §2.2: the window of a SYN is never scaled, and others are if both ends said so.
+        // RFC 7323 §2.2: the window of a SYN is never scaled; later ones are if both SYNs had the option.
         let scaled = !seen.header.flags.contains(TcpFlags::SYN) && peer_scales;
         let scale = if scaled { self.scale.unwrap_or(0).min(14) } else { 0 };
         (seen.header.ack + (u32::from(seen.header.window) << scale), scale)
@@ -121,8 +121,8 @@ impl Direction {
 }
 
 impl Watch {
-    /// Records a segment that need not keep the rules, such as a liar's: its window counts from its acknowledgment
-    /// number even if that was not sent yet, for it may be sent before this segment arrives. An acknowledgment farther
+    /// Records a segment that a test forged. It updates the advertised window even if it acknowledges data that the
+    /// peer has not sent yet, since the peer may send them before the segment arrives. An acknowledgment farther
     /// than `PLAUSIBLE_ACK` from the peer's SND.NXT is ignored.
     pub fn note_unchecked(&mut self, seen: &WireSegment) {
         let back = self.directions.get(&(seen.dst, seen.src));
@@ -132,7 +132,7 @@ impl Watch {
         if acks && end.is_none_or(|end| !seen.header.ack.is_within(end - PLAUSIBLE_ACK, 2 * PLAUSIBLE_ACK)) {
             return;
         }
-        // Violations do not count here.
+        // A forged segment may violate the rules: the verdict is ignored.
         let _ = self.check(seen);
         if let Some(direction) = self.directions.get_mut(&(seen.src, seen.dst)).filter(|_| acks) {
             let (edge, _) = direction.edge_of(seen, peer_scales);
@@ -166,8 +166,8 @@ impl Watch {
         let peer_scales = back.is_some_and(|back| back.scale.is_some());
         let peer_fin = back.and_then(|back| back.fin_end);
         let direction = self.directions.entry((seen.src, seen.dst)).or_default();
-        // The same SYN gets the same cookie, so a connection may begin with the initial sequence number of the last
-        // one.
+        // A SYN cookie repeats for the same SYN, so a new connection may have the initial sequence number of the last
+        // one: a lower acknowledgment number marks it.
         let again =
             flags.contains(TcpFlags::ACK) && direction.acked.is_some_and(|acked| acked.after(header.ack));
         if flags.contains(TcpFlags::SYN) && (direction.syn != Some(header.seq) || again) {
@@ -189,7 +189,7 @@ impl Watch {
         if seen.payload_len > u32::from(peer_mss.unwrap_or(default_mss).max(64)) {
             return Err(format!("more than the peer's MSS of {peer_mss:?}: {seen:?}"));
         }
-        // RFC 9293 §3.8.6.1: a probe may carry one byte into a closed window. A SYN precedes any window.
+        // RFC 9293 §3.8.6.1: a probe may carry one byte into a closed window. SYNs are exempt: no window is known yet.
         let beyond = seen.seq_len() > 0 && peer_edge.is_some_and(|edge| seen.end().after(edge + 1));
         if beyond && !flags.contains(TcpFlags::SYN) {
             return Err(format!("beyond the peer's window, which ends at {peer_edge:?}: {seen:?}"));
@@ -204,7 +204,7 @@ impl Watch {
             return Err(format!("acknowledges less than before, {:?}: {seen:?}", direction.acked));
         }
         direction.acked = Some(header.ack);
-        // After the peer's FIN a window has no meaning.
+        // Once the peer's FIN is acknowledged, a window has no meaning.
         if peer_fin.is_some_and(|fin| header.ack == fin) {
             return Ok(());
         }
