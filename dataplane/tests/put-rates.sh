@@ -6,7 +6,7 @@
 source "$(dirname "$0")/lib.sh"
 
 MTUS=${MTUS:-1280 1500 9000}
-ROUNDS=${ROUNDS:-5}
+ROUNDS=${ROUNDS:-15}
 MIB=${MIB:-64}
 RATIO=${RATIO:-80}
 
