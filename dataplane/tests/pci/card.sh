@@ -60,6 +60,7 @@ job_one() {
     check "$TITLE: the $(verifier "$card") verifies" verified "$(verifier "$card")"
     [ "$card" = e1000e ] || check "$TITLE: the card cuts" segments_cut
     check "$TITLE: an idle daemon rests" rests 60
+    check "$TITLE: a busy one works" works
     check "$TITLE: a frame wakes it" wakes
     check "$TITLE: interrupts are alive" interrupts_live
     [ -n "$quick" ] || flaps

@@ -94,8 +94,20 @@ rests() {
     before=$(ticks) slept=$(asleep)
     sleep 2
     after=$(ticks) slept=$(($(asleep) - slept))
-    echo "CPU share $(((after - before) / 2)) %, asleep $((slept / 1000000)) ms of 2 s and a bit"
-    [ $((slept / 1000000)) -ge 1500 ] && [ $(((after - before) / 2)) -le "$1" ]
+    IDLE_SHARE=$(((after - before) / 2))
+    echo "CPU share $IDLE_SHARE %, asleep $((slept / 1000000)) ms of 2 s and a bit"
+    [ $((slept / 1000000)) -ge 1500 ] && [ "$IDLE_SHARE" -le "$1" ]
+}
+# works: while data comes in without a pause, the daemon's CPU share is 40 % at least and above that of `rests`.
+works() {
+    local before after begin end share
+    head -c $((24 << 20)) /dev/urandom >"$LAB/busy"
+    before=$(ticks) begin=$(date +%s%3N)
+    remote --timeout 30 put "$LAB/busy" 10.77.0.2:7400/lab || return 1
+    after=$(ticks) end=$(date +%s%3N)
+    share=$(((after - before) * 1000 / (end - begin)))
+    echo "CPU share $share % during a put of $((end - begin)) ms, $IDLE_SHARE % before"
+    [ $share -ge 40 ] && [ $share -gt "$IDLE_SHARE" ]
 }
 # An interrupt that nobody acknowledges is disabled by the guest's kernel for good.
 interrupts_live() { ! guest_run "$G" 'dmesg | grep -iE "nobody cared|Disabling IRQ"'; }
