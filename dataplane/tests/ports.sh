@@ -134,7 +134,7 @@ pages_case "just enough" "$(buffers_of 20)" $((free - 20 - 2))
 # --- spinning
 spinning() { starts "$tap" 16M '' 'cores = [1]
 idle = "spin"' && kernel_side iw0; }
-never_slept() { ctl -j stats | jq -e '.workers[0] | .sleeps == 0 and .iterations > 100000'; }
+never_slept() { sleep 1; ctl -j stats | jq -e '.workers[0] | .sleeps == 0 and .iterations > 100000'; }
 check "a spinning worker" spinning
 check "put and get" both
 check "it never slept" never_slept
