@@ -17,7 +17,7 @@ use unicode_properties::{GeneralCategory, UnicodeGeneralCategory as _};
 use crate::memory::{Access, RegionId, Scope, StagTable, StreamId};
 use crate::wire::Stag;
 
-pub use prefix::{PrefixError, parse_prefix};
+pub use prefix::{PREFIXES_MAX, PrefixError, parse_prefix};
 
 /// First bytes of a request and of an answer.
 pub const MAGIC: [u8; 4] = *b"IWR1";

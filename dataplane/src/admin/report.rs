@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use iwarp_control::bounds::CONNECTIONS_LISTED_MAX;
 use iwarp_control::{
     ConnBbrInfo, ConnCounts, ConnInfo, ConnRdmaInfo, CounterGroup, CounterRow, DropRow, ErrorKind,
     ErrorObject, Idle, Link, NamedCounters, PoolStatus, PortInfo, PortStatsRow, StatsReply, WorkerStatus,
@@ -17,8 +18,6 @@ use crate::engine::ConnRow;
 use crate::port::Port;
 use crate::worker::{Command, ConnSelector, Row};
 
-/// Most connections in one `conn list`.
-const CONNS_MAX: usize = 65_536;
 /// Connections that a worker reports per command, between two poll iterations.
 const CONN_PAGE: usize = 64;
 
@@ -257,7 +256,7 @@ pub(super) async fn conns(
     for (worker, handle) in workers.iter().enumerate() {
         let mut from = Some((0, 0));
         while let Some(at) = from
-            && all.len() < CONNS_MAX
+            && all.len() < CONNECTIONS_LISTED_MAX
         {
             let rows = Vec::with_capacity(CONN_PAGE);
             let page = handle.ask(|reply| Command::Conns { from: at, rows, reply }).await?;

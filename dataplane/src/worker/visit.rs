@@ -87,7 +87,7 @@ fn now(stack: &StackStats, f: Sink<'_>) {
             "Of the retained ones, those of incomplete FPDUs and of echo.",
             count(stack.kept_buffers),
         ),
-        ("unread_bytes", "Bytes received in order that the services have not let go of.", stack.unread_bytes),
+        ("unread_bytes", "Bytes received in order that the services have not consumed.", stack.unread_bytes),
     ] {
         f("now", name, help, value);
     }

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What one daemon on one card must do. Sourced by card.sh; $G is the guest, $PUT_BYTES how much each transfer moves.
+# Checks of one daemon on one card. card.sh sources it; $G is the guest, $PUT_BYTES the length of each transfer.
 
 HOSTS4=10.77.0.2 HOSTS6=fd77::2
 
@@ -87,7 +87,7 @@ has_offloads() { echo "granted: $(port 'offloads | sort | join(" ")')"; [ "$(por
 ticks() { guest_run "$G" 'awk "{print \$14 + \$15}" /proc/$daemon/stat'; }
 asleep() { counter worker slept_ns; }
 
-# rests SHARE_MAX: over two idle seconds the worker sleeps, and the daemon takes no more than so many percent of a CPU.
+# rests SHARE_MAX: over two idle seconds the worker sleeps, and the daemon uses at most SHARE_MAX percent of a CPU.
 rests() {
     local before slept after
     sleep 1
@@ -143,7 +143,7 @@ killed() {
     guest_run "$G" 'kill -9 $daemon; wait $daemon; true' && pci_start "$G" && link_is up && put 10.77.0.2 && put fd77::2
 }
 
-# absent K: the guest's kernel has let go of card K.
+# absent K: the guest's kernel has removed card K.
 absent() { [ "$(guest_run "$G" "ls /sys/bus/pci/devices | grep -c $(card_address "$1")")" = 0 ] && echo yes; }
 unplugs() {
     monitor "$G" "device_del card$1"

@@ -11,11 +11,11 @@ pub const CONNECTIONS_LISTED_MAX: usize = 65_536;
 /// The longest reply line that a client reads, in bytes: the longest list at 1.5 KiB a connection.
 pub const REPLY_BYTES_MAX: usize = CONNECTIONS_LISTED_MAX * 1536;
 /// The longest name of a region in bytes of UTF-8; it has to fit one byte of a request's private data.
-pub const REGION_NAME_BYTES_MAX: usize = 63;
+pub const REGION_NAME_BYTES_MAX: usize = rdma::service::NAME_MAX;
 /// The longest token of a region in bytes.
-pub const TOKEN_BYTES_MAX: usize = 32;
+pub const TOKEN_BYTES_MAX: usize = rdma::service::TOKEN_MAX;
 /// The most source prefixes that one region can list.
-pub const ALLOW_PREFIXES_MAX: usize = 64;
+pub const ALLOW_PREFIXES_MAX: usize = rdma::service::PREFIXES_MAX;
 /// The most descriptors that travel with one reply.
 pub const DESCRIPTORS_MAX: usize = 1;
 

@@ -6,6 +6,9 @@ use core::net::IpAddr;
 
 use ipnet::IpNet;
 
+/// Maximum number of source prefixes of one region; they are searched sequentially when a peer asks.
+pub const PREFIXES_MAX: usize = 64;
+
 /// Reason why a text is not a valid prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PrefixError {

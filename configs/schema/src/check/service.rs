@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 use rdma::Access;
-use rdma::service::{Token, parse_prefix};
+use rdma::service::{PREFIXES_MAX, Token, parse_prefix};
 
 use super::tcp::{conn_options, share_of_connections};
 use super::tuning::{CRC, CRC_HELP};
@@ -20,9 +20,6 @@ const LISTENERS_MAX: usize = 64;
 
 /// Maximum size in bytes of a region: 1 TiB.
 const REGION_BYTES_MAX: u64 = 1 << 40;
-
-/// Maximum number of source prefixes of one region; they are searched sequentially when a peer asks.
-const PREFIXES_MAX: usize = 64;
 
 pub(super) fn listeners(top: &mut Section<'_>, report: &Report, tcp: &Tcp, mpa: &Mpa) -> Vec<Listener> {
     let (mut listeners, mut taken): (Vec<Listener>, Vec<u16>) = (Vec::new(), Vec::new());

@@ -1,9 +1,9 @@
 //! Checks the whole tree: short files and functions, nothing left for later, and documents with valid links and
 //! configurations.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use super::{BUILT, assert_none, files, root};
 
 /// Most lines of a source file.
 const FILE_LINES_MAX: usize = 600;
@@ -15,9 +15,6 @@ const LONG_FILES: &[&str] = &[];
 /// Functions that may be longer, as `path:name`. This list only shrinks.
 const LONG_FUNCTIONS: &[&str] = &[];
 
-/// Build folder, which is not checked. A fresh clone does not have it.
-const BUILT: &str = "target";
-
 /// Marks of unfinished work, spelt so that this file does not match.
 const LEFT_FOR_LATER: [&str; 5] = [
     concat!("TO", "DO"),
@@ -28,42 +25,6 @@ const LEFT_FOR_LATER: [&str; 5] = [
 ];
 /// Attribute of a test that is not run, spelt in the same way.
 const NOT_RUN: &str = concat!("#[ig", "nore");
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../..")
-        .canonicalize()
-        .expect("the folder of the repository exists")
-}
-
-/// Returns every file below the root with one of these extensions: path from the root, and text.
-fn files(extensions: &[&str]) -> Vec<(String, String)> {
-    let root = root();
-    let (mut found, mut folders) = (Vec::new(), vec![root.clone()]);
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            if path.is_dir() {
-                let hidden = name.starts_with('.') && name != ".ci" && name != ".cargo";
-                if !hidden && name != BUILT {
-                    folders.push(path);
-                }
-            } else if path.extension().is_some_and(|it| extensions.iter().any(|wanted| it == *wanted)) {
-                let from_root = path.strip_prefix(&root).unwrap().to_string_lossy().into_owned();
-                found.push((from_root, fs::read_to_string(&path).unwrap()));
-            }
-        }
-    }
-    assert!(!found.is_empty(), "no file with extension {extensions:?} below {}", root.display());
-    found.sort();
-    found
-}
-
-/// Fails with the list of all offences.
-fn assert_none(offences: &[String]) {
-    assert!(offences.is_empty(), "{} offences:\n{}", offences.len(), offences.join("\n"));
-}
 
 /// Returns the length of the literal or comment at the start of `text`, if there is one.
 fn opaque_len(text: &[u8]) -> Option<usize> {

@@ -1,9 +1,7 @@
 //! The rule of language in CONTRIBUTING.md, as far as a program can check it: the vocabulary, how doc comments start,
 //! and the length of lines.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use super::{assert_none, files};
 
 /// Columns of a line, at most, in every kind of file.
 const COLUMNS_MAX: usize = 120;
@@ -29,38 +27,7 @@ const AVOIDED: [&str; 14] = [
     "acknowledgement",
 ];
 /// The list of avoided words itself stands in these files.
-const EXEMPT: [&str; 2] = ["dataplane/lab/tests/language.rs", "CONTRIBUTING.md"];
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
-}
-
-/// Collects path and text of the files with one of these extensions; build products and corpora are not ours to judge.
-fn files(extensions: &[&str]) -> Vec<(String, String)> {
-    let (root, mut found) = (root(), Vec::new());
-    let mut folders = vec![root.clone()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            if path.is_dir() {
-                let skipped = name == "target" || name == "corpus" || name.starts_with('.') && name != ".ci";
-                if !skipped {
-                    folders.push(path);
-                }
-            } else if path.extension().is_some_and(|it| extensions.iter().any(|wanted| it == *wanted)) {
-                let relative = path.strip_prefix(&root).unwrap().to_string_lossy().into_owned();
-                found.push((relative, fs::read_to_string(&path).unwrap()));
-            }
-        }
-    }
-    found.sort();
-    found
-}
-
-fn assert_none(offences: &[String]) {
-    assert!(offences.is_empty(), "{} offences:\n{}", offences.len(), offences.join("\n"));
-}
+const EXEMPT: [&str; 2] = ["dataplane/lab/tests/tree/language.rs", "CONTRIBUTING.md"];
 
 /// Removes quotations and code: an RFC keeps its words, and a name is not prose.
 fn unquoted(text: &str) -> String {

@@ -1,26 +1,9 @@
 //! Checks that UNSAFE.md lists exactly the files that may contain `unsafe`.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
-}
-
-/// Collects all Rust files below a folder, except build products and hidden folders.
-fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if path.is_dir() && name != "target" && !name.starts_with('.') {
-            rust_files(&path, files);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
-        }
-    }
-}
+use super::{files, root};
 
 /// Returns true if a file contains `unsafe`, or allows it, outside of comments and strings.
 fn is_unsafe(text: &str) -> bool {
@@ -36,15 +19,13 @@ fn is_unsafe(text: &str) -> bool {
 
 #[test]
 fn the_list_is_complete_and_no_longer_than_needed() {
-    let root = root();
-    let mut files = Vec::new();
-    rust_files(&root, &mut files);
+    let files = files(&["rs"]);
     let found = files
         .iter()
-        .filter(|path| is_unsafe(&fs::read_to_string(path).unwrap()))
-        .map(|path| path.strip_prefix(&root).unwrap().to_string_lossy().into_owned())
+        .filter(|(_, text)| is_unsafe(text))
+        .map(|(path, _)| path.clone())
         .collect::<BTreeSet<_>>();
-    let list = fs::read_to_string(root.join("UNSAFE.md")).unwrap();
+    let list = fs::read_to_string(root().join("UNSAFE.md")).unwrap();
     let listed = list
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
