@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use iwarp_config::{Config, Driver, Hugepages, Machine, MemoryPlan, Placement, Service, memory_plan};
 use rdma::{CrcPolicy, EndpointConfig, NegotiationConfig};
 use tcp_stack::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr};
-use tcp_stack::{ListenOptions, StackConfig};
+use tcp_stack::{ConnOptions, ListenOptions, StackConfig};
 
 use crate::admin::{PortEntry, Regions, Watched, WorkerHandle};
 use crate::dpdk::{
@@ -269,11 +269,14 @@ fn make_worker_ports(
 fn engine(config: &Config, index: usize, worker: u16, port: &Port) -> Result<Engine<MbufPool, WorkerMemory>> {
     let seed = seed()?;
     let spec = config.ports.get(index).context("a port without a configuration")?;
+    let listeners = u32::try_from(config.listeners.len()).unwrap_or(u32::MAX);
     let mut engine = Engine::new(
         EngineConfig {
             stack: stack_on(config, spec, worker, port),
-            connections_max: config.tcp.connections_max,
-            grants_max: config.limits.grants_max,
+            conn: ConnOptions::default(),
+            limits: EngineConfig::service_limits(config.tcp.connections_max, listeners),
+            endpoint: EndpointConfig::default(),
+            stags_max: config.limits.grants_max,
             regions_max: config.limits.regions_max,
             seed,
         },

@@ -10,8 +10,7 @@ mod lab;
 mod verbs_lab;
 
 use client::{Bytes, Session, fill};
-use dataplane::engine::PortProtocols;
-use dataplane::{engine, verbs};
+use dataplane::engine;
 use iwarp_alloc_counter::{counted, watch, watched};
 use lab::{CHARGEN, CLEAN, DISCARD, ECHO, Lab, REGION, ROUGH, Setup};
 use rdma::{Access, CrcPolicy, OutOfOrderPolicy, RegionId};

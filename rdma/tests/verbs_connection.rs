@@ -185,12 +185,12 @@ fn silent_streams_do_not_block_new_connections() {
         let mut net = Net::with(Limits { silent, ids: 512, ..Limits::default() });
         let listener = listen(&mut net, backlog);
         let ends = (address(1), address(0));
-        let stream = |at: u16| rdma::StreamId(1000 + u64::from(at));
+        let stream = |at: u32| rdma::StreamId(1000 + u64::from(at));
         let room = net.nodes[1].device.limits().silent;
         assert_eq!(room, silent);
         let ids: Vec<CmId> =
             (0..3 * room).map(|at| net.incoming(listener, stream(at), ends).unwrap()).collect();
-        let evicted = 2 * usize::from(room);
+        let evicted = 2 * room as usize;
         let device = &net.nodes[1].device;
         assert_eq!(device.stats().silent_evicted, evicted as u64);
         assert!(ids[..evicted].iter().all(|id| device.addresses(*id).is_err()), "the oldest are gone");

@@ -18,12 +18,12 @@ use anyhow::{Result, anyhow, ensure};
 use dataplane::dpdk::{
     Eal, EalConfig, EalMemory, Iova, Mbuf, MbufPool, Mempool, MempoolConfig, WORKER_CACHE,
 };
-use dataplane::engine::{Engine, EngineConfig, ListenerService, PortProtocols as _};
+use dataplane::engine::{Engine, EngineConfig, ListenerService};
 use dataplane::memory::{HUGEPAGE_BYTES, RegionMemory, WorkerMemory, hugepages};
 use rdma::service::{RegionEntry, Token};
 use rdma::{Access, EndpointConfig, RegionId};
 use tcp_stack::{
-    HEADROOM, Instant, Ipv4Cidr, ListenOptions, MacAddr, RxChecksum, RxFrame, Stack, StackConfig,
+    ConnOptions, HEADROOM, Instant, Ipv4Cidr, ListenOptions, MacAddr, RxChecksum, RxFrame, Stack, StackConfig,
 };
 
 use crate::Stopwatch;
@@ -236,8 +236,10 @@ impl Target {
     pub fn new(sizes: &Sizes, region_bytes: usize) -> Result<Self> {
         let config = EngineConfig {
             stack: sizes.stack(1),
-            connections_max: sizes.connections,
-            grants_max: sizes.connections,
+            conn: ConnOptions::default(),
+            limits: EngineConfig::service_limits(sizes.connections, 1),
+            endpoint: EndpointConfig::default(),
+            stags_max: sizes.connections,
             regions_max: 1,
             seed: SEED,
         };

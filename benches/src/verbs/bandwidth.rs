@@ -369,7 +369,7 @@ impl Bulk {
             }
         }
         let result = result.context("both nodes have finished")?;
-        let retransmits = node.node.verbs().stack().stats().tcp.retransmits;
+        let retransmits = node.node.engine().stack().stats().tcp.retransmits;
         Ok(NodeResult { retransmits, verified: self.verify(node, driver.slice())?, ..result })
     }
 

@@ -74,7 +74,7 @@ pub fn run(options: &Options) -> Result<FpdusReport> {
         let [mut left, mut right] = nodes::open(&eal, load, &setup)?;
         let [initiator, target] =
             work([&mut left, &mut right], size, load.iters.unwrap_or(MESSAGES), send_depth)?;
-        let fpdus = right.node.verbs().rdma_stats().mpa.fpdus_in;
+        let fpdus = right.node.engine().rdma_stats().mpa.fpdus_in;
         let per = |time: Duration| time.as_nanos() as f64 / fpdus.max(1) as f64;
         Ok(FpdusRow { size, mtu, crc, fpdus, initiator_ns: per(initiator), target_ns: per(target) })
     };

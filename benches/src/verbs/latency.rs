@@ -274,7 +274,7 @@ impl<'a> Player<'a> {
         let list = [Sge { addr: local.addr, length: *size, lkey: local.lkey }];
         let wr = SendWr { wr_id: *sent, op, data: Data::List(&list), flags: SendFlags::SIGNALED };
         let qp = *node.qps.first().context("there is a queue pair")?;
-        node.node.verbs_mut().device_mut().post_send(qp, &wr)?;
+        node.node.engine_mut().device_mut().post_send(qp, &wr)?;
         *sent += 1;
         Ok(())
     }
@@ -316,7 +316,7 @@ impl<'a> Player<'a> {
     /// Takes completions; returns their number.
     fn poll_cq(&mut self, cq: CqId) -> Result<u64> {
         let mut completions = [WorkCompletion::default(); 4];
-        let count = self.node.node.verbs_mut().device_mut().poll_cq(cq, &mut completions)?;
+        let count = self.node.node.engine_mut().device_mut().poll_cq(cq, &mut completions)?;
         let succeeded = completions.iter().take(count).all(|wc| wc.status == WcStatus::Success);
         ensure!(succeeded, "{completions:?}");
         Ok(count as u64)
@@ -331,7 +331,7 @@ impl<'a> Player<'a> {
         let list = [Sge { addr: sink.addr, length: self.bench.size, lkey: sink.lkey }];
         let qp = *qps.first().context("there is a queue pair")?;
         for wr_id in 0..count {
-            node.verbs_mut().device_mut().post_recv(qp, &RecvWr { wr_id, sg_list: &list })?;
+            node.engine_mut().device_mut().post_recv(qp, &RecvWr { wr_id, sg_list: &list })?;
         }
         Ok(())
     }

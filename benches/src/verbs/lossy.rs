@@ -236,7 +236,7 @@ impl RunTotals {
             || rendezvous.guard(|| bulk.drive(&mut left, Role::Initiator, &rendezvous, || {})),
             || rendezvous.guard(|| bulk.drive(&mut right, Role::Target, &rendezvous, || relay.poll())),
         )?;
-        let (mpa, tcp) = (right.node.verbs().rdma_stats().mpa, left.node.verbs().stack().stats().tcp);
+        let (mpa, tcp) = (right.node.engine().rdma_stats().mpa, left.node.engine().stack().stats().tcp);
         let total = Self {
             rates: vec![bandwidth_gbps(seen.bytes, seen.seconds)],
             placed: right.placed(),

@@ -50,7 +50,7 @@ pub(super) struct BenchNode {
 impl BenchNode {
     /// Returns the bytes placed in the sink so far.
     pub(super) fn placed(&self) -> u64 {
-        self.node.verbs().memory().bytes(self.sink_region).placed
+        self.node.engine().memory().bytes(self.sink_region).placed
     }
 
     /// Returns the nanoseconds of the node's thread so far: in poll iterations that moved a frame, and in all.

@@ -188,7 +188,7 @@ impl Connecting {
 
     fn listen(&self, node: &mut BenchNode) -> Result<()> {
         if self.role == Role::Target {
-            let device = node.node.verbs_mut().device_mut();
+            let device = node.node.engine_mut().device_mut();
             let listener = device.create_id(Some(Self::target()))?;
             device.listen(listener, NonZeroU16::new(64).context("a backlog")?, &ConnParam::default())?;
         }
@@ -199,14 +199,14 @@ impl Connecting {
     /// peer.
     fn poll(&mut self, node: &mut BenchNode) -> Result<()> {
         let next = node.qps.get(self.begun).copied();
-        let device = node.node.verbs_mut().device_mut();
+        let device = node.node.engine_mut().device_mut();
         if let Some(qp) = next.filter(|_| self.role == Role::Initiator && self.begun == self.established) {
             let id = device.create_id(None)?;
             device.connect(id, qp, Self::target(), &ConnParam::default())?;
             self.begun += 1;
         }
         node.node.poll();
-        let device = node.node.verbs_mut().device_mut();
+        let device = node.node.engine_mut().device_mut();
         while let Some(event) = device.poll_cm_event() {
             match event.kind {
                 CmEventKind::ConnectRequest { .. } => {
@@ -224,11 +224,11 @@ impl Connecting {
 
 /// Creates regions, completion queues and queue pairs.
 fn create_objects(mut node: Node, region: u64, setup: &PairSetup) -> Result<BenchNode> {
-    let pd = node.verbs_mut().device_mut().alloc_pd()?;
+    let pd = node.engine_mut().device_mut().alloc_pd()?;
     let (source, source_memory, _) = register(&mut node, pd, "source", region)?;
     fill_pattern(&source_memory);
     let (sink, sink_memory, sink_region) = register(&mut node, pd, "sink", region)?;
-    let device = node.verbs_mut().device_mut();
+    let device = node.engine_mut().device_mut();
     let slots = |depth: u16| u32::from(depth).saturating_mul(u32::from(setup.qps)).max(1);
     let (send_cq, recv_cq) =
         (device.create_cq(slots(setup.send_depth))?, device.create_cq(slots(setup.receive_depth))?);
@@ -266,7 +266,7 @@ fn register(
 ) -> Result<(MemoryRegion, Arc<RegionMemory>, RegionId)> {
     let (region, memory) = node.add_region(name, bytes)?;
     let access = Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
-    Ok((node.verbs_mut().reg_mr(pd, (region, 0, bytes), AddressBase::Zero, access)?, memory, region))
+    Ok((node.engine_mut().reg_mr(pd, (region, 0, bytes), AddressBase::Zero, access)?, memory, region))
 }
 
 /// Fills memory with bytes that differ from page to page, so that misplaced data is detected; they are equal on both

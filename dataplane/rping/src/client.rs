@@ -6,7 +6,7 @@ use std::time::Duration;
 use rdma::verbs::{AsyncEvent, CmEventKind, ConnParam, WcOpcode, WcStatus};
 use tcp_stack::{BufPool, Instant};
 
-use dataplane::verbs::Verbs;
+use dataplane::engine::Engine;
 
 use crate::conn_objects::{Bytes, ConnObjects, Text, TextMemory};
 use crate::error::Error;
@@ -68,7 +68,7 @@ impl Client {
     /// # Errors
     /// An object cannot be created.
     pub fn new<P: BufPool, M: Bytes>(
-        verbs: &mut Verbs<P, M>,
+        verbs: &mut Engine<P, M>,
         plan: ClientPlan,
         param: &ConnParam<'_>,
         memory: TextMemory,
@@ -97,7 +97,7 @@ impl Client {
     /// Processes events and completions. Returns `Some` when the client has ended.
     pub fn poll<P: BufPool, M: Bytes>(
         &mut self,
-        verbs: &mut Verbs<P, M>,
+        verbs: &mut Engine<P, M>,
         now: Instant,
     ) -> Option<Result<(), Error>> {
         let advanced = self.events(verbs, now).and_then(|()| self.completions(verbs, now));
@@ -115,7 +115,7 @@ impl Client {
     }
 
     /// Ends the client after the current round.
-    pub fn stop<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) {
+    pub fn stop<P: BufPool, M: Bytes>(&mut self, verbs: &mut Engine<P, M>, now: Instant) {
         self.stopping = true;
         if self.wait == Wait::Connection {
             self.disconnect(verbs, now);
@@ -126,11 +126,11 @@ impl Client {
     ///
     /// # Errors
     /// An object does not exist any more.
-    pub fn destroy<P: BufPool, M: Bytes>(self, verbs: &mut Verbs<P, M>) -> Result<TextMemory, Error> {
+    pub fn destroy<P: BufPool, M: Bytes>(self, verbs: &mut Engine<P, M>) -> Result<TextMemory, Error> {
         self.objects.destroy(verbs)
     }
 
-    fn events<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) -> Result<(), Error> {
+    fn events<P: BufPool, M: Bytes>(&mut self, verbs: &mut Engine<P, M>, now: Instant) -> Result<(), Error> {
         while let Some(event) = verbs.device_mut().poll_async_event() {
             self.verbosity.debug(format_args!("{event:?}"));
             if let Some(code) = terminate_of(event) {
@@ -160,7 +160,7 @@ impl Client {
 
     fn completions<P: BufPool, M: Bytes>(
         &mut self,
-        verbs: &mut Verbs<P, M>,
+        verbs: &mut Engine<P, M>,
         now: Instant,
     ) -> Result<(), Error> {
         while let Some(wc) = self.objects.completion(verbs) {
@@ -183,7 +183,7 @@ impl Client {
     }
 
     /// Starts the next round, or disconnects after the last one.
-    fn begin<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) -> Result<(), Error> {
+    fn begin<P: BufPool, M: Bytes>(&mut self, verbs: &mut Engine<P, M>, now: Instant) -> Result<(), Error> {
         if self.stopping || (self.plan.count > 0 && self.stats.rounds >= self.plan.count) {
             self.disconnect(verbs, now);
             return Ok(());
@@ -197,7 +197,7 @@ impl Client {
     }
 
     /// Handles a go-ahead of the server.
-    fn advance<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) -> Result<(), Error> {
+    fn advance<P: BufPool, M: Bytes>(&mut self, verbs: &mut Engine<P, M>, now: Instant) -> Result<(), Error> {
         match self.wait {
             Wait::Read => {
                 let info = self.objects.advertise(verbs, Text::Sink, self.plan.size)?;
@@ -219,7 +219,7 @@ impl Client {
         }
     }
 
-    fn disconnect<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) {
+    fn disconnect<P: BufPool, M: Bytes>(&mut self, verbs: &mut Engine<P, M>, now: Instant) {
         self.wait = Wait::End;
         verbs.disconnect(self.objects.id, now);
     }

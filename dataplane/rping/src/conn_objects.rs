@@ -7,8 +7,8 @@ use rdma::verbs::{
 use rdma::{Memory, VecMemory};
 use tcp_stack::BufPool;
 
+use dataplane::engine::Engine;
 use dataplane::memory::WorkerMemory;
-use dataplane::verbs::Verbs;
 
 use crate::error::Error;
 use crate::protocol::{INFO_LEN, Info};
@@ -92,7 +92,7 @@ impl ConnObjects {
     /// Creates the objects for an id without a queue pair. If `shared`, the peer may read the source and write the
     /// sink.
     pub(crate) fn new<P: BufPool, M: Bytes>(
-        verbs: &mut Verbs<P, M>,
+        verbs: &mut Engine<P, M>,
         id: CmId,
         memory: TextMemory,
         shared: bool,
@@ -122,7 +122,7 @@ impl ConnObjects {
     }
 
     /// Destroys the objects and the id; an open connection is reset. Returns the memory for reuse.
-    pub(crate) fn destroy<P: BufPool, M: Bytes>(self, verbs: &mut Verbs<P, M>) -> Result<TextMemory, Error> {
+    pub(crate) fn destroy<P: BufPool, M: Bytes>(self, verbs: &mut Engine<P, M>) -> Result<TextMemory, Error> {
         let device = verbs.device_mut();
         device.destroy_qp(self.qp)?;
         device.destroy_cq(self.cq)?;
@@ -135,13 +135,13 @@ impl ConnObjects {
     }
 
     /// Posts a receive buffer for the peer's next Send.
-    pub(crate) fn expect<P: BufPool, M: Bytes>(&self, verbs: &mut Verbs<P, M>) -> Result<(), Error> {
+    pub(crate) fn expect<P: BufPool, M: Bytes>(&self, verbs: &mut Engine<P, M>) -> Result<(), Error> {
         let sge = Sge { addr: self.control.addr, length: 16, lkey: self.control.lkey };
         Ok(verbs.device_mut().post_recv(self.qp, &RecvWr { wr_id: 0, sg_list: &[sge] })?)
     }
 
     /// Decodes the last Send of the peer.
-    pub(crate) fn received<P: BufPool, M: Bytes>(&self, verbs: &Verbs<P, M>) -> Result<Info, Error> {
+    pub(crate) fn received<P: BufPool, M: Bytes>(&self, verbs: &Engine<P, M>) -> Result<Info, Error> {
         let mut bytes = [0; INFO_LEN];
         if verbs.memory().load(self.memory.region, 0, &mut bytes) {
             Ok(Info::decode(&bytes))
@@ -153,7 +153,7 @@ impl ConnObjects {
     /// Advertises a text of `size` bytes to the peer.
     pub(crate) fn advertise<P: BufPool, M: Bytes>(
         &self,
-        verbs: &mut Verbs<P, M>,
+        verbs: &mut Engine<P, M>,
         text: Text,
         size: u32,
     ) -> Result<Info, Error> {
@@ -164,13 +164,13 @@ impl ConnObjects {
     }
 
     /// Sends the go-ahead to the peer.
-    pub(crate) fn send_go_ahead<P: BufPool, M: Bytes>(&self, verbs: &mut Verbs<P, M>) -> Result<(), Error> {
+    pub(crate) fn send_go_ahead<P: BufPool, M: Bytes>(&self, verbs: &mut Engine<P, M>) -> Result<(), Error> {
         self.send(verbs, &[0; INFO_LEN])
     }
 
     fn send<P: BufPool, M: Bytes>(
         &self,
-        verbs: &mut Verbs<P, M>,
+        verbs: &mut Engine<P, M>,
         bytes: &[u8; INFO_LEN],
     ) -> Result<(), Error> {
         let (op, data) = (SendOp::Send { invalidate: None }, Data::Inline(bytes));
@@ -181,7 +181,7 @@ impl ConnObjects {
     /// Posts an RDMA Read of `length` bytes into the sink, or an RDMA Write from it.
     pub(crate) fn transfer<P: BufPool, M: Bytes>(
         &self,
-        verbs: &mut Verbs<P, M>,
+        verbs: &mut Engine<P, M>,
         op: SendOp,
         length: u32,
     ) -> Result<(), Error> {
@@ -191,7 +191,10 @@ impl ConnObjects {
     }
 
     /// Polls one completion, if available.
-    pub(crate) fn completion<P: BufPool, M: Bytes>(&self, verbs: &mut Verbs<P, M>) -> Option<WorkCompletion> {
+    pub(crate) fn completion<P: BufPool, M: Bytes>(
+        &self,
+        verbs: &mut Engine<P, M>,
+    ) -> Option<WorkCompletion> {
         let mut out = [WorkCompletion::default()];
         (verbs.device_mut().poll_cq(self.cq, &mut out) == Ok(1)).then_some(out).map(|[wc]| wc)
     }
@@ -199,7 +202,7 @@ impl ConnObjects {
     /// Copies bytes into a local text.
     pub(crate) fn store<P: BufPool, M: Bytes>(
         &self,
-        verbs: &mut Verbs<P, M>,
+        verbs: &mut Engine<P, M>,
         text: Text,
         bytes: &[u8],
     ) -> Result<(), Error> {
@@ -211,7 +214,7 @@ impl ConnObjects {
     /// Copies a local text out.
     pub(crate) fn load<P: BufPool, M: Bytes>(
         &self,
-        verbs: &Verbs<P, M>,
+        verbs: &Engine<P, M>,
         text: Text,
         bytes: &mut [u8],
     ) -> Result<(), Error> {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dataplane::memory::RegionMemory;
-use dataplane::verbs::{Node, PortVerbs};
+use dataplane::verbs::{Node, PortEngine};
 use iwarp_control::Exit;
 use iwarp_remote::{
     Completion, ConnectReply, ConnectionRequest, Connector, Fill, Inspect, Negotiated, READS_MAX,
@@ -70,8 +70,8 @@ impl<'a> Stream<'a> {
         let no_memory =
             |error: anyhow::Error| Failure::new(Exit::Failed, "no_resources", format!("{error:#}"));
         let (region, memory) = node.add_region("window", window_bytes.into()).map_err(no_memory)?;
-        let verbs = node.verbs_mut();
-        let make = |verbs: &mut PortVerbs| {
+        let verbs = node.engine_mut();
+        let make = |verbs: &mut PortEngine| {
             let device = verbs.device_mut();
             let (pd, cq) = (device.alloc_pd()?, device.create_cq(u32::from(SEND_QUEUE) * 2)?);
             let cap = QpCap {
@@ -103,13 +103,13 @@ impl<'a> Stream<'a> {
     /// Polls until `look` returns a result, or the connection ends.
     fn wait<T>(
         &mut self,
-        mut look: impl FnMut(&mut PortVerbs) -> Option<Result<T, Failure>>,
+        mut look: impl FnMut(&mut PortEngine) -> Option<Result<T, Failure>>,
     ) -> Result<T, Failure> {
         let (peer, timeout, stop, id) = (self.peer, self.timeout, self.stop, self.id);
         let last_received = &mut self.last_received;
         let mut bytes = received(self.node, id);
         let found = self.node.run(|node| {
-            if let Some(found) = look(node.verbs_mut()) {
+            if let Some(found) = look(node.engine_mut()) {
                 return ControlFlow::Break(found);
             }
             let (now, received) = (node.now(), received(node, id));
@@ -135,7 +135,7 @@ impl<'a> Stream<'a> {
     fn post(&mut self, wr_id: u64, op: SendOp, local: (u64, u32)) -> Result<(), Failure> {
         let list = [self.slice(local)];
         let wr = SendWr { wr_id, op, data: Data::List(&list), flags: SendFlags::SIGNALED };
-        match self.node.verbs_mut().device_mut().post_send(self.qp, &wr) {
+        match self.node.engine_mut().device_mut().post_send(self.qp, &wr) {
             // The stream has ended: the next wait reports why.
             Ok(()) | Err(PostError::State) => Ok(()),
             Err(error) => Err(Failure::new(Exit::Failed, "protocol", format!("{}: {error}", self.peer))),
@@ -145,12 +145,12 @@ impl<'a> Stream<'a> {
 
 /// Returns the bytes that the peer has sent or acknowledged.
 fn received(node: &Node, id: CmId) -> u64 {
-    let info = node.verbs().tcp_info(id);
+    let info = node.engine().tcp_info(id);
     info.map_or(0, |info| info.bytes_in.wrapping_add(info.bytes_acked))
 }
 
 /// Returns the reason for the end of the connection.
-fn end_of(verbs: &mut PortVerbs, peer: SocketAddr) -> Failure {
+fn end_of(verbs: &mut PortEngine, peer: SocketAddr) -> Failure {
     let mut why = None;
     while let Some(event) = verbs.device_mut().poll_async_event() {
         match event {
@@ -245,6 +245,6 @@ impl RdmaConnection for Stream<'_> {
 
     fn close(self: Box<Self>) {
         let now = self.node.now();
-        self.node.verbs_mut().disconnect(self.id, now);
+        self.node.engine_mut().disconnect(self.id, now);
     }
 }

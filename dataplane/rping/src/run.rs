@@ -161,16 +161,16 @@ fn ping(
         timeout: args.timeout,
     };
     let (memory, now) = (memory(node, size)?, node.now());
-    let mut client = Client::new(node.verbs_mut(), plan, param, memory, now, verbosity)?;
+    let mut client = Client::new(node.engine_mut(), plan, param, memory, now, verbosity)?;
     let outcome = node.run(|node| {
         let now = node.now();
         if stop.load(Ordering::Relaxed) {
-            client.stop(node.verbs_mut(), now);
+            client.stop(node.engine_mut(), now);
         }
-        client.poll(node.verbs_mut(), now).map_or(ControlFlow::Continue(()), ControlFlow::Break)
+        client.poll(node.engine_mut(), now).map_or(ControlFlow::Continue(()), ControlFlow::Break)
     });
     let stats = client.stats.clone();
-    client.destroy(node.verbs_mut())?;
+    client.destroy(node.engine_mut())?;
     let error = match outcome {
         Err(error) => Some(format!("{peer}: {error}")),
         Ok(()) if stats.rounds < args.count => {
@@ -193,15 +193,15 @@ fn serve(
         ServerPlan { local, persistent: args.persistent, validate: args.validate, timeout: args.timeout };
     let (size, clients) = (args.size.unwrap_or(SERVER_SIZE), if args.persistent { args.clients } else { 1 });
     let memories = (0..clients).map(|_| memory(node, size)).collect::<Result<Vec<_>>>()?;
-    let mut server = Server::new(node.verbs_mut(), plan, param, memories, verbosity)?;
+    let mut server = Server::new(node.engine_mut(), plan, param, memories, verbosity)?;
     let mut listening = false;
     let outcome: Result<(), Error> = node.run(|node| {
         let now = node.now();
         if stop.load(Ordering::Relaxed) {
-            server.stop(node.verbs_mut(), now);
+            server.stop(node.engine_mut(), now);
         }
-        let over = server.poll(node.verbs_mut(), now);
-        if over.is_none() && !listening && !node.verbs().device().has_request() {
+        let over = server.poll(node.engine_mut(), now);
+        if over.is_none() && !listening && !node.engine().device().has_request() {
             listening = true;
             // Scripts wait for this line.
             verbosity.print(format_args!("listening on {local}"));
@@ -209,7 +209,7 @@ fn serve(
         over.map_or(ControlFlow::Continue(()), ControlFlow::Break)
     });
     let (stats, failed) = (server.stats.clone(), server.failed);
-    server.destroy(node.verbs_mut())?;
+    server.destroy(node.engine_mut())?;
     // A persistent server has reported the errors of its clients already.
     Ok(report("server", &stats, failed, outcome.err().map(|error| error.to_string())))
 }

@@ -8,7 +8,7 @@ use rdma::ErrorCode;
 use rdma::verbs::{AsyncEvent, CmEventKind, CmId, ConnParam, SendOp, WcOpcode, WcStatus};
 use tcp_stack::{BufPool, Instant};
 
-use dataplane::verbs::Verbs;
+use dataplane::engine::Engine;
 
 use crate::client::terminate_of;
 use crate::conn_objects::{Bytes, ConnObjects, Text, TextMemory};
@@ -88,7 +88,7 @@ impl Server {
     /// # Errors
     /// An object cannot be created.
     pub fn new<P: BufPool, M: Bytes>(
-        verbs: &mut Verbs<P, M>,
+        verbs: &mut Engine<P, M>,
         plan: ServerPlan,
         param: &ConnParam<'_>,
         memories: Vec<TextMemory>,
@@ -113,7 +113,7 @@ impl Server {
     /// Processes events and completions. Returns `Some` when the server has ended.
     pub fn poll<P: BufPool, M: Bytes>(
         &mut self,
-        verbs: &mut Verbs<P, M>,
+        verbs: &mut Engine<P, M>,
         now: Instant,
     ) -> Option<Result<(), Error>> {
         self.async_events(verbs);
@@ -136,7 +136,7 @@ impl Server {
     }
 
     /// Rejects further connections and disconnects the established ones.
-    pub fn stop<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) {
+    pub fn stop<P: BufPool, M: Bytes>(&mut self, verbs: &mut Engine<P, M>, now: Instant) {
         if !std::mem::replace(&mut self.stopping, true) {
             for session in &self.sessions {
                 verbs.disconnect(session.objects.id, now);
@@ -153,14 +153,14 @@ impl Server {
     ///
     /// # Errors
     /// An object does not exist any more.
-    pub fn destroy<P: BufPool, M: Bytes>(self, verbs: &mut Verbs<P, M>) -> Result<(), Error> {
+    pub fn destroy<P: BufPool, M: Bytes>(self, verbs: &mut Engine<P, M>) -> Result<(), Error> {
         for session in self.sessions {
             session.objects.destroy(verbs)?;
         }
         Ok(verbs.device_mut().destroy_id(self.listener)?)
     }
 
-    fn async_events<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>) {
+    fn async_events<P: BufPool, M: Bytes>(&mut self, verbs: &mut Engine<P, M>) {
         while let Some(event) = verbs.device_mut().poll_async_event() {
             self.verbosity.debug(format_args!("{event:?}"));
             let (AsyncEvent::QpFatal(qp, _)
@@ -176,7 +176,7 @@ impl Server {
         }
     }
 
-    fn connection_events<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) {
+    fn connection_events<P: BufPool, M: Bytes>(&mut self, verbs: &mut Engine<P, M>, now: Instant) {
         while let Some(event) = verbs.device_mut().poll_cm_event() {
             self.verbosity.debug(format_args!("{event:?}"));
             match event.kind {
@@ -201,7 +201,7 @@ impl Server {
     }
 
     /// Handles a connection request.
-    fn requested<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, id: CmId, now: Instant) {
+    fn requested<P: BufPool, M: Bytes>(&mut self, verbs: &mut Engine<P, M>, id: CmId, now: Instant) {
         let refuses = self.stopping || (!self.plan.persistent && !self.sessions.is_empty());
         let accepted = match self.memories.pop() {
             Some(memory) if refuses => {
@@ -221,7 +221,7 @@ impl Server {
 
     fn accept<P: BufPool, M: Bytes>(
         &mut self,
-        verbs: &mut Verbs<P, M>,
+        verbs: &mut Engine<P, M>,
         id: CmId,
         memory: TextMemory,
         now: Instant,
@@ -246,7 +246,7 @@ impl Server {
     }
 
     /// Handles a disconnect, which is orderly if no round is in progress.
-    fn disconnected<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, id: CmId) {
+    fn disconnected<P: BufPool, M: Bytes>(&mut self, verbs: &mut Engine<P, M>, id: CmId) {
         let Some(at) = self.find(id) else { return };
         let outcome = self.sessions.get(at).map_or(Ok(()), |session| match session.terminated {
             Some(code) => Err(Error::Terminated(code)),
@@ -258,7 +258,7 @@ impl Server {
         self.end(verbs, at, outcome);
     }
 
-    fn end<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, at: usize, outcome: Result<(), Error>) {
+    fn end<P: BufPool, M: Bytes>(&mut self, verbs: &mut Engine<P, M>, at: usize, outcome: Result<(), Error>) {
         let session = self.sessions.swap_remove(at);
         let peer = session.peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string());
         match &outcome {
@@ -281,7 +281,7 @@ impl Server {
 impl Session {
     fn advance<P: BufPool, M: Bytes>(
         &mut self,
-        verbs: &mut Verbs<P, M>,
+        verbs: &mut Engine<P, M>,
         now: Instant,
         plan: &ServerPlan,
         stats: &mut Stats,
@@ -326,7 +326,7 @@ impl Session {
     /// Handles an advertisement of the client.
     fn advertised<P: BufPool, M: Bytes>(
         &mut self,
-        verbs: &mut Verbs<P, M>,
+        verbs: &mut Engine<P, M>,
         info: Info,
         now: Instant,
     ) -> Result<(), Error> {
@@ -352,7 +352,7 @@ impl Session {
     /// Handles the completed RDMA Read of the client's text.
     fn has_read<P: BufPool, M: Bytes>(
         &mut self,
-        verbs: &mut Verbs<P, M>,
+        verbs: &mut Engine<P, M>,
         plan: &ServerPlan,
         verbosity: Verbosity,
     ) -> Result<(), Error> {

@@ -7,8 +7,7 @@ mod lab;
 
 use std::time::Duration;
 
-use dataplane::engine::PortProtocols;
-use dataplane::verbs;
+use dataplane::engine;
 use iwarp_rping::{Client, ClientPlan, Error, Server, ServerPlan, TextMemory, Verbosity};
 use lab::{CLEAN, Host, Net, ROUGH, Setup, TIME_LIMIT, address};
 use rdma::verbs::{

@@ -21,20 +21,21 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     ) -> Option<u32> {
         let end = from.saturating_add(SLOTS_PER_CALL);
         let mut left = max;
-        for index in from..end.min(self.slots.capacity()) {
-            let row = self.slots.at(index).and_then(|id| self.conn(id));
+        for index in from..end.min(self.conns.capacity()) {
+            let row = self.conns.at(index).and_then(|id| self.conn(id));
             let Some(row) = row.filter(is_chosen) else { continue };
             let Some(rest) = left.checked_sub(1) else { return Some(index) };
             left = rest;
             self.close_now(now, row.id);
             closed(row);
         }
-        (end < self.slots.capacity()).then_some(end)
+        (end < self.conns.capacity()).then_some(end)
     }
 
-    /// Resets a connection and drops its service at once; the stack's `Closed` event then finds nothing left.
+    /// Resets a connection and ends its service at once; the stack's `Closed` event then finds nothing left.
     fn close_now(&mut self, now: Instant, conn: ConnId) {
         self.stack.abort(now, conn);
         self.closed(conn);
+        self.apply_requests(now);
     }
 }

@@ -25,8 +25,8 @@ fn assert_empty(lab: &mut Lab) {
     let stats = lab.engine.stack().stats();
     assert_eq!((stats.connections, stats.send_buffers, stats.receive_buffers), (0, 0, 0), "{stats:?}");
     assert_eq!((lab.pool.live(), lab.pool.total()), (0, lab.pool.capacity()), "buffers of the engine");
-    assert_eq!(lab.engine.regions.rdma.stags.len(), 0, "STags");
-    assert_eq!(lab.engine.slots.ids().count(), 0, "slots");
+    assert_eq!(lab.engine.stags(), 0, "STags");
+    assert_eq!(lab.engine.connections(), 0, "entries of connections");
     assert_eq!((lab.conns(), lab.engine.tx_ready.len()), (0, 0), "connections, ready to send");
     lab.assert_frames_accounted();
 }

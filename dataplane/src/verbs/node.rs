@@ -10,15 +10,15 @@ use rdma::verbs::{Limits, RegionId};
 use rdma::{EndpointConfig, OutOfOrderPolicy};
 use tcp_stack::{ConnOptions, Instant, Keepalive, StackConfig};
 
-use super::{Verbs, VerbsConfig};
 use crate::dpdk::{Eal, MbufPool, Mempool, RegisteredThread};
+use crate::engine::{Engine, EngineConfig};
 use crate::memory::{RegionMemory, WorkerMemory};
 use crate::port::{Port, PortQueues, PortSpec};
 use crate::setup;
 use crate::worker::{Clock, PollLoop, PollResult, Transmit, Visit, WorkerPort, mesh};
 
-/// Verbs over DPDK's packet buffers and region memory.
-pub type PortVerbs = Verbs<MbufPool, WorkerMemory>;
+/// Engine over DPDK's packet buffers and region memory.
+pub type PortEngine = Engine<MbufPool, WorkerMemory>;
 
 /// Settings that a program may override after [`NodeOptions::new`] has read them from its configuration.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,7 @@ impl NodeOptions {
 /// settings of memory, IP, TCP and MPA. The program creates regions and listeners itself.
 #[derive(Debug)]
 pub struct Node {
-    worker_ports: [WorkerPort<PortVerbs>; 1],
+    worker_ports: [WorkerPort; 1],
     poll_loop: PollLoop,
     now: Instant,
     port: Port,
@@ -159,7 +159,7 @@ impl Node {
     pub fn finish(&mut self, timeout: Duration) -> bool {
         let until = self.poll_loop.now() + timeout;
         let closed = self.run(|node| {
-            if node.verbs().connections() == 0 && !node.worker_port().has_output() {
+            if node.engine().connections() == 0 && !node.worker_port().has_output() {
                 ControlFlow::Break(true)
             } else if node.now >= until {
                 ControlFlow::Break(false)
@@ -177,13 +177,13 @@ impl Node {
         self.now
     }
 
-    /// Borrows the verbs objects.
-    pub fn verbs(&self) -> &PortVerbs {
+    /// Borrows the node's engine, which has the verbs objects.
+    pub fn engine(&self) -> &PortEngine {
         self.worker_port().engine()
     }
 
-    /// Borrows the verbs objects mutably.
-    pub fn verbs_mut(&mut self) -> &mut PortVerbs {
+    /// Borrows the node's engine mutably, which has the verbs objects.
+    pub fn engine_mut(&mut self) -> &mut PortEngine {
         self.worker_port_mut().engine_mut()
     }
 
@@ -204,7 +204,7 @@ impl Node {
     }
 
     /// Allocates zeroed memory for a region, on the pages that the configuration asks for, and makes it reachable for
-    /// RDMA. The program registers it with [`Verbs::reg_mr`].
+    /// RDMA. The program registers it with [`Engine::reg_mr`].
     ///
     /// # Errors
     /// There is not enough memory, or there are `limits.regions_max` regions already.
@@ -212,17 +212,17 @@ impl Node {
         let ordinary_allowed = matches!(self.pages, Hugepages::Prefer);
         let memory = Arc::new(RegionMemory::on_hugepages(name, bytes, ordinary_allowed)?);
         let region = RegionId(self.regions);
-        self.verbs_mut().memory_mut().attach(region, Arc::clone(&memory))?;
+        self.engine_mut().memory_mut().attach(region, Arc::clone(&memory))?;
         self.regions = self.regions.saturating_add(1);
         Ok((region, memory))
     }
 
-    fn worker_port(&self) -> &WorkerPort<PortVerbs> {
+    fn worker_port(&self) -> &WorkerPort {
         let [worker_port] = &self.worker_ports;
         worker_port
     }
 
-    fn worker_port_mut(&mut self) -> &mut WorkerPort<PortVerbs> {
+    fn worker_port_mut(&mut self) -> &mut WorkerPort {
         let [worker_port] = &mut self.worker_ports;
         worker_port
     }
@@ -256,12 +256,13 @@ impl<'a> Plan<'a> {
         let (Some(PortQueues { rx, tx }), Some(pool)) = (queues.into_iter().next(), pools.first()) else {
             bail!("port {}: no queue", port.name());
         };
-        let verbs = VerbsConfig {
+        let engine = EngineConfig {
             stack: StackConfig { worker_count: 1, ..setup::stack_on(config, port_config, 0, &port) },
             conn: options.conn,
-            limits: options.limits,
+            limits: EngineConfig::program_limits(options.limits, config.tcp.connections_max),
             endpoint: options.endpoint,
             stags_max: config.limits.grants_max,
+            regions_max: 0,
             seed: setup::seed()?,
         };
         let memory = WorkerMemory::new(config.limits.regions_max as usize);
@@ -271,7 +272,7 @@ impl<'a> Plan<'a> {
         let poll_loop = PollLoop::new(clock, &config.workers.idle);
         Ok(Node {
             worker_ports: [WorkerPort::new(
-                Verbs::new(verbs, memory),
+                Engine::new(engine, memory),
                 (Some(rx), transmit),
                 port.offloads(),
                 pool,

@@ -4,5 +4,4 @@ mod connections;
 mod lab;
 mod work;
 
-use crate::engine::PortProtocols;
-use crate::verbs;
+use crate::engine;

@@ -8,8 +8,6 @@ use tcp_stack::Instant;
 
 use super::idle::Idler;
 use super::{Clock, WorkerPort, WorkerStats};
-use crate::dpdk::MbufPool;
-use crate::engine::PortProtocols;
 
 /// Outcome of one poll iteration.
 #[derive(Clone, Copy, Debug)]
@@ -61,10 +59,7 @@ impl PollLoop {
     }
 
     /// Runs one iteration over every port.
-    pub fn poll_once<E: PortProtocols<Pool = MbufPool>>(
-        &mut self,
-        ports: &mut [WorkerPort<E>],
-    ) -> PollResult {
+    pub fn poll_once(&mut self, ports: &mut [WorkerPort]) -> PollResult {
         let now = self.clock.now();
         self.account(now);
         let moved = ports.iter_mut().fold(0_usize, |moved, port| moved.saturating_add(port.poll(now)));
@@ -79,7 +74,7 @@ impl PollLoop {
     }
 
     /// Sleeps for `time`, or until a frame arrives if the only port can wake the thread.
-    pub fn sleep<E: PortProtocols<Pool = MbufPool>>(&mut self, ports: &mut [WorkerPort<E>], time: Duration) {
+    pub fn sleep(&mut self, ports: &mut [WorkerPort], time: Duration) {
         self.stats.sleeps += 1;
         let woken_by_port = match ports {
             // A single port can end the sleep itself.

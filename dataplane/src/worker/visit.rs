@@ -3,9 +3,6 @@
 use tcp_stack::{StackStats, State};
 
 use super::{Visit, WorkerPort};
-use crate::dpdk::MbufPool;
-use crate::engine::PortProtocols;
-use crate::verbs::PortVerbs;
 
 type Sink<'a> = &'a mut dyn FnMut(&'static str, &'static str, &'static str, u64);
 
@@ -15,22 +12,13 @@ impl Visit for WorkerPort {
         let engine = self.engine();
         stack(&engine.stack().stats(), f);
         engine.rdma_stats().visit(f);
+        engine.rdma_cm_stats().visit(&mut |name, help, value| f("verbs", name, help, value));
+        engine.device().stats().visit(&mut |name, help, value| f("verbs", name, help, value));
         engine.service_stats().visit(&mut |name, help, value| f("services", name, help, value));
     }
 }
 
-impl Visit for WorkerPort<PortVerbs> {
-    fn visit(&self, f: Sink<'_>) {
-        queues(self, f);
-        let verbs = self.engine();
-        stack(&verbs.stack().stats(), f);
-        verbs.rdma_stats().visit(f);
-        verbs.stats().visit(&mut |name, help, value| f("verbs", name, help, value));
-        verbs.device().stats().visit(&mut |name, help, value| f("verbs", name, help, value));
-    }
-}
-
-fn queues<E: PortProtocols<Pool = MbufPool>>(port: &WorkerPort<E>, f: Sink<'_>) {
+fn queues(port: &WorkerPort, f: Sink<'_>) {
     let (rx, tx) = port.queue_stats();
     rx.visit(&mut |name, help, value| f("rx_queue", name, help, value));
     tx.visit(&mut |name, help, value| f("tx_queue", name, help, value));

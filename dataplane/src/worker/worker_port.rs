@@ -13,7 +13,7 @@ use crate::dpdk::{
     BURST, Mbuf, MbufPool, Offloads, PortQueues, ReleaseLast, RxQueue, RxQueueStats, TxBatch, TxQueue,
     TxQueueStats,
 };
-use crate::engine::{Engine, PortProtocols};
+use crate::engine::Engine;
 use crate::memory::WorkerMemory;
 
 /// Capacity of the ring that carries frames from a worker without a transmit queue to worker 0.
@@ -51,8 +51,8 @@ pub enum Transmit {
 
 /// One worker's share of a port, and the protocols that it runs.
 #[derive(Debug)]
-pub struct WorkerPort<E = Engine<MbufPool, WorkerMemory>> {
-    engine: E,
+pub struct WorkerPort {
+    engine: Engine<MbufPool, WorkerMemory>,
     /// `None` if the port has fewer queues than workers.
     rx: Option<RxQueue>,
     tx: Transmit,
@@ -74,10 +74,10 @@ pub struct WorkerPort<E = Engine<MbufPool, WorkerMemory>> {
     next_timer_check: Instant,
 }
 
-impl<E: PortProtocols<Pool = MbufPool>> WorkerPort<E> {
+impl WorkerPort {
     /// Creates a port share that has received and sent nothing.
     pub fn new(
-        engine: E,
+        engine: Engine<MbufPool, WorkerMemory>,
         (rx, tx): (Option<RxQueue>, Transmit),
         offloads: Offloads,
         pool: MbufPool,
@@ -269,12 +269,12 @@ impl<E: PortProtocols<Pool = MbufPool>> WorkerPort<E> {
     }
 
     /// Borrows the port's protocols.
-    pub fn engine(&self) -> &E {
+    pub fn engine(&self) -> &Engine<MbufPool, WorkerMemory> {
         &self.engine
     }
 
     /// Borrows the protocols mutably.
-    pub fn engine_mut(&mut self) -> &mut E {
+    pub fn engine_mut(&mut self) -> &mut Engine<MbufPool, WorkerMemory> {
         &mut self.engine
     }
 

@@ -15,18 +15,14 @@ use core::num::NonZeroU16;
 
 use super::ids::{CmId, QpNum};
 use super::queue_pair::QpState;
+use super::silent::SilentLink;
 use super::{Device, Now, VerbsError};
 use crate::endpoint::{Endpoint, EndpointConfig, EndpointInfo, MessageSizes};
 use crate::memory::StreamId;
-use crate::mpa::ConnectRequest;
+use crate::mpa::{ConnectRequest, LocalError};
 use crate::qp::CloseHow;
 use crate::stats::RdmaStats;
 use crate::wire::mpa::RtrOptions;
-
-/// Maximum number of queued events per id: connect request, established, ended.
-pub(super) const EVENTS_MAX: usize = 3;
-/// Maximum number of queued transport requests per id: begin, transmit, end.
-pub(super) const REQUESTS_MAX: usize = 3;
 
 /// Parameters of a connection (`rdma_conn_param`).
 #[derive(Clone, Copy, Debug)]
@@ -174,7 +170,12 @@ pub(super) struct Id<C> {
     pub(super) peer: Option<SocketAddr>,
     /// Listener whose backlog counts this connection.
     pub(super) listener: Option<CmId>,
-    pub(super) pending_connect: Option<PendingConnect>,
+    pub(super) pending_connect: Option<Box<PendingConnect>>,
+    /// Listener: settings of its connections, if they differ from the device's.
+    pub(super) config: Option<Box<EndpointConfig>>,
+    /// Number that the program associates with the id.
+    pub(super) context: u64,
+    pub(super) silent: SilentLink,
     /// True if a [`TransportRequest::Transmit`] is queued.
     pub(super) tx_requested: bool,
     /// True if the program has no handle: it has not seen the id yet, or has destroyed it. The id is freed with its
@@ -193,6 +194,9 @@ impl<C> Id<C> {
             peer: None,
             listener: None,
             pending_connect: None,
+            config: None,
+            context: 0,
+            silent: SilentLink::NONE,
             tx_requested: false,
             destroyed: false,
         }
@@ -238,9 +242,9 @@ impl<C: AsRef<[u8]>> Device<C> {
     pub(super) fn release_id(&mut self, id: CmId) {
         let Some(it) = self.ids.get(id.0) else { return };
         if it.destroyed && it.endpoint.is_none() && it.stream.is_none() {
-            self.withdraw_request(
-                |request| matches!(request, TransportRequest::Transmit { id: of } if *of == id),
-            );
+            if it.tx_requested {
+                self.transmit.retain(|of| *of != id);
+            }
             self.ids.remove(id.0);
         }
     }
@@ -270,6 +274,24 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(())
     }
 
+    /// Creates a listener at an address where the transport already accepts streams, for a service that the adapter
+    /// configures itself. Its connections use `config`, and begin with `context`.
+    ///
+    /// # Errors
+    /// `NoResources`.
+    pub fn create_listener(
+        &mut self,
+        local: SocketAddr,
+        config: EndpointConfig,
+        context: u64,
+    ) -> Result<CmId, VerbsError> {
+        let (backlog, ird, ord) = (u16::MAX, config.mpa.ird_max, config.mpa.ord_max);
+        let stage = Stage::Listening { backlog, waiting: 0, ird, ord };
+        let config = Some(Box::new(config));
+        let id = Id { stage, local: Some(local), config, context, ..Id::new() };
+        self.ids.insert(id).map(CmId).ok_or(VerbsError::NoResources)
+    }
+
     /// Connects a queue pair with a peer (`rdma_connect`).
     ///
     /// # Errors
@@ -292,7 +314,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             return Err(VerbsError::Invalid);
         }
         let param = (responder_resources, initiator_depth, revision, rtr);
-        it.pending_connect = Some(PendingConnect { private_data: private_data.into(), param });
+        it.pending_connect = Some(Box::new(PendingConnect { private_data: private_data.into(), param }));
         (it.stage, it.qp, it.peer) = (Stage::Opening, Some(number), Some(peer));
         qp.id = Some(id);
         let local = it.local;
@@ -313,7 +335,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         if qp.state != QpState::Idle || qp.id.is_some() {
             return Err(VerbsError::State);
         }
-        endpoint.accept(private_data).map_err(|_| VerbsError::Invalid)?;
+        endpoint.accept(private_data).map_err(answer_error)?;
         let queues = qp.queues.take().ok_or(VerbsError::State)?;
         endpoint.adopt(*queues, Some(qp.init.pd));
         (it.qp, qp.id) = (Some(number), Some(id));
@@ -322,16 +344,35 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(())
     }
 
+    /// Accepts the connection of a [`CmEventKind::ConnectRequest`] without a queue pair: the peer may access memory by
+    /// STag, but neither side can post work, and a Send of the peer ends the stream. A service that only offers memory
+    /// needs no more.
+    ///
+    /// # Errors
+    /// `NoSuchObject`. `State`: no request is waiting. `Invalid`: the private data is too long.
+    pub fn accept_without_qp(&mut self, id: CmId, private_data: &[u8]) -> Result<(), VerbsError> {
+        self.requesting(id)?.accept(private_data).map_err(answer_error)?;
+        self.leave_backlog(id);
+        self.request_transmit(id);
+        Ok(())
+    }
+
+    /// Returns the endpoint of a connection that waits for `accept` or `reject`.
+    fn requesting(&mut self, id: CmId) -> Result<&mut Endpoint<C>, VerbsError> {
+        let it = self.ids.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
+        let asked = it.stage == Stage::Connecting && it.qp.is_none();
+        it.endpoint.as_deref_mut().filter(|_| asked).ok_or(VerbsError::State)
+    }
+
     /// Rejects the connection of a [`CmEventKind::ConnectRequest`] (`rdma_reject`). The id can only be destroyed then.
     ///
     /// # Errors
     /// As for [`Self::accept`].
     pub fn reject(&mut self, id: CmId, private_data: &[u8]) -> Result<(), VerbsError> {
-        let it = self.ids.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
-        let asked = it.stage == Stage::Connecting && it.qp.is_none();
-        let endpoint = it.endpoint.as_mut().filter(|_| asked).ok_or(VerbsError::State)?;
-        endpoint.reject(private_data).map_err(|_| VerbsError::Invalid)?;
-        it.stage = Stage::Ended;
+        self.requesting(id)?.reject(private_data).map_err(answer_error)?;
+        if let Some(it) = self.ids.get_mut(id.0) {
+            it.stage = Stage::Ended;
+        }
         self.leave_backlog(id);
         self.request_transmit(id);
         Ok(())
@@ -376,6 +417,24 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.ids.get(id.0).map(|it| (it.local, it.peer)).ok_or(VerbsError::NoSuchObject)
     }
 
+    /// Associates a number with an id (`rdma_cm_id.context`). Connections that a listener accepts begin with the
+    /// listener's number.
+    ///
+    /// # Errors
+    /// `NoSuchObject`.
+    pub fn set_context(&mut self, id: CmId, context: u64) -> Result<(), VerbsError> {
+        self.ids.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?.context = context;
+        Ok(())
+    }
+
+    /// Returns the number that the program has associated with an id; 0 if none.
+    ///
+    /// # Errors
+    /// `NoSuchObject`.
+    pub fn context(&self, id: CmId) -> Result<u64, VerbsError> {
+        self.ids.get(id.0).map(|it| it.context).ok_or(VerbsError::NoSuchObject)
+    }
+
     /// Returns a snapshot of a connection's stream; `None` without a stream.
     pub fn stream_info(&self, id: CmId) -> Option<EndpointInfo> {
         self.ids.get(id.0)?.endpoint.as_ref().map(|endpoint| endpoint.info())
@@ -406,12 +465,6 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
     }
 
-    /// Removes a connection from the silent ones. Returns false if its peer had sent a request.
-    fn remove_silent(&mut self, id: CmId) -> bool {
-        let at = self.silent.iter().position(|silent| *silent == id);
-        at.and_then(|at| self.silent.remove(at)).is_some()
-    }
-
     /// Moves a connection whose MPA Request has arrived into the backlog of its listener. Returns `None` if the
     /// backlog is full or the listener gone.
     pub(super) fn enter_backlog(&mut self, id: CmId) -> Option<CmId> {
@@ -440,12 +493,20 @@ impl<C: AsRef<[u8]>> Device<C> {
     ) -> Option<()> {
         let it = self.ids.get_mut(id.0)?;
         let qp = self.qps.get_mut(it.qp?.0)?;
-        let PendingConnect { private_data, param: (ird, ord, revision, rtr) } = it.pending_connect.take()?;
+        let PendingConnect { private_data, param: (ird, ord, revision, rtr) } = *it.pending_connect.take()?;
         let config = EndpointConfig { send_queue: 0, receive_queue: 0, ..self.endpoint };
         let request = ConnectRequest { private_data: &private_data, revision, ird, ord, rtr };
         let mut endpoint = Endpoint::initiator(config, stream, &request, now, stats).ok()?;
         endpoint.adopt(*qp.queues.take()?, Some(qp.init.pd));
         (it.endpoint, it.stage) = (Some(Box::new(endpoint)), Stage::Connecting);
         Some(())
+    }
+}
+
+/// Returns the error of an answer that the negotiation refuses.
+const fn answer_error(error: LocalError) -> VerbsError {
+    match error {
+        LocalError::PrivateDataTooLong { .. } | LocalError::Revision => VerbsError::Invalid,
+        LocalError::NoRequest => VerbsError::State,
     }
 }

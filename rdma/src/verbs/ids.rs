@@ -22,10 +22,13 @@ pub struct MwId(pub u32);
 pub struct CmId(pub u32);
 
 impl CmId {
+    /// Bits of the index in a handle: a worker may have many more connections than queue pairs.
+    pub(super) const INDEX_BITS: u32 = 24;
+
     /// Returns the index in the device's table, below [`Limits::ids`](super::Limits::ids). The adapter may use it as
     /// the index of its own table.
     #[inline]
     pub const fn index(self) -> usize {
-        (self.0 & 0xffff) as usize
+        (self.0 & ((1 << Self::INDEX_BITS) - 1)) as usize
     }
 }

@@ -19,7 +19,8 @@
 //!   local work.
 //! - A completion queue with as many slots as all queues that complete there have together never overruns (RFC 5042
 //!   §6.4.3.2). An overrun affects only the queue pairs that complete there.
-//! - Nothing allocates after objects are created and connected.
+//! - Nothing allocates after objects are created and connected, except the queue of connection events while the program
+//!   does not poll it.
 
 mod completion;
 mod connection;
@@ -27,6 +28,7 @@ mod ids;
 mod memory;
 mod queue_pair;
 mod shared;
+mod silent;
 mod slab;
 mod stream;
 mod work;
@@ -54,6 +56,7 @@ use connection::Id;
 use memory::{Mr, Mw, Pd};
 use queue_pair::Qp;
 use shared::Srq;
+use silent::Silent;
 use slab::Slab;
 
 /// Size limits of a device (`ibv_device_attr`). The tables are allocated for these sizes at the start.
@@ -71,11 +74,11 @@ pub struct Limits {
     pub qps: u16,
     /// Number of shared receive queues.
     pub srqs: u16,
-    /// Number of listeners and connections.
-    pub ids: u16,
-    /// Streams, of all listeners, whose peers have not sent an MPA Request: 1 to half of `ids`; values outside are
-    /// limited to that.
-    pub silent: u16,
+    /// Number of listeners and connections, at most 2^24.
+    pub ids: u32,
+    /// Streams, of all listeners, whose peers have not sent an MPA Request: 1 to `ids`; values outside are limited to
+    /// that.
+    pub silent: u32,
     /// Slots of a send or receive queue, 1–65535.
     pub qp_wr_max: u16,
     /// Slots of a shared receive queue, 1–65535.
@@ -198,14 +201,16 @@ pub struct Device<C> {
     cqs: Slab<Cq>,
     srqs: Slab<Srq>,
     qps: Slab<Qp>,
-    ids: Slab<Id<C>>,
+    ids: Slab<Id<C>, { CmId::INDEX_BITS }>,
     async_events: VecDeque<AsyncEvent>,
     /// Completion queues with an event that the program has not taken yet.
     cq_events: VecDeque<CqId>,
     cm_events: VecDeque<CmEvent>,
+    /// Requests to begin and to end streams.
     transport: VecDeque<TransportRequest>,
-    /// Connections at listeners whose peers have not sent an MPA Request, oldest first.
-    silent: VecDeque<CmId>,
+    /// Connections with a [`TransportRequest::Transmit`] that the adapter has not polled, each at most once.
+    transmit: VecDeque<CmId>,
+    silent: Silent,
     stats: DeviceStats,
     /// True if a completion queue has overrun and its queue pairs are not in error yet.
     overrun: bool,
@@ -216,28 +221,28 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// pair and [`ConnParam`] state.
     pub fn new(limits: Limits, endpoint: EndpointConfig) -> Self {
         let sge_max = limits.sge_max.min(u16::try_from(SGE_MAX).unwrap_or(u16::MAX));
-        let silent = limits.silent.min(limits.ids.div_euclid(2)).max(1);
+        let silent = limits.silent.min(limits.ids).max(1);
         let limits = Limits { sge_max, silent, ..limits };
         let (cqs, qps, srqs) = (usize::from(limits.cqs), usize::from(limits.qps), usize::from(limits.srqs));
-        let ids = usize::from(limits.ids);
-        // Each queue pair has at most one queued event of each of the five types; each connection has at most three
-        // queued requests.
+        let ids = usize::try_from(limits.ids).unwrap_or(usize::MAX);
+        // Each queue pair has at most one queued event of each of the five types.
         let async_events = qps.saturating_mul(5).saturating_add(cqs).saturating_add(srqs);
         Self {
             limits,
             endpoint,
-            pds: Slab::new(limits.pds),
-            mrs: Slab::new(limits.mrs),
-            mws: Slab::new(limits.mws),
-            cqs: Slab::new(limits.cqs),
-            srqs: Slab::new(limits.srqs),
-            qps: Slab::new(limits.qps),
+            pds: Slab::new(limits.pds.into()),
+            mrs: Slab::new(limits.mrs.into()),
+            mws: Slab::new(limits.mws.into()),
+            cqs: Slab::new(limits.cqs.into()),
+            srqs: Slab::new(limits.srqs.into()),
+            qps: Slab::new(limits.qps.into()),
             ids: Slab::new(limits.ids),
             async_events: VecDeque::with_capacity(async_events),
             cq_events: VecDeque::with_capacity(cqs),
-            cm_events: VecDeque::with_capacity(ids.saturating_mul(connection::EVENTS_MAX)),
-            transport: VecDeque::with_capacity(ids.saturating_mul(connection::REQUESTS_MAX)),
-            silent: VecDeque::with_capacity(limits.silent.into()),
+            cm_events: VecDeque::new(),
+            transport: VecDeque::new(),
+            transmit: VecDeque::with_capacity(ids),
+            silent: Silent::default(),
             stats: DeviceStats::default(),
             overrun: false,
         }

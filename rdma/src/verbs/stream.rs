@@ -17,18 +17,19 @@ use crate::terminate::{ErrorCode, StreamError};
 impl<C: AsRef<[u8]>> Device<C> {
     /// Returns the next request to the adapter.
     pub fn poll_transport(&mut self) -> Option<TransportRequest> {
-        let request = self.transport.pop_front()?;
-        if let TransportRequest::Transmit { id } = request
-            && let Some(it) = self.ids.get_mut(id.0)
-        {
+        if let Some(request) = self.transport.pop_front() {
+            return Some(request);
+        }
+        let id = self.transmit.pop_front()?;
+        if let Some(it) = self.ids.get_mut(id.0) {
             it.tx_requested = false;
         }
-        Some(request)
+        Some(TransportRequest::Transmit { id })
     }
 
     /// Returns true if [`Self::poll_transport`] has a request.
     pub fn has_request(&self) -> bool {
-        !self.transport.is_empty()
+        !self.transmit.is_empty() || !self.transport.is_empty()
     }
 
     /// Asks the adapter to transmit for a connection.
@@ -38,7 +39,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             && !it.tx_requested
         {
             it.tx_requested = true;
-            self.transport.push_back(TransportRequest::Transmit { id });
+            self.transmit.push_back(id);
         }
     }
 
@@ -59,13 +60,15 @@ impl<C: AsRef<[u8]>> Device<C> {
         (local, peer): (SocketAddr, SocketAddr),
         now: Duration,
     ) -> Option<CmId> {
-        let Stage::Listening { backlog, waiting, ird, ord } = self.ids.get(listener.0)?.stage else {
+        let it = self.ids.get(listener.0)?;
+        let Stage::Listening { backlog, waiting, ird, ord } = it.stage else {
             return None;
         };
-        if waiting >= backlog || self.silent.len() >= self.limits.silent.into() {
+        if waiting >= backlog || self.silent.len() >= self.limits.silent {
             return None;
         }
-        let mut config = EndpointConfig { pd: None, send_queue: 0, receive_queue: 0, ..self.endpoint };
+        let (settings, context) = (it.config.as_deref().copied().unwrap_or(self.endpoint), it.context);
+        let mut config = EndpointConfig { pd: None, send_queue: 0, receive_queue: 0, ..settings };
         config.mpa.ird_max = config.mpa.ird_max.min(ird);
         config.mpa.ord_max = config.mpa.ord_max.min(ord);
         let id = Id {
@@ -75,12 +78,13 @@ impl<C: AsRef<[u8]>> Device<C> {
             local: Some(local),
             peer: Some(peer),
             listener: Some(listener),
+            context,
             // Until the program receives the connect request.
             destroyed: true,
             ..Id::new()
         };
         let id = CmId(self.ids.insert(id)?);
-        self.silent.push_back(id);
+        self.add_silent(id);
         Some(id)
     }
 
@@ -93,7 +97,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         if self.ids.get(listener.0).is_none_or(is_full) {
             return false;
         }
-        let Some(oldest) = self.silent.front().copied() else { return false };
+        let Some(oldest) = self.silent.oldest() else { return false };
         self.stats.silent_evicted = self.stats.silent_evicted.wrapping_add(1);
         self.transport_lost(oldest);
         true
@@ -143,18 +147,41 @@ impl<C: AsRef<[u8]>> Device<C> {
     }
 
     /// Takes consecutive chunks, each with its stream position. Completions and events are queued after the last.
+    /// Returns the number of chunks that the stream retains for an incomplete FPDU.
     pub fn receive_all<M: Memory>(
         &mut self,
         id: CmId,
         now: Duration,
         chunks: impl IntoIterator<Item = (u64, C)>,
         env: &mut Env<'_, M>,
-    ) {
+    ) -> usize {
         self.deliver(id, |endpoint| {
             for (offset, chunk) in chunks {
                 endpoint.receive(now, offset, chunk, env);
             }
-        });
+            endpoint.chunks()
+        })
+    }
+
+    /// Copies the bytes of the chunks that a stream retains, and drops the chunks. Returns the number that is left.
+    #[cold]
+    pub fn compact(&mut self, id: CmId, stats: &mut RdmaStats) -> usize {
+        let endpoint = self.ids.get_mut(id.0).and_then(|it| it.endpoint.as_mut());
+        endpoint.map_or(0, |endpoint| {
+            endpoint.compact(stats);
+            endpoint.chunks()
+        })
+    }
+
+    /// Returns true while the peer has no claim on a connection: it has not sent an MPA Request, or was rejected. The
+    /// adapter may reset the stream in favor of another then.
+    pub fn is_evictable(&self, id: CmId) -> bool {
+        self.ids.get(id.0).is_none_or(|it| it.silent.is_member || it.stage == Stage::Ended)
+    }
+
+    /// Returns the stream of a connection, for an STag that is valid on this stream only.
+    pub fn stream(&self, id: CmId) -> Option<StreamId> {
+        self.ids.get(id.0)?.stream
     }
 
     /// Examines bytes behind a gap, as [`Endpoint::receive_out_of_order`].
@@ -170,7 +197,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     }
 
     /// Advances the stream by the `len` bytes at position `offset`, for which [`Self::receive_out_of_order`] returned
-    /// true.
+    /// true. Returns as [`Self::receive_all`].
     pub fn receive_placed<M: Memory>(
         &mut self,
         id: CmId,
@@ -178,14 +205,18 @@ impl<C: AsRef<[u8]>> Device<C> {
         offset: u64,
         len: usize,
         env: &mut Env<'_, M>,
-    ) {
-        self.deliver(id, |endpoint| endpoint.receive_placed(now, offset, len, env));
+    ) -> usize {
+        self.deliver(id, |endpoint| {
+            endpoint.receive_placed(now, offset, len, env);
+            endpoint.chunks()
+        })
     }
 
-    /// Calls `take` with the endpoint, which then has the shared receive queue of its queue pair.
-    fn deliver(&mut self, id: CmId, take: impl FnOnce(&mut Endpoint<C>)) {
-        let Some(it) = self.ids.get_mut(id.0) else { return };
-        let (number, Some(endpoint)) = (it.qp, it.endpoint.as_mut()) else { return };
+    /// Calls `take` with the endpoint, which then has the shared receive queue of its queue pair. Returns the number of
+    /// chunks, which `take` returns.
+    fn deliver(&mut self, id: CmId, take: impl FnOnce(&mut Endpoint<C>) -> usize) -> usize {
+        let Some(it) = self.ids.get_mut(id.0) else { return 0 };
+        let (number, Some(endpoint)) = (it.qp, it.endpoint.as_mut()) else { return 0 };
         let mut qp = number.and_then(|number| self.qps.get_mut(number.0));
         let srq_id = qp.as_ref().and_then(|qp| qp.init.srq);
         let srq = srq_id.and_then(|srq| self.srqs.get_mut(srq.0));
@@ -193,7 +224,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             let may_take = usize::from(qp.init.cap.max_recv_wr).saturating_sub(qp.recv_used);
             let rq = &mut endpoint.queue_pair().rq;
             (rq.shared, rq.shared_max) = (srq.queue.take(), may_take);
-            take(endpoint);
+            let chunks = take(endpoint);
             let rq = &mut endpoint.queue_pair().rq;
             srq.queue = rq.shared.take();
             qp.recv_used = qp.recv_used.saturating_add(may_take.saturating_sub(rq.shared_max));
@@ -201,10 +232,13 @@ impl<C: AsRef<[u8]>> Device<C> {
             if let Some(srq_id) = srq_id.filter(|_| reached) {
                 self.raise(AsyncEvent::SrqLimitReached(srq_id));
             }
+            self.drain(id);
+            chunks
         } else {
-            take(endpoint);
+            let chunks = take(endpoint);
+            self.drain(id);
+            chunks
         }
-        self.drain(id);
     }
 
     /// Sends queued output as far as the transport takes it, and queues the resulting completions and events.

@@ -30,7 +30,7 @@ pub(crate) struct Node {
     pub(crate) memory: VecMemory,
     pub(crate) stats: RdmaStats,
     pub(crate) cm: Vec<CmEvent>,
-    listener: Option<CmId>,
+    pub(crate) listener: Option<CmId>,
 }
 
 impl Node {

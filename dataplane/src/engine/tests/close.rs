@@ -114,11 +114,11 @@ fn closing_revokes_grants_at_once() {
         lab.client.write(*conn, (source, 0), 1 << 20, 0);
     }
     lab.run_for(SECOND / 10_000);
-    assert_eq!(lab.engine.regions.rdma.stags.len(), streams.len());
+    assert_eq!(lab.engine.stags(), streams.len());
     let before = lab.region_bytes().to_vec();
     let selector = ConnSelector::Listener(REGION);
     let next = lab.engine.conns_close(lab.now, 0, 64, &|row| selector.has(0, row), &mut |_| {});
-    assert_eq!((next, lab.engine.regions.rdma.stags.len()), (None, 0));
+    assert_eq!((next, lab.engine.stags()), (None, 0));
     lab.run_for(SECOND);
     assert!(lab.region_bytes() == before, "nothing is placed any more");
     assert!(before.contains(&0xa5) && before.contains(&0), "midway");

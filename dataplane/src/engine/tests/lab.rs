@@ -10,12 +10,12 @@ use rdma::service::{Prefix, RegionEntry, Token};
 use rdma::{Access, CrcPolicy, EndpointConfig, OutOfOrderPolicy, RegionId, VecMemory};
 use tcp_stack::testutil::{HeapBuf, HeapPool, Link, LinkConfig, Random};
 use tcp_stack::{
-    Buf, ConnId, Duration, Instant, Ipv4Cidr, Ipv6Cidr, ListenOptions, MacAddr, RxChecksum, RxFrame,
-    StackConfig,
+    Buf, ConnId, ConnOptions, Duration, Instant, Ipv4Cidr, Ipv6Cidr, ListenOptions, MacAddr, RxChecksum,
+    RxFrame, StackConfig,
 };
 
 use super::client::{Client, Session};
-use super::engine::{Engine, EngineConfig, ListenerService, PortProtocols};
+use super::engine::{Engine, EngineConfig, ListenerService};
 
 pub(crate) const ENGINE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -131,8 +131,10 @@ impl Lab {
         let (memory, lab, others) = regions(setup.lab_bytes);
         let config = EngineConfig {
             stack: stack_config(&setup, [2, 0, 0, 0, 0, 2], ENGINE, setup.connections),
-            connections_max: setup.connections,
-            grants_max: setup.grants,
+            conn: ConnOptions::default(),
+            limits: EngineConfig::service_limits(setup.connections, 8),
+            endpoint: EndpointConfig::default(),
+            stags_max: setup.grants,
             regions_max: 8,
             seed: random.seed(),
         };

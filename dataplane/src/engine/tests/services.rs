@@ -8,7 +8,6 @@ use super::lab::{
     CHARGEN, CLEAN, CONNECTIONS, DAYTIME, DISCARD, ECHO, ENGINE, ENGINE6, Lab, REGION, ROUGH, Setup,
 };
 use super::{SECOND, assert_empty, hang_up, open_bytes};
-use crate::engine::PortProtocols;
 
 fn stream(bulk: u64, chunk: usize) -> Session {
     Session::Bytes(Bytes { bulk, chunk, ends: true, ..Bytes::default() })

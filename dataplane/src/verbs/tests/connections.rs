@@ -53,7 +53,7 @@ fn connections_leave_nothing_behind() {
         }
     }
     net.assert_empty();
-    let stats = net.hosts.each_ref().map(|host| *host.verbs.stats());
+    let stats = net.hosts.each_ref().map(|host| *host.verbs.rdma_cm_stats());
     assert_eq!((stats[0].opened, stats[1].accepted), (1000, 1000));
     assert_eq!(net.hosts[1].verbs.stack().stats().tcp.resets_out, 0);
 }
@@ -174,7 +174,7 @@ fn a_full_backlog_resets() {
     net.run_until("resets", SECOND * 9, |net| net.hosts[0].events.len() == 2);
     assert!(net.hosts[0].events.iter().all(|event| event.kind == CmEventKind::ConnectError));
     let server = &net.hosts[1].verbs;
-    assert_eq!(server.stats().drop_backlog + server.device().stats().requests_refused, 2);
+    assert_eq!(server.rdma_cm_stats().drop_backlog + server.device().stats().requests_refused, 2);
     assert_eq!((ids.len(), server.device().stats().silent_evicted), (3, 0));
 }
 
@@ -194,7 +194,7 @@ fn silent_connections_do_not_block_others() {
                 let device = net.hosts[0].verbs.device_mut();
                 let id = device.create_id(None).unwrap();
                 device.connect(id, qp, address(1, PORT), &ConnParam::default()).unwrap();
-                net.run_until("a connection", SECOND, |net| net.hosts[1].verbs.stats().accepted > at);
+                net.run_until("a connection", SECOND, |net| net.hosts[1].verbs.rdma_cm_stats().accepted > at);
                 id
             })
             .collect();
@@ -213,7 +213,7 @@ fn silent_connections_do_not_block_others() {
         let pair = net.connect(PORT, 4);
         assert!(net.now.saturating_since(began) < SECOND / 100, "{count}: served at once");
         assert_eq!(qp_state(&net, 0, &pair), QpState::Rts);
-        assert_eq!(net.hosts[1].verbs.stats().drop_backlog, 0);
+        assert_eq!(net.hosts[1].verbs.rdma_cm_stats().drop_backlog, 0);
     }
 }
 

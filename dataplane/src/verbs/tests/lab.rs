@@ -15,8 +15,7 @@ use rdma::{EndpointConfig, OutOfOrderPolicy, VecMemory};
 use tcp_stack::testutil::{HeapBuf, HeapPool, Link, LinkConfig, Random};
 use tcp_stack::{Buf, ConnOptions, Duration, Instant, Ipv4Cidr, MacAddr, RxChecksum, RxFrame, StackConfig};
 
-use super::PortProtocols;
-use super::verbs::{Verbs, VerbsConfig};
+use super::engine::{Engine, EngineConfig};
 
 /// Frames in a burst.
 const BURST: usize = 32;
@@ -77,7 +76,7 @@ type Flight = (Instant, u64, usize, Vec<u8>);
 
 /// One host of the test network.
 pub(crate) struct Host {
-    pub(crate) verbs: Verbs<HeapPool, VecMemory>,
+    pub(crate) verbs: Engine<HeapPool, VecMemory>,
     pub(crate) pool: HeapPool,
     /// Events not read by the test yet.
     pub(crate) events: VecDeque<CmEvent>,
@@ -106,17 +105,18 @@ impl Host {
         stack.tcp.time_wait_ms = setup.time_wait_ms;
         let mut endpoint = EndpointConfig { out_of_order: setup.out_of_order, ..EndpointConfig::default() };
         endpoint.mpa.markers = setup.markers;
-        let config = VerbsConfig {
+        let config = EngineConfig {
             stack,
             conn: ConnOptions::default(),
-            limits: setup.limits,
+            limits: EngineConfig::program_limits(setup.limits, CONNECTIONS),
             endpoint,
             stags_max: 64,
+            regions_max: 0,
             seed: random.seed(),
         };
         let room = usize::from(setup.mtu) + 64;
         Self {
-            verbs: Verbs::new(config, VecMemory::new()),
+            verbs: Engine::new(config, VecMemory::new()),
             pool: HeapPool::new(setup.buffers, setup.buffers / 16, room),
             events: VecDeque::new(),
             unheard: setup.unheard,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use dataplane::memory::RegionMemory;
-use dataplane::verbs::{Node, PortVerbs};
+use dataplane::verbs::{Node, PortEngine};
 use rdma::verbs::{
     Access, AddressBase, AsyncEvent, Bind, CmId, CqId, Data, MemoryRegion, MwId, PdId, QpCap, QpInit, QpNum,
     RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion, inc_rkey,
@@ -101,7 +101,7 @@ impl Stream {
         let work = 8_u16.saturating_mul(params.slots).saturating_add(2);
         let bytes = (4 * span(&params) + 3 * message_span(&params)) * u64::from(params.slots);
         let (region, memory) = node.add_region(&format!("turns-{}", id.0), bytes)?;
-        let verbs = node.verbs_mut();
+        let verbs = node.engine_mut();
         let device = verbs.device_mut();
         let (pd, cq) = (device.alloc_pd()?, device.create_cq(u32::from(work) * 2)?);
         let cap = QpCap {
@@ -163,7 +163,7 @@ impl Stream {
     ///
     /// # Errors
     /// The first work requests cannot be posted.
-    pub(crate) fn established(&mut self, verbs: &mut PortVerbs) -> Result<()> {
+    pub(crate) fn established(&mut self, verbs: &mut PortEngine) -> Result<()> {
         self.stage = Stage::Exchange;
         for slot in 0..if self.connector { self.params.slots } else { 0 } {
             self.take_turn(verbs, slot, 0)?;
@@ -175,7 +175,7 @@ impl Stream {
     ///
     /// # Errors
     /// The work request failed, or its data is wrong.
-    pub(crate) fn completed(&mut self, verbs: &mut PortVerbs, wc: &WorkCompletion) -> Result<()> {
+    pub(crate) fn completed(&mut self, verbs: &mut PortEngine, wc: &WorkCompletion) -> Result<()> {
         if wc.status == WcStatus::WrFlushError && matches!(self.stage, Stage::Ending | Stage::Over) {
             return Ok(());
         }
@@ -205,7 +205,7 @@ impl Stream {
         Ok(())
     }
 
-    fn received(&mut self, verbs: &mut PortVerbs, index: u64, wc: &WorkCompletion) -> Result<()> {
+    fn received(&mut self, verbs: &mut PortEngine, index: u64, wc: &WorkCompletion) -> Result<()> {
         let place = self.receive_place(index);
         let mut bytes = vec![0; wc.byte_len as usize];
         ensure!(self.memory.read(place, &mut bytes), "a message longer than its buffer");
@@ -262,7 +262,7 @@ impl Stream {
     }
 
     /// Posts a Write into the sink that the other end named last, and a Send that passes the turn.
-    fn take_turn(&mut self, verbs: &mut PortVerbs, number: u16, turn: u32) -> Result<()> {
+    fn take_turn(&mut self, verbs: &mut PortEngine, number: u16, turn: u32) -> Result<()> {
         let params = self.params;
         let len = params.length_of(turn, number, DrawKind::Source);
         self.fill(number, BufferKind::Source, &pattern(params.seed_of(turn, number, DrawKind::Source), len))?;
@@ -306,7 +306,7 @@ impl Stream {
     }
 
     /// Binds the sink to a new STag if the other end has invalidated the last one.
-    fn bind_sink(&mut self, verbs: &mut PortVerbs, number: u16) -> Result<()> {
+    fn bind_sink(&mut self, verbs: &mut PortEngine, number: u16) -> Result<()> {
         let (address, lkey) = (self.place(number, BufferKind::Sink), self.mr.lkey);
         let access = Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE;
         let bind = Bind { lkey, address, len: span(&self.params), access, zero_based: false };
@@ -325,7 +325,7 @@ impl Stream {
     ///
     /// # Errors
     /// No STag was invalidated that the last Write could use.
-    pub(crate) fn end_if_done(&mut self, verbs: &mut PortVerbs, now: tcp_stack::Instant) -> Result<()> {
+    pub(crate) fn end_if_done(&mut self, verbs: &mut PortEngine, now: tcp_stack::Instant) -> Result<()> {
         if self.stage != Stage::Exchange || self.done < self.slots.len() {
             return Ok(());
         }
@@ -384,7 +384,7 @@ impl Stream {
     ///
     /// # Errors
     /// An object is still in use.
-    pub(crate) fn destroy(self, verbs: &mut PortVerbs) -> Result<Counts> {
+    pub(crate) fn destroy(self, verbs: &mut PortEngine) -> Result<Counts> {
         verbs.device_mut().destroy_qp(self.qp).context("destroy_qp")?;
         for slot in &self.slots {
             verbs.dealloc_mw(slot.mw).context("dealloc_mw")?;
@@ -451,7 +451,7 @@ impl Stream {
         slots.saturating_add(index.saturating_mul(message_span(&self.params)))
     }
 
-    fn post_receive(&self, verbs: &mut PortVerbs, index: u64) -> Result<()> {
+    fn post_receive(&self, verbs: &mut PortEngine, index: u64) -> Result<()> {
         let length = HEADER_LEN.saturating_add(self.params.bytes);
         let sge = Sge { addr: self.receive_place(index), length, lkey: self.mr.lkey };
         let wr = RecvWr { wr_id: index.saturating_mul(TAGS).saturating_add(RECEIVE), sg_list: &[sge] };
@@ -460,7 +460,7 @@ impl Stream {
 
     fn post(
         &mut self,
-        verbs: &mut PortVerbs,
+        verbs: &mut PortEngine,
         (number, tag): (u16, u64),
         op: SendOp,
         (place, length): (BufferKind, u32),

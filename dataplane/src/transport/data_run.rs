@@ -1,5 +1,5 @@
-//! Batches consecutive `Data` events of one connection, so that per-connection work is done once. Both `Engine` and
-//! `Verbs` read received data through it.
+//! Batches consecutive `Data` events of one connection, so that per-connection work is done once. `Engine` passes
+//! the received data of RDMA connections through it.
 
 use tcp_stack::{Buf, ConnId, Event, Segment, Stack};
 

@@ -1,4 +1,4 @@
-//! Deadlines of connections, used by `Engine` and `Verbs` for MPA handshakes, incomplete FPDUs and lingering closes.
+//! Deadlines of RDMA connections, used by `Engine` for MPA handshakes, incomplete FPDUs and lingering closes.
 
 use std::collections::VecDeque;
 use std::time::Duration;

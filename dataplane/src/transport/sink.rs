@@ -1,5 +1,5 @@
 //! Adapter between the transmit side of RDMA and our TCP: an FPDU is built in the packet buffer of one segment.
-//! `Engine` and `Verbs` create a sink for each connection that they service.
+//! `Engine` and the TCP services create a sink for each connection that they service.
 
 use rdma::Sink;
 use rdma::mpa::{MARKER_LEN, fpdu_len, framer::MULPDU_MIN};

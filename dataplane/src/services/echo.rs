@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use super::TxOutcome;
+use crate::transport::TxOutcome;
 use tcp_stack::{Buf, BufClass, BufPool, ConnId, Instant, Segment, SendError, Stack};
 
 /// Smallest segment, bytes, assumed for the number of buffers that may wait.
@@ -18,7 +18,7 @@ const SEGMENT_MIN: usize = 512;
 
 /// Bytes to send back that the send queue has not accepted yet.
 #[derive(Debug)]
-pub(super) struct Echo<B> {
+pub(crate) struct Echo<B> {
     /// Buffers ready to send, each at most one segment long when it was filled; at most `waiting_max`.
     waiting: VecDeque<B>,
     waiting_max: usize,
@@ -30,7 +30,7 @@ pub(super) struct Echo<B> {
 
 impl<B: Buf> Echo<B> {
     /// Allocates room for a receive window of `window` bytes in segments of `segment` bytes.
-    pub(super) fn new(window: usize, segment: usize) -> Self {
+    pub(crate) fn new(window: usize, segment: usize) -> Self {
         // A quarter more, because the window is advertised in units of 2^scale and rounded up, so as not to shrink.
         let waiting_max = window / segment.max(SEGMENT_MIN) * 5 / 4 + 2;
         Self {
@@ -42,7 +42,7 @@ impl<B: Buf> Echo<B> {
     }
 
     /// Takes a received segment. Its bytes count as unread until the send queue accepts them.
-    pub(super) fn receive<P: BufPool<Buf = B>>(
+    pub(crate) fn receive<P: BufPool<Buf = B>>(
         &mut self,
         stack: &mut Stack<B>,
         pool: &mut P,
@@ -92,7 +92,7 @@ impl<B: Buf> Echo<B> {
 
     /// Spills the bytes of all waiting buffers and frees the buffers.
     #[cold]
-    pub(super) fn compact(&mut self) {
+    pub(crate) fn compact(&mut self) {
         let behind = std::mem::take(&mut self.spilled);
         self.spilled.extend(self.waiting.iter().flat_map(|buf| buf.bytes()));
         self.spilled.extend(behind);
@@ -115,22 +115,22 @@ impl<B: Buf> Echo<B> {
     }
 
     /// Marks the connection as waiting for packet buffers. Returns true if it was not marked.
-    pub(super) fn mark_waits_for_buffers(&mut self) -> bool {
+    pub(crate) fn mark_waits_for_buffers(&mut self) -> bool {
         !std::mem::replace(&mut self.waits, true)
     }
 
     /// Clears the mark of [`Self::mark_waits_for_buffers`].
-    pub(super) fn clear_waits_for_buffers(&mut self) {
+    pub(crate) fn clear_waits_for_buffers(&mut self) {
         self.waits = false;
     }
 
     /// Returns the number of waiting packet buffers.
-    pub(super) fn waiting(&self) -> u32 {
+    pub(crate) fn waiting(&self) -> u32 {
         u32::try_from(self.waiting.len()).unwrap_or(u32::MAX)
     }
 
     /// Moves waiting bytes into the send queue.
-    pub(super) fn pump<P: BufPool<Buf = B>>(
+    pub(crate) fn pump<P: BufPool<Buf = B>>(
         &mut self,
         now: Instant,
         stack: &mut Stack<B>,

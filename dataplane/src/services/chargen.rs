@@ -9,13 +9,13 @@ const PERIOD: u64 = LINE * PRINTING;
 
 /// Position in the character stream of one connection.
 #[derive(Debug, Default)]
-pub(super) struct Chargen {
+pub(crate) struct Chargen {
     position: u64,
 }
 
 impl Chargen {
     /// Fills `out` with the next bytes of the stream.
-    pub(super) fn fill(&mut self, out: &mut [u8]) {
+    pub(crate) fn fill(&mut self, out: &mut [u8]) {
         for (byte, at) in out.iter_mut().zip(self.position..) {
             *byte = byte_at(at);
         }

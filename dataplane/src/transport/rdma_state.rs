@@ -1,5 +1,5 @@
-//! RDMA state that all connections of one port and worker share. `Engine` and `Verbs` own one each and pass its parts
-//! to the RDMA crate with each call.
+//! RDMA state that all connections of one port and worker share. `Engine` passes its parts to the RDMA crate with each
+//! call.
 
 use rdma::{Env, RdmaStats, StagTable};
 

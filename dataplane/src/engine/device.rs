@@ -1,0 +1,325 @@
+//! The device on our TCP: passes events and data of its connections to it, and carries out its requests.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use rdma::verbs::{CmId, TransportRequest};
+use rdma::{CloseHow, EndpointConfig, Memory, OutOfOrderPolicy};
+use tcp_stack::{BufPool, ConnId, ConnInfo, Event, Instant, ListenError, ListenOptions, ListenerId, Segment};
+
+use super::rdma_conn::RdmaConn;
+use super::{Acceptor, DEFERRED_MAX, Engine, Service};
+use crate::services::RegionClient;
+use crate::transport::{DataRun, LINGER, since_start};
+
+iwarp_counters::counters! {
+    /// Counters of the connections between TCP and RDMA.
+    pub struct RdmaCmStats {
+        /// Connections accepted by listeners.
+        accepted,
+        /// Connections opened by the program.
+        opened,
+        /// Connections reset because the listener's backlog was full, or the device had no free id.
+        drop_backlog,
+        /// Connections reset because their listener is bound to another address.
+        drop_address,
+        /// Bytes received after the program's connection had ended.
+        late_bytes,
+    }
+}
+
+impl<P: BufPool, M: Memory> Engine<P, M> {
+    /// Listens for the region service with TCP options of its own.
+    pub(super) fn listen_region(
+        &mut self,
+        port: u16,
+        mut options: ListenOptions,
+        config: EndpointConfig,
+    ) -> Result<(ListenerId, Acceptor), ListenError> {
+        options.conn.out_of_order = config.out_of_order != OutOfOrderPolicy::Off;
+        let listener = self.stack.listen(port, options)?;
+        let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+        let Ok(id) = self.device.create_listener(any, config, RegionClient::LISTENER_CONTEXT) else {
+            self.stack.unlisten(listener);
+            return Err(ListenError::TooMany);
+        };
+        self.serves_regions = true;
+        Ok((listener, Acceptor::Device(id)))
+    }
+
+    /// Passes the events of connections to the region service.
+    #[inline]
+    pub(super) fn serve_regions(&mut self) {
+        if !self.serves_regions {
+            return;
+        }
+        while let Some(event) = self.device.poll_cm_event() {
+            self.regions.handle(event, &mut self.device, &mut self.rdma);
+        }
+    }
+
+    pub(super) fn rdma_accepted(&mut self, now: Instant, conn: ConnId, listener: CmId, info: &ConnInfo) {
+        let bound = self.device.addresses(listener).ok().and_then(|(local, _)| local);
+        if bound.is_none_or(|bound| !bound.ip().is_unspecified() && bound.ip() != info.local.ip()) {
+            self.stats.drop_address += 1;
+            return self.stack.abort(now, conn);
+        }
+        let (ends, at) = ((info.local, info.remote), since_start(now));
+        let stream = self.streams.next();
+        let mut taken = self.device.incoming(listener, stream, ends, at);
+        if taken.is_none() && self.device.make_room(listener) {
+            self.apply_requests(now);
+            taken = self.device.incoming(listener, stream, ends, at);
+        }
+        let Some(id) = taken else {
+            self.stats.drop_backlog += 1;
+            return self.stack.abort(now, conn);
+        };
+        self.stats.accepted += 1;
+        self.bind(conn, id);
+        self.schedule(conn);
+    }
+
+    /// Binds a new connection to an identifier of the device.
+    fn bind(&mut self, conn: ConnId, id: CmId) {
+        let is_region = RegionClient::owns(&self.device, id);
+        self.services.stats.region_connections += u64::from(is_region);
+        let mut rdma_conn = RdmaConn::new(id, is_region);
+        rdma_conn.update_eviction(conn, &mut self.stack, &self.device);
+        self.conns.open(conn, Service::Rdma(rdma_conn));
+        self.cm_conns.bind(id, conn);
+    }
+
+    /// Returns the connection of an identifier.
+    #[inline]
+    pub(super) fn conn_of(&self, id: CmId) -> Option<ConnId> {
+        let conn = self.conns.at(self.cm_conns.index(id))?;
+        (self.cm_id(conn) == Some(id)).then_some(conn)
+    }
+
+    /// Returns the identifier of a connection; `None` if it is not the device's any more.
+    #[inline]
+    fn cm_id(&self, conn: ConnId) -> Option<CmId> {
+        match self.conns.service(conn) {
+            Some(Service::Rdma(rdma_conn)) => rdma_conn.id,
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn rdma_conn(&mut self, conn: ConnId) -> Option<&mut RdmaConn> {
+        match self.conns.service_mut(conn) {
+            Some(Service::Rdma(rdma_conn)) => Some(rdma_conn),
+            _ => None,
+        }
+    }
+
+    /// Unbinds an identifier and returns its connection, which stays in the table until TCP has closed it.
+    fn unbind(&mut self, id: CmId) -> Option<ConnId> {
+        let conn = self.conn_of(id)?;
+        self.rdma_conn(conn)?.id = None;
+        Some(conn)
+    }
+
+    pub(super) fn rdma_connected(&mut self, now: Instant, conn: ConnId) {
+        let (Some(id), Some(info)) = (self.cm_id(conn), self.stack.info(conn)) else {
+            return self.stack.abort(now, conn);
+        };
+        let stats = &mut self.rdma.stats;
+        if self.device.opened(id, self.streams.next(), info.local, since_start(now), stats) {
+            self.stats.opened += 1;
+            self.schedule(conn);
+        } else {
+            self.unbind(id);
+            self.stack.abort(now, conn);
+        }
+    }
+
+    /// Passes a segment, and the segments of the same connection that follow, to the device. Returns the event after
+    /// them, if one was polled.
+    pub(super) fn rdma_data(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        offset: u64,
+        segment: Segment<P::Buf>,
+    ) -> Option<Event<P::Buf>> {
+        let Self { stack, device, rdma, conns, stats, .. } = self;
+        let Some(Service::Rdma(rdma_conn)) = conns.service_mut(conn) else { return None };
+        let (id, at) = (rdma_conn.id, since_start(now));
+        let (bytes, behind) = if segment.was_taken() {
+            let bytes = segment.len();
+            if let Some(id) = id {
+                let chunks = device.receive_placed(id, at, offset, bytes, &mut rdma.env());
+                rdma_conn.retain((conn, chunks), stack, device, &mut rdma.stats);
+            }
+            (bytes, None)
+        } else {
+            let mut run = DataRun::new(stack, conn, (offset, segment));
+            let chunks = id.map(|id| device.receive_all(id, at, &mut run, &mut rdma.env()));
+            let ended = run.end();
+            if let Some(chunks) = chunks {
+                rdma_conn.retain((conn, chunks), stack, device, &mut rdma.stats);
+            }
+            ended
+        };
+        if id.is_none() {
+            stats.late_bytes += bytes as u64;
+        }
+        stack.consumed(conn, bytes);
+        self.schedule(conn);
+        behind
+    }
+
+    /// Offers out-of-order data to the device for placement.
+    pub(super) fn rdma_out_of_order(&mut self, conn: ConnId) {
+        let Some(id) = self.cm_id(conn) else { return };
+        let Self { stack, device, rdma, .. } = self;
+        stack.offer_out_of_order(conn, &mut |offset, bytes| {
+            device.receive_out_of_order(id, offset, bytes, &mut rdma.env())
+        });
+    }
+
+    pub(super) fn rdma_peer_closed(&mut self, now: Instant, conn: ConnId) {
+        match self.cm_id(conn) {
+            Some(id) => self.device.peer_closed(id, since_start(now), &mut self.rdma.stats),
+            None => self.stack.close(now, conn),
+        }
+        self.schedule(conn);
+    }
+
+    pub(super) fn rdma_closed(&mut self, conn: ConnId, closed: &RdmaConn) {
+        self.deadlines.change(conn, closed.deadline, None);
+        let Some(id) = closed.id else { return };
+        if self.device.stream_info(id).is_some() {
+            // The device answers with a close request, which frees what belongs to the stream.
+            self.device.transport_lost(id);
+        } else {
+            self.device.open_failed(id);
+        }
+    }
+
+    /// Handles an expired deadline, which is not queued any more.
+    pub(super) fn rdma_timeout(&mut self, now: Instant, conn: ConnId) {
+        let Some(rdma_conn) = self.rdma_conn(conn) else { return };
+        rdma_conn.deadline = None;
+        match rdma_conn.id {
+            Some(id) => {
+                self.device.handle_timeout(id, since_start(now), &mut self.rdma.stats);
+                self.schedule(conn);
+            }
+            // The peer has not closed within LINGER.
+            None => self.stack.abort(now, conn),
+        }
+    }
+
+    /// Carries out the device's requests.
+    #[inline]
+    pub(super) fn apply_requests(&mut self, now: Instant) {
+        while let Some(request) = self.device.poll_transport() {
+            match request {
+                TransportRequest::Transmit { id } => {
+                    if let Some(conn) = self.conn_of(id) {
+                        // There is usually work to send; servicing it schedules the rest.
+                        self.queue_tx(conn);
+                    }
+                }
+                TransportRequest::Listen { id, local, backlog } => self.rdma_listen(id, local, backlog),
+                TransportRequest::Unlisten { id } => self.unlisten(id),
+                TransportRequest::Open { id, local, peer } => self.open(now, id, local, peer),
+                TransportRequest::Close { id, how, .. } => self.close(now, id, how),
+            }
+        }
+    }
+
+    fn rdma_listen(&mut self, id: CmId, local: SocketAddr, backlog: u16) {
+        let options =
+            ListenOptions { backlog: u32::from(backlog), conn: self.options, ..ListenOptions::default() };
+        let ours = local.ip().is_unspecified() || self.stack.is_local(local.ip());
+        match self.stack.listen(local.port(), options) {
+            Ok(listener) if ours => self.listeners.push((listener, Acceptor::Device(id))),
+            Ok(listener) => {
+                self.stack.unlisten(listener);
+                self.device.listen_failed(id);
+            }
+            Err(_) => self.device.listen_failed(id),
+        }
+    }
+
+    fn unlisten(&mut self, id: CmId) {
+        let is_it = |acceptor: &Acceptor| matches!(acceptor, Acceptor::Device(of) if *of == id);
+        if let Some(at) = self.listeners.iter().position(|(_, acceptor)| is_it(acceptor)) {
+            let (listener, _) = self.listeners.swap_remove(at);
+            self.stack.unlisten(listener);
+        }
+    }
+
+    fn open(&mut self, now: Instant, id: CmId, local: Option<SocketAddr>, peer: SocketAddr) {
+        let local: Option<IpAddr> = local.map(|local| local.ip()).filter(|ip| !ip.is_unspecified());
+        match self.stack.connect_from(now, local, peer, self.options) {
+            Ok(conn) => self.bind(conn, id),
+            Err(_) => self.device.open_failed(id),
+        }
+    }
+
+    fn close(&mut self, now: Instant, id: CmId, how: CloseHow) {
+        if let Some(conn) = self.unbind(id) {
+            match how {
+                CloseHow::Fin => {
+                    self.stack.close(now, conn);
+                    self.set_deadline(conn, Some(since_start(now).saturating_add(LINGER)));
+                    self.update_eviction(conn);
+                }
+                CloseHow::Reset => self.stack.abort(now, conn),
+            }
+        }
+        self.device.closed(id, &mut self.rdma.stags);
+    }
+
+    /// Schedules a connection whose state has changed: its output, and its deferred work.
+    #[inline]
+    pub(super) fn schedule(&mut self, conn: ConnId) {
+        let Some(id) = self.cm_id(conn) else { return };
+        if self.device.has_output(id) {
+            self.queue_tx(conn);
+        }
+        self.defer(conn);
+    }
+
+    /// Defers completions and deadline of a connection until the frames of this poll are sent.
+    #[inline]
+    pub(super) fn defer(&mut self, conn: ConnId) {
+        if self.deferred.last() == Some(&conn) {
+            return;
+        }
+        if self.deferred.len() >= DEFERRED_MAX {
+            self.run_deferred();
+        }
+        self.deferred.push(conn);
+    }
+
+    /// Processes completions and deadline of a connection.
+    #[inline]
+    pub(super) fn finish_rdma(&mut self, conn: ConnId) {
+        let Self { stack, conns, device, .. } = self;
+        let Some(Service::Rdma(rdma_conn)) = conns.service_mut(conn) else { return };
+        let Some(id) = rdma_conn.id else { return };
+        device.drain(id);
+        rdma_conn.update_eviction(conn, stack, device);
+        let deadline = device.next_deadline(id);
+        if deadline != rdma_conn.deadline {
+            self.set_deadline(conn, deadline);
+        }
+    }
+
+    fn update_eviction(&mut self, conn: ConnId) {
+        if let Some(Service::Rdma(rdma_conn)) = self.conns.service_mut(conn) {
+            rdma_conn.update_eviction(conn, &mut self.stack, &self.device);
+        }
+    }
+
+    fn set_deadline(&mut self, conn: ConnId, deadline: Option<std::time::Duration>) {
+        let Some(rdma_conn) = self.rdma_conn(conn) else { return };
+        let before = std::mem::replace(&mut rdma_conn.deadline, deadline);
+        self.deadlines.change(conn, before, deadline);
+    }
+}

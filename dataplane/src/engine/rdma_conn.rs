@@ -1,0 +1,121 @@
+//! State of one RDMA connection between TCP and the device, and the way from the device's identifiers to connections.
+
+use std::time::Duration;
+
+use rdma::verbs::{CmId, Device};
+use rdma::{Memory, RdmaStats};
+use tcp_stack::{Buf, BufPool, ConnId, EvictionPolicy, Instant, Segment, Stack};
+
+use crate::transport::{RdmaState, StreamSink, TxOutcome, since_start};
+
+/// State of a connection that the device uses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RdmaConn {
+    /// Identifier of the device; `None` after our close, until the peer has closed too.
+    pub(super) id: Option<CmId>,
+    /// True if the region service has the connection; otherwise the program has it.
+    pub(super) is_region: bool,
+    /// Deadline that is queued for the connection.
+    pub(super) deadline: Option<Duration>,
+    /// Packet buffers that the stack accounts to the connection for an incomplete FPDU.
+    retained: u32,
+    /// Eviction policy that was last reported to the stack.
+    eviction_policy: EvictionPolicy,
+}
+
+impl RdmaConn {
+    pub(super) const fn new(id: CmId, is_region: bool) -> Self {
+        Self { id: Some(id), is_region, deadline: None, retained: 0, eviction_policy: EvictionPolicy::Never }
+    }
+
+    /// Reports the packet buffers retained for an incomplete FPDU to the stack. If the stack allows no more, their
+    /// bytes are copied and the buffers freed.
+    #[inline]
+    pub(super) fn retain<B: Buf>(
+        &mut self,
+        (conn, chunks): (ConnId, usize),
+        stack: &mut Stack<B>,
+        device: &mut Device<Segment<B>>,
+        stats: &mut RdmaStats,
+    ) {
+        let chunks = u32::try_from(chunks).unwrap_or(u32::MAX);
+        if chunks == self.retained {
+            return;
+        }
+        self.retained = chunks;
+        if !stack.retain(conn, chunks) {
+            self.release_retained(conn, stack, device, stats);
+        }
+    }
+
+    /// Copies the bytes of retained packet buffers and frees the buffers.
+    #[cold]
+    pub(super) fn release_retained<B: Buf>(
+        &mut self,
+        conn: ConnId,
+        stack: &mut Stack<B>,
+        device: &mut Device<Segment<B>>,
+        stats: &mut RdmaStats,
+    ) {
+        let left = self.id.map_or(0, |id| device.compact(id, stats));
+        self.retained = u32::try_from(left).unwrap_or(u32::MAX);
+        stack.retain(conn, self.retained);
+    }
+
+    /// Reports the eviction policy to the stack if it has changed: a connection that the device uses never gives way
+    /// once its peer has a claim on it.
+    #[inline]
+    pub(super) fn update_eviction<B: Buf>(
+        &mut self,
+        conn: ConnId,
+        stack: &mut Stack<B>,
+        device: &Device<Segment<B>>,
+    ) {
+        let evictable = self.id.is_none_or(|id| device.is_evictable(id));
+        let policy = if evictable { EvictionPolicy::Anytime } else { EvictionPolicy::Never };
+        if std::mem::replace(&mut self.eviction_policy, policy) != policy {
+            stack.set_eviction_policy(conn, policy);
+        }
+    }
+}
+
+/// Moves the output of the device's connection into the send queue, up to the budget of one service.
+#[inline]
+pub(super) fn transmit<P: BufPool, M: Memory>(
+    now: Instant,
+    (conn, id): (ConnId, CmId),
+    stack: &mut Stack<P::Buf>,
+    pool: &mut P,
+    device: &mut Device<Segment<P::Buf>>,
+    rdma: &mut RdmaState<M>,
+) -> TxOutcome {
+    let mut sink = StreamSink::new(stack, pool, conn, now);
+    let progress = device.transmit(id, since_start(now), &mut rdma.env(), &mut sink);
+    sink.outcome(progress.pending)
+}
+
+/// Slab index of the TCP connection of each identifier, by [`CmId::index`]. Pages of the table are touched as
+/// identifiers are used.
+#[derive(Debug)]
+pub(super) struct CmConns(Vec<u32>);
+
+impl CmConns {
+    /// Allocates room for `ids` identifiers.
+    pub(super) fn new(ids: u32) -> Self {
+        Self(vec![0; ids as usize])
+    }
+
+    /// Records the connection of an identifier.
+    pub(super) fn bind(&mut self, id: CmId, conn: ConnId) {
+        if let Some(index) = self.0.get_mut(id.index()) {
+            *index = conn.index();
+        }
+    }
+
+    /// Returns the slab index recorded last for the identifier's slot. The caller checks that the connection there has
+    /// this identifier.
+    #[inline]
+    pub(super) fn index(&self, id: CmId) -> u32 {
+        self.0.get(id.index()).copied().unwrap_or(u32::MAX)
+    }
+}

@@ -1,0 +1,92 @@
+//! The region service: a client of the [`Device`] that answers connect requests with grants on registered regions. Its
+//! connections have no queue pairs; the peers' RDMA Reads, Writes and atomics need no work of the service. The engine
+//! calls it after each burst that has raised connection events.
+
+use std::net::IpAddr;
+
+use rdma::RegionId;
+use rdma::service::RegionService;
+use rdma::verbs::{CmEvent, CmEventKind, CmId, Device};
+use tcp_stack::{Buf, Segment};
+
+use crate::transport::RdmaState;
+
+/// Context of an id that belongs to the region service. The low half is the number of the granted region, plus one.
+const CONTEXT: u64 = 1 << 32;
+
+/// The regions that peers may ask for.
+#[derive(Debug)]
+pub(crate) struct RegionClient {
+    /// Names, rights and tokens of the regions.
+    pub(crate) service: RegionService,
+}
+
+impl RegionClient {
+    /// Context of the service's listeners. Their connections begin with it.
+    pub(crate) const LISTENER_CONTEXT: u64 = CONTEXT;
+
+    /// Returns true if the service uses the id.
+    pub(crate) fn owns<B: Buf>(device: &Device<Segment<B>>, id: CmId) -> bool {
+        device.context(id).is_ok_and(|context| context >= CONTEXT)
+    }
+
+    /// Returns the region that was granted to a connection, if any.
+    pub(crate) fn granted<B: Buf>(device: &Device<Segment<B>>, id: CmId) -> Option<RegionId> {
+        let granted = device.context(id).ok()?.checked_sub(CONTEXT + 1)?;
+        u32::try_from(granted).ok().map(RegionId)
+    }
+
+    /// Handles an event of the service's listeners and connections.
+    pub(crate) fn handle<B: Buf, M>(
+        &mut self,
+        event: CmEvent,
+        device: &mut Device<Segment<B>>,
+        rdma: &mut RdmaState<M>,
+    ) {
+        let CmEvent { id, kind } = event;
+        match kind {
+            CmEventKind::ConnectRequest { private_data, .. } => {
+                let peer = device.addresses(id).ok().and_then(|(_, peer)| peer);
+                if peer.is_none_or(|peer| !self.answer(id, peer.ip(), &private_data, device, rdma)) {
+                    release(device, id);
+                }
+            }
+            CmEventKind::Established { .. } => {}
+            CmEventKind::AddressError
+            | CmEventKind::Rejected { .. }
+            | CmEventKind::Unreachable
+            | CmEventKind::ConnectError
+            | CmEventKind::Disconnected => release(device, id),
+        }
+    }
+
+    /// Answers a connect request. Returns true if the connection is accepted.
+    fn answer<B: Buf, M>(
+        &mut self,
+        id: CmId,
+        peer: IpAddr,
+        private_data: &[u8],
+        device: &mut Device<Segment<B>>,
+        rdma: &mut RdmaState<M>,
+    ) -> bool {
+        let Some(stream) = device.stream(id) else { return false };
+        let answer = self.service.answer(private_data, peer, stream, &mut rdma.stags);
+        rdma.stats.service.count(answer.status);
+        if !answer.accept {
+            // Fails only if the stream has ended already.
+            let _ = device.reject(id, &answer.reply);
+            return false;
+        }
+        let granted = answer.region.map_or(0, |region| u64::from(region.0) + 1);
+        device
+            .set_context(id, CONTEXT + granted)
+            .and_then(|()| device.accept_without_qp(id, &answer.reply))
+            .is_ok()
+    }
+}
+
+/// Gives up an id whose connection has ended, or ends without the service.
+fn release<B: Buf>(device: &mut Device<Segment<B>>, id: CmId) {
+    // Fails only if the id is gone already.
+    let _ = device.destroy_id(id);
+}

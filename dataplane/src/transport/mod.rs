@@ -1,0 +1,17 @@
+//! Parts that connect the TCP stack with what runs on it: the table of connections, the send queue as a sink of FPDUs,
+//! runs of received segments, deadlines. [`Engine`](crate::engine::Engine) puts them together; the services use the
+//! sink.
+
+mod conn_table;
+mod data_run;
+mod deadlines;
+mod rdma_state;
+mod sink;
+mod stream_ids;
+
+pub(crate) use conn_table::ConnTable;
+pub(crate) use data_run::DataRun;
+pub(crate) use deadlines::{Deadlines, LINGER, since_start};
+pub(crate) use rdma_state::RdmaState;
+pub(crate) use sink::{StreamSink, TxOutcome};
+pub(crate) use stream_ids::StreamIds;

@@ -1,0 +1,70 @@
+//! Connections at listeners whose peers have not sent an MPA Request, oldest first. A device evicts the oldest for a
+//! new one when there are too many.
+
+use super::Device;
+use super::ids::CmId;
+
+/// Ends of a doubly linked list through the ids of the connections. Every operation takes constant time, because a
+/// crowd of silent peers must not slow down the honest ones among them.
+#[derive(Debug, Default)]
+pub(super) struct Silent {
+    oldest: Option<CmId>,
+    newest: Option<CmId>,
+    count: u32,
+}
+
+impl Silent {
+    /// Returns the connection that was added first.
+    pub(super) const fn oldest(&self) -> Option<CmId> {
+        self.oldest
+    }
+
+    pub(super) const fn len(&self) -> u32 {
+        self.count
+    }
+}
+
+/// Neighbors of a connection in the list.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SilentLink {
+    older: Option<CmId>,
+    newer: Option<CmId>,
+    /// True if the connection is in the list.
+    pub(super) is_member: bool,
+}
+
+impl SilentLink {
+    /// Link of a connection outside the list.
+    pub(super) const NONE: Self = Self { older: None, newer: None, is_member: false };
+}
+
+impl<C> Device<C> {
+    /// Adds a connection as the newest one.
+    pub(super) fn add_silent(&mut self, id: CmId) {
+        let older = self.silent.newest;
+        let Some(it) = self.ids.get_mut(id.0).filter(|it| !it.silent.is_member) else { return };
+        it.silent = SilentLink { older, newer: None, is_member: true };
+        match older.and_then(|older| self.ids.get_mut(older.0)) {
+            Some(it) => it.silent.newer = Some(id),
+            None => self.silent.oldest = Some(id),
+        }
+        self.silent.newest = Some(id);
+        self.silent.count = self.silent.count.saturating_add(1);
+    }
+
+    /// Removes a connection. Returns false if it is not in the list: its peer had sent a request.
+    pub(super) fn remove_silent(&mut self, id: CmId) -> bool {
+        let Some(it) = self.ids.get_mut(id.0).filter(|it| it.silent.is_member) else { return false };
+        let SilentLink { older, newer, .. } = core::mem::replace(&mut it.silent, SilentLink::NONE);
+        match older.and_then(|older| self.ids.get_mut(older.0)) {
+            Some(it) => it.silent.newer = newer,
+            None => self.silent.oldest = newer,
+        }
+        match newer.and_then(|newer| self.ids.get_mut(newer.0)) {
+            Some(it) => it.silent.older = older,
+            None => self.silent.newest = older,
+        }
+        self.silent.count = self.silent.count.saturating_sub(1);
+        true
+    }
+}
