@@ -110,10 +110,13 @@ fn region(eal: &Eal) {
     memory.register(eal).unwrap();
     assert!(memory.register(eal).is_err(), "DPDK knows it already");
     let mut out = [1; 4];
-    assert!(memory.read(3 * HUGEPAGE_BYTES - 5, &mut out));
+    assert!(memory.read(3 * HUGEPAGE_BYTES - 5, &mut out).is_ok());
     assert_eq!(out, [0; 4]);
-    assert!(memory.write(3 * HUGEPAGE_BYTES - 5, b"last"));
-    assert!(!memory.write(3 * HUGEPAGE_BYTES - 4, b"last"), "beyond the region, though not beyond its pages");
+    assert!(memory.write(3 * HUGEPAGE_BYTES - 5, b"last").is_ok());
+    assert!(
+        memory.write(3 * HUGEPAGE_BYTES - 4, b"last").is_err(),
+        "beyond the region, though not beyond its pages"
+    );
     let file = fs::File::from(memory.read_only_descriptor().unwrap());
     assert!(file.set_len(0).is_err());
     file.read_exact_at(&mut out, 3 * HUGEPAGE_BYTES - 5).unwrap();

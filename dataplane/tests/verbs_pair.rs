@@ -67,14 +67,14 @@ impl Side {
     }
 
     fn event(&mut self) -> CmEventKind {
-        self.wait(|node| node.engine_mut().device_mut().poll_cm_event()).kind
+        self.wait(|node| node.device_mut().poll_cm_event()).kind
     }
 
     fn completion(&mut self) -> WorkCompletion {
         let cq = self.cq;
         let wc = self.wait(|node| {
             let mut out = [WorkCompletion::default()];
-            (node.engine_mut().device_mut().poll_cq(cq, &mut out) == Ok(1)).then_some(out[0])
+            (node.device_mut().poll_cq(cq, &mut out) == Ok(1)).then_some(out[0])
         });
         assert_eq!(wc.status, WcStatus::Success);
         wc
@@ -101,7 +101,7 @@ impl Side {
             }
             self.node.poll();
             let mut out = [WorkCompletion::default(); 16];
-            under_way -= self.node.engine_mut().device_mut().poll_cq(self.cq, &mut out).unwrap();
+            under_way -= self.node.device_mut().poll_cq(self.cq, &mut out).unwrap();
         }
         let looked = self.counter(("rx_queue", "polls")) - before;
         assert!(
@@ -115,7 +115,7 @@ impl Side {
 
     fn post(&mut self, op: SendOp, sge: Sge) {
         let wr = SendWr { wr_id: 0, op, data: Data::List(&[sge]), flags: SendFlags::SIGNALED };
-        self.node.engine_mut().device_mut().post_send(self.qp, &wr).unwrap();
+        self.node.device_mut().post_send(self.qp, &wr).unwrap();
     }
 }
 
@@ -124,20 +124,20 @@ fn serve(node: Node) {
     let mut side = Side::new(node);
     let _thread = side.node.enter().unwrap();
     let local = SocketAddr::from(([10, 0, 0, 2], PORT));
-    let device = side.node.engine_mut().device_mut();
+    let device = side.node.device_mut();
     let listener = device.create_id(Some(local)).unwrap();
     device.listen(listener, NonZeroU16::MIN, &ConnParam::default()).unwrap();
-    let event = side.wait(|node| node.engine_mut().device_mut().poll_cm_event());
+    let event = side.wait(|node| node.device_mut().poll_cm_event());
     assert!(matches!(event.kind, CmEventKind::ConnectRequest { .. }), "{event:?}");
     let qp = side.qp;
     let key = side.mr.rkey.0.to_be_bytes();
-    side.node.engine_mut().device_mut().accept(event.id, qp, &key).unwrap();
+    side.node.device_mut().accept(event.id, qp, &key).unwrap();
     let recv = RecvWr { wr_id: 7, sg_list: &[side.sge(0, 64)] };
-    side.node.engine_mut().device_mut().post_recv(qp, &recv).unwrap();
+    side.node.device_mut().post_recv(qp, &recv).unwrap();
     assert!(matches!(side.event(), CmEventKind::Established { .. }));
     assert_eq!((side.completion().wr_id, side.event()), (7, CmEventKind::Disconnected));
     let mut bytes = vec![0; BYTES];
-    assert!(side.memory.read(0, &mut bytes));
+    side.memory.read(0, &mut bytes).unwrap();
     assert!(bytes.iter().zip(0_u32..).skip(64).all(|(byte, at)| *byte == u8::try_from(at % 251).unwrap()));
     assert!(side.node.finish(TIME_LIMIT), "closed in good order");
 }
@@ -146,9 +146,9 @@ fn initiate(node: Node) {
     let mut side = Side::new(node);
     let _thread = side.node.enter().unwrap();
     let pattern: Vec<u8> = (0..BYTES).map(|at| u8::try_from(at % 251).unwrap()).collect();
-    assert!(side.memory.write(0, &pattern));
+    side.memory.write(0, &pattern).unwrap();
     let qp = side.qp;
-    let device = side.node.engine_mut().device_mut();
+    let device = side.node.device_mut();
     let id = device.create_id(None).unwrap();
     device.connect(id, qp, SocketAddr::from(([10, 0, 0, 2], PORT)), &ConnParam::default()).unwrap();
     let CmEventKind::Established { private_data, .. } = side.event() else { panic!("not established") };
@@ -156,11 +156,12 @@ fn initiate(node: Node) {
     let whole = side.sge(0, BYTES);
     side.post(SendOp::RdmaWrite { remote_addr: 0, rkey }, whole);
     side.completion();
-    assert!(side.memory.write(0, &vec![0; BYTES]));
+    side.memory.write(0, &vec![0; BYTES]).unwrap();
     side.post(SendOp::RdmaRead { remote_addr: 0, rkey }, whole);
     side.completion();
     let mut bytes = vec![0; BYTES];
-    assert!(side.memory.read(0, &mut bytes) && bytes == pattern, "read back what was written");
+    side.memory.read(0, &mut bytes).unwrap();
+    assert!(bytes == pattern, "read back what was written");
     side.ask_before_every_round(SendOp::RdmaWrite { remote_addr: 0, rkey });
     let few = side.sge(0, 64);
     side.post(SendOp::Send { invalidate: None }, few);
@@ -172,7 +173,7 @@ fn initiate(node: Node) {
     assert!(frames > 100, "{frames}");
     assert!(side.node.finish(TIME_LIMIT), "closed in good order");
     assert!(side.node.engine_mut().dereg_mr(side.mr.id).is_ok());
-    assert!(side.node.engine_mut().device_mut().dealloc_pd(side.pd).is_err(), "the queue pair is in it");
+    assert!(side.node.device_mut().dealloc_pd(side.pd).is_err(), "the queue pair is in it");
 }
 
 #[test]

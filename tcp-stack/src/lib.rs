@@ -27,6 +27,7 @@
 //! ignored, the Differentiated Services field is 0. No data on a SYN (RFC 7413), no MD5 or TCP-AO, no Accurate ECN.
 //! One VLAN and one address per family.
 //!
+#![cfg_attr(feature = "testutil", doc = include_str!("example.md"))]
 #![doc = include_str!("../README.md")]
 #![no_std]
 #![forbid(unsafe_code)]

@@ -14,7 +14,7 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, anyhow};
 use dataplane::dpdk::{
     Eal, EalConfig, EalMemory, Iova, Mbuf, MbufPool, Mempool, MempoolConfig, WORKER_CACHE,
 };
@@ -117,7 +117,7 @@ fn memory(name: &str, bytes: usize) -> Result<WorkerMemory> {
     let pattern = prefaulted(bytes.min(1 << 20));
     for at in (0..bytes).step_by(pattern.len().max(1)) {
         let part = pattern.get(..pattern.len().min(bytes - at)).unwrap_or_default();
-        ensure!(region.write(at as u64, part), "the region has these bytes");
+        region.write(at as u64, part)?;
     }
     let mut memory = WorkerMemory::new(1);
     memory.attach(THE_REGION, Arc::new(region))?;

@@ -105,7 +105,7 @@ impl TrafficDriver {
             self.poll_recv_cq(node)?;
             self.post_buffers(node)?;
         }
-        match node.node.engine_mut().device_mut().poll_async_event() {
+        match node.node.device_mut().poll_async_event() {
             None | Some(AsyncEvent::SrqLimitReached(_)) => Ok(()),
             Some(event) => bail!("{event:?}"),
         }
@@ -113,7 +113,7 @@ impl TrafficDriver {
 
     fn poll_send_cq(&mut self, node: &mut BenchNode) -> Result<()> {
         let Self { completions, .. } = self;
-        let count = node.node.engine_mut().device_mut().poll_cq(node.send_cq, completions)?;
+        let count = node.node.device_mut().poll_cq(node.send_cq, completions)?;
         for wc in completions.iter().take(count) {
             ensure!(wc.status == WcStatus::Success, "a message ended with {:?}", wc.status);
             // The ID of a signaled message has the queue pair in its upper bits, and the number of earlier messages.
@@ -128,7 +128,7 @@ impl TrafficDriver {
 
     fn post_sends(&mut self, node: &mut BenchNode) -> Result<()> {
         let BenchNode { node, qps, source, sink, peer_source, peer_sink, .. } = node;
-        let device = node.engine_mut().device_mut();
+        let device = node.device_mut();
         for (index, (queue, qp)) in self.queues.iter_mut().zip(qps).enumerate() {
             while queue.posted < self.limit && queue.posted - queue.done < self.depth {
                 let at = index as u64 * self.slice + queue.at;
@@ -165,7 +165,7 @@ impl TrafficDriver {
     fn poll_recv_cq(&mut self, node: &mut BenchNode) -> Result<()> {
         let Self { completions, .. } = self;
         loop {
-            let count = node.node.engine_mut().device_mut().poll_cq(node.recv_cq, completions)?;
+            let count = node.node.device_mut().poll_cq(node.recv_cq, completions)?;
             for wc in completions.iter().take(count) {
                 let (status, len) = (wc.status, wc.byte_len);
                 ensure!(status == WcStatus::Success, "a buffer ended with {status:?}");
@@ -184,7 +184,7 @@ impl TrafficDriver {
     /// Posts consecutive buffers, so that each message is placed at the offset that it has at the sender.
     fn post_buffers(&mut self, node: &mut BenchNode) -> Result<()> {
         let BenchNode { node, qps, sink, .. } = node;
-        let device = node.engine_mut().device_mut();
+        let device = node.device_mut();
         for (index, (queue, qp)) in self.queues.iter_mut().zip(qps).enumerate() {
             while queue.buffers - queue.used < self.receive_depth {
                 let at = index as u64 * self.slice + queue.buffer_at;

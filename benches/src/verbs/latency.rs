@@ -260,7 +260,7 @@ impl<'a> Player<'a> {
         let (source, sink) = (node.source, node.sink);
         if *operation != Operation::Read {
             let last = u64::from(*size) - 1;
-            ensure!(node.source_memory.write(last, &[Self::mark(*sent)]), "the region has that byte");
+            node.source_memory.write(last, &[Self::mark(*sent)])?;
         }
         let (local, op) = match operation {
             Operation::Write => {
@@ -274,7 +274,7 @@ impl<'a> Player<'a> {
         let list = [Sge { addr: local.addr, length: *size, lkey: local.lkey }];
         let wr = SendWr { wr_id: *sent, op, data: Data::List(&list), flags: SendFlags::SIGNALED };
         let qp = *node.qps.first().context("there is a queue pair")?;
-        node.node.engine_mut().device_mut().post_send(qp, &wr)?;
+        node.node.device_mut().post_send(qp, &wr)?;
         *sent += 1;
         Ok(())
     }
@@ -289,7 +289,7 @@ impl<'a> Player<'a> {
                 Operation::Read => self.poll_cq(self.node.send_cq)? > 0,
                 Operation::Write => {
                     let (end, mut last) = (u64::from(self.bench.size) - 1, [0]);
-                    self.node.sink_memory.read(end, &mut last) && last == [Self::mark(self.received)]
+                    self.node.sink_memory.read(end, &mut last).is_ok() && last == [Self::mark(self.received)]
                 }
                 Operation::Send => self.poll_cq(self.node.recv_cq)? > 0,
             };
@@ -316,7 +316,7 @@ impl<'a> Player<'a> {
     /// Takes completions; returns their number.
     fn poll_cq(&mut self, cq: CqId) -> Result<u64> {
         let mut completions = [WorkCompletion::default(); 4];
-        let count = self.node.node.engine_mut().device_mut().poll_cq(cq, &mut completions)?;
+        let count = self.node.node.device_mut().poll_cq(cq, &mut completions)?;
         let succeeded = completions.iter().take(count).all(|wc| wc.status == WcStatus::Success);
         ensure!(succeeded, "{completions:?}");
         Ok(count as u64)
@@ -331,7 +331,7 @@ impl<'a> Player<'a> {
         let list = [Sge { addr: sink.addr, length: self.bench.size, lkey: sink.lkey }];
         let qp = *qps.first().context("there is a queue pair")?;
         for wr_id in 0..count {
-            node.engine_mut().device_mut().post_recv(qp, &RecvWr { wr_id, sg_list: &list })?;
+            node.device_mut().post_recv(qp, &RecvWr { wr_id, sg_list: &list })?;
         }
         Ok(())
     }

@@ -188,7 +188,7 @@ impl Connecting {
 
     fn listen(&self, node: &mut BenchNode) -> Result<()> {
         if self.role == Role::Target {
-            let device = node.node.engine_mut().device_mut();
+            let device = node.node.device_mut();
             let listener = device.create_id(Some(Self::target()))?;
             device.listen(listener, NonZeroU16::new(64).context("a backlog")?, &ConnParam::default())?;
         }
@@ -199,14 +199,14 @@ impl Connecting {
     /// peer.
     fn poll(&mut self, node: &mut BenchNode) -> Result<()> {
         let next = node.qps.get(self.begun).copied();
-        let device = node.node.engine_mut().device_mut();
+        let device = node.node.device_mut();
         if let Some(qp) = next.filter(|_| self.role == Role::Initiator && self.begun == self.established) {
             let id = device.create_id(None)?;
             device.connect(id, qp, Self::target(), &ConnParam::default())?;
             self.begun += 1;
         }
         node.node.poll();
-        let device = node.node.engine_mut().device_mut();
+        let device = node.node.device_mut();
         while let Some(event) = device.poll_cm_event() {
             match event.kind {
                 CmEventKind::ConnectRequest { .. } => {
@@ -224,11 +224,11 @@ impl Connecting {
 
 /// Creates regions, completion queues and queue pairs.
 fn create_objects(mut node: Node, region: u64, setup: &PairSetup) -> Result<BenchNode> {
-    let pd = node.engine_mut().device_mut().alloc_pd()?;
+    let pd = node.device_mut().alloc_pd()?;
     let (source, source_memory, _) = register(&mut node, pd, "source", region)?;
     fill_pattern(&source_memory);
     let (sink, sink_memory, sink_region) = register(&mut node, pd, "sink", region)?;
-    let device = node.engine_mut().device_mut();
+    let device = node.device_mut();
     let slots = |depth: u16| u32::from(depth).saturating_mul(u32::from(setup.qps)).max(1);
     let (send_cq, recv_cq) =
         (device.create_cq(slots(setup.send_depth))?, device.create_cq(slots(setup.receive_depth))?);
@@ -284,7 +284,9 @@ fn fill_pattern(memory: &RegionMemory) {
         }
         let at = number * PAGE as u64;
         let len = memory.bytes().saturating_sub(at).min(PAGE as u64);
-        let _ = page.get(..usize::try_from(len).unwrap_or(0)).is_some_and(|bytes| memory.write(at, bytes));
+        let _ = page
+            .get(..usize::try_from(len).unwrap_or(0))
+            .is_some_and(|bytes| memory.write(at, bytes).is_ok());
     }
 }
 
@@ -296,7 +298,7 @@ pub(super) fn count_equal(sink: &RegionMemory, source: &RegionMemory, offset: u6
     for at in (offset..end).step_by(1 << 16) {
         let len = usize::try_from((end - at).min(1 << 16)).unwrap_or(0);
         let (placed, sent) = (placed.get_mut(..len)?, sent.get_mut(..len)?);
-        if !sink.read(at, placed) || !source.read(at, sent) {
+        if sink.read(at, placed).is_err() || source.read(at, sent).is_err() {
             return None;
         }
         for (placed, sent) in placed.iter().zip(sent.iter()) {

@@ -28,11 +28,11 @@ pub trait Bytes: Memory {
 
 impl Bytes for WorkerMemory {
     fn store(&mut self, region: RegionId, at: u64, bytes: &[u8]) -> bool {
-        self.region(region).is_some_and(|memory| memory.write(at, bytes))
+        self.region(region).is_some_and(|memory| memory.write(at, bytes).is_ok())
     }
 
     fn load(&self, region: RegionId, at: u64, bytes: &mut [u8]) -> bool {
-        self.region(region).is_some_and(|memory| memory.read(at, bytes))
+        self.region(region).is_some_and(|memory| memory.read(at, bytes).is_ok())
     }
 }
 

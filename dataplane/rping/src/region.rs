@@ -135,7 +135,7 @@ impl<'a> Stream<'a> {
     fn post(&mut self, wr_id: u64, op: SendOp, local: (u64, u32)) -> Result<(), Failure> {
         let list = [self.slice(local)];
         let wr = SendWr { wr_id, op, data: Data::List(&list), flags: SendFlags::SIGNALED };
-        match self.node.engine_mut().device_mut().post_send(self.qp, &wr) {
+        match self.node.device_mut().post_send(self.qp, &wr) {
             // The stream has ended: the next wait reports why.
             Ok(()) | Err(PostError::State) => Ok(()),
             Err(error) => Err(Failure::new(Exit::Failed, "protocol", format!("{}: {error}", self.peer))),
@@ -195,14 +195,14 @@ impl RdmaConnection for Stream<'_> {
         let left = self.window.length.saturating_sub(offset).min(length.into());
         self.scratch.resize(usize::try_from(left).unwrap_or(0), 0);
         fill(&mut self.scratch)?;
-        let stored = self.memory.write(offset, &self.scratch);
+        let stored = self.memory.write(offset, &self.scratch).is_ok();
         stored.then_some(()).ok_or_else(|| refused(VerbsError::Invalid))
     }
 
     fn inspect(&mut self, offset: u64, length: u32, inspect: &mut Inspect<'_>) -> Result<(), Failure> {
         let left = self.window.length.saturating_sub(offset).min(length.into());
         self.scratch.resize(usize::try_from(left).unwrap_or(0), 0);
-        if !self.memory.read(offset, &mut self.scratch) {
+        if self.memory.read(offset, &mut self.scratch).is_err() {
             return Err(refused(VerbsError::Invalid));
         }
         inspect(&self.scratch)

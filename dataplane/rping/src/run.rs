@@ -201,7 +201,7 @@ fn serve(
             server.stop(node.engine_mut(), now);
         }
         let over = server.poll(node.engine_mut(), now);
-        if over.is_none() && !listening && !node.engine().device().has_request() {
+        if over.is_none() && !listening && !node.device().has_request() {
             listening = true;
             // Scripts wait for this line.
             verbosity.print(format_args!("listening on {local}"));

@@ -14,5 +14,5 @@ mod tests;
 mod worker;
 
 pub use hugepages::{HUGEPAGE_BYTES, HugepageStatus, hugepages};
-pub use region::{MemoryError, Pages, RegionMemory};
+pub use region::{MemoryError, OutOfBounds, Pages, RegionMemory};
 pub use worker::{AttachError, RegionBytes, WorkerMemory};

@@ -31,6 +31,18 @@ pub enum Pages {
     Ordinary,
 }
 
+/// Error of an access outside of the region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{length} bytes at offset {offset} are not inside a region of {bytes} bytes")]
+pub struct OutOfBounds {
+    /// Offset of the access.
+    pub offset: u64,
+    /// Length of the access, bytes.
+    pub length: usize,
+    /// Size of the region.
+    pub bytes: u64,
+}
+
 /// Error of the allocation of a region.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
@@ -234,25 +246,34 @@ impl RegionMemory {
         (end <= self.bytes).then(|| self.base.as_ptr().wrapping_add(offset))
     }
 
-    /// Copies `bytes` to `offset`. Returns `false` without a change if they are not inside the region.
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Errors
+    /// The bytes are not inside the region; nothing has changed.
     #[inline]
-    #[must_use]
-    pub fn write(&self, offset: u64, bytes: &[u8]) -> bool {
-        let Some(to) = self.at(offset, bytes.len()) else { return false };
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        let Some(to) = self.at(offset, bytes.len()) else { return Err(self.beyond(offset, bytes.len())) };
         // SAFETY: `at` has checked that the bytes lie within the mapping. No reference to mapped memory exists,
         // so that `bytes` cannot overlap it.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
-        true
+        Ok(())
     }
 
-    /// Copies the bytes at `offset` to `out`. Returns `false` without a change if they are not inside the region.
+    /// Copies the bytes at `offset` to `out`.
+    ///
+    /// # Errors
+    /// The bytes are not inside the region; nothing has changed.
     #[inline]
-    #[must_use]
-    pub fn read(&self, offset: u64, out: &mut [u8]) -> bool {
-        let Some(from) = self.at(offset, out.len()) else { return false };
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {
+        let Some(from) = self.at(offset, out.len()) else { return Err(self.beyond(offset, out.len())) };
         // SAFETY: as for `write`.
         unsafe { ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
-        true
+        Ok(())
+    }
+
+    #[cold]
+    fn beyond(&self, offset: u64, length: usize) -> OutOfBounds {
+        OutOfBounds { offset, length, bytes: self.bytes() }
     }
 
     /// Prefetches `len` bytes at `offset` for reading, if they are inside the region.

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use rdma::{Access, AtomicOp, Memory, Origin, RegionId, Scope, StagTable, StreamId};
 
-use super::{AttachError, HUGEPAGE_BYTES, MemoryError, Pages, RegionMemory, WorkerMemory, hugepages};
+use super::{
+    AttachError, HUGEPAGE_BYTES, MemoryError, OutOfBounds, Pages, RegionMemory, WorkerMemory, hugepages,
+};
 
 fn ordinary(bytes: u64) -> RegionMemory {
     RegionMemory::new("test", bytes, Pages::Ordinary).unwrap()
@@ -24,17 +26,19 @@ fn a_region_is_zeroed_bounded_and_shared() {
     assert_eq!((memory.bytes(), memory.mapped_bytes()), (10_000, 12_288));
     assert_eq!((memory.is_huge(), memory.page_bytes()), (false, 4096));
     let mut all = vec![1; 10_000];
-    assert!(memory.read(0, &mut all));
+    memory.read(0, &mut all).unwrap();
     assert!(all.iter().all(|&byte| byte == 0));
 
-    assert!(memory.write(9_990, b"the end 10"));
-    assert!(!memory.write(9_991, b"the end 10"), "one too far");
-    assert!(
-        !memory.write(10_000, b"x") && !memory.write(u64::MAX, b"x") && !memory.write(u64::MAX - 5, &[0; 10])
-    );
-    assert!(memory.write(10_000, b""), "nothing fits everywhere");
+    memory.write(9_990, b"the end 10").unwrap();
+    let beyond = |offset, length| Err(OutOfBounds { offset, length, bytes: 10_000 });
+    assert_eq!(memory.write(9_991, b"the end 10"), beyond(9_991, 10), "one too far");
+    for (offset, bytes) in [(10_000, &b"x"[..]), (u64::MAX, b"x"), (u64::MAX - 5, &[0; 10])] {
+        assert_eq!(memory.write(offset, bytes), beyond(offset, bytes.len()));
+    }
+    memory.write(10_000, b"").expect("nothing fits everywhere");
     let mut out = [0; 10];
-    assert!(!memory.read(9_991, &mut out) && !memory.read(u64::MAX, &mut out));
+    assert_eq!(memory.read(9_991, &mut out), beyond(9_991, 10));
+    assert_eq!(memory.read(u64::MAX, &mut out), beyond(u64::MAX, 10));
     assert_eq!(out, [0; 10], "unchanged when refused");
 
     let file = file_of(&memory);
@@ -42,7 +46,7 @@ fn a_region_is_zeroed_bounded_and_shared() {
     assert_eq!(&out, b"the end 10");
     file.write_all_at(b"from outside", 5).unwrap();
     let mut seen = [0; 12];
-    assert!(memory.read(5, &mut seen));
+    memory.read(5, &mut seen).unwrap();
     assert_eq!(&seen, b"from outside");
 }
 
@@ -52,13 +56,13 @@ fn the_file_can_be_neither_cut_nor_grown() {
     let file = file_of(&memory);
     assert!(file.set_len(4096).is_err());
     assert!(file.set_len(1 << 20).is_err());
-    assert!(memory.write(8191, b"x"));
+    memory.write(8191, b"x").unwrap();
 }
 
 #[test]
 fn a_read_only_descriptor_cannot_be_mapped_for_writing() {
     let memory = ordinary(4096);
-    assert!(memory.write(0, b"read me"));
+    memory.write(0, b"read me").unwrap();
     let mut file = File::from(memory.read_only_descriptor().unwrap());
     let mut out = [0; 7];
     file.read_exact(&mut out).unwrap();
@@ -127,7 +131,7 @@ fn a_worker_places_and_fetches() {
     let stag = grants.stag(3, 4096);
     worker.place(grants.stags.check_place(stag, 4090, 6, grants.origin).unwrap(), b"placed");
     let mut seen = [0; 6];
-    assert!(memory.read(4090, &mut seen));
+    memory.read(4090, &mut seen).unwrap();
     assert_eq!(&seen, b"placed");
     let mut out = [9; 7];
     worker.fetch(grants.stags.check_fetch(stag, 4089, 7, grants.origin).unwrap(), &mut out);
@@ -168,7 +172,7 @@ fn no_atomic_operation_of_concurrent_workers_is_lost() {
     seen.sort_unstable();
     assert!(seen.into_iter().eq(0..2 * ROUNDS), "every value was found once");
     let mut value = [0; 8];
-    assert!(memory.read(64, &mut value));
+    memory.read(64, &mut value).unwrap();
     assert_eq!(u64::from_ne_bytes(value), 2 * ROUNDS);
     assert_eq!(memory.update(4, |_| Some(1)), None, "not aligned");
     assert_eq!(memory.update(4096, |_| Some(1)), None, "not there");
@@ -196,7 +200,7 @@ fn a_wrong_token_touches_nothing() {
     assert!(!worker.holds(RegionId(0), 91, 10) && !worker.holds(RegionId(0), u64::MAX, 10));
     assert!(!worker.holds(RegionId(1), 0, 1) && !worker.holds(RegionId(9), 0, 1));
     let mut all = [0; 100];
-    assert!(memory.read(0, &mut all));
+    memory.read(0, &mut all).unwrap();
     assert_eq!((&all[..90], &all[90..]), (&[0; 90][..], &b"ten bytes!"[..]));
 }
 

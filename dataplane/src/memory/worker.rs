@@ -116,7 +116,7 @@ impl Memory for WorkerMemory {
         let number = usize::try_from(at.region().0).ok();
         let place = number.and_then(|number| self.places.get_mut(number)?.as_mut());
         match place.filter(|_| at.len() == bytes.len()) {
-            Some(place) if place.memory.write(at.offset(), bytes) => {
+            Some(place) if place.memory.write(at.offset(), bytes).is_ok() => {
                 place.placed = place.placed.wrapping_add(bytes.len() as u64);
                 // The message continues after this part: the prefetch completes before the next part is placed.
                 place.memory.prefetch_room(at.offset().wrapping_add(bytes.len() as u64), bytes.len());
@@ -130,7 +130,7 @@ impl Memory for WorkerMemory {
     fn fetch(&self, from: Fetch, out: &mut [u8]) {
         let place = self.place_of(from.region()).filter(|_| from.len() == out.len());
         match place {
-            Some(place) if place.memory.read(from.offset(), out) => {
+            Some(place) if place.memory.read(from.offset(), out).is_ok() => {
                 place.fetched.set(place.fetched.get().wrapping_add(out.len() as u64));
                 // The message continues after this part: the prefetch runs while this part is checksummed.
                 place.memory.prefetch(from.offset().wrapping_add(out.len() as u64), out.len());

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use iwarp_config::{Config, Hugepages};
-use rdma::verbs::{Limits, RegionId};
+use rdma::verbs::{Device, Limits, RegionId};
 use rdma::{EndpointConfig, OutOfOrderPolicy};
-use tcp_stack::{ConnOptions, Instant, Keepalive, StackConfig};
+use tcp_stack::{ConnOptions, Instant, Keepalive, Segment, StackConfig};
 
-use crate::dpdk::{Eal, MbufPool, Mempool, RegisteredThread};
+use crate::dpdk::{Eal, Mbuf, MbufPool, Mempool, RegisteredThread};
 use crate::engine::{Engine, EngineConfig};
 use crate::memory::{RegionMemory, WorkerMemory};
 use crate::port::{Port, PortQueues, PortSpec};
@@ -101,6 +101,27 @@ impl Node {
         Ok([left.build(eal, clock, first)?, right.build(eal, clock, second)?])
     }
 
+    /// Starts DPDK and opens two nodes with these addresses, connected by a ring in memory: for examples, and for first
+    /// steps without a NIC. Both use small pools of packet buffers and run on CPU 0.
+    ///
+    /// # Errors
+    /// As [`Self::start_dpdk`] and [`Self::open`].
+    pub fn open_ring(addresses: [&str; 2]) -> Result<[Self; 2]> {
+        let config = |name, address| {
+            let text = format!(
+                "[[port]]\nname = '{name}'\ndriver = 'ring'\naddresses = ['{address}']\n[workers]\ncores = [0]\n\
+                 [memory]\nhugepages = 'prefer'\npacket_buffers = 4096\n[tcp]\nconnections_max = 64\n"
+            );
+            Config::parse(name, &text)
+        };
+        let [left, right] = addresses;
+        let (left, right) = (config("left", left)?, config("right", right)?);
+        let eal = Self::start_dpdk(&[&left, &right])?;
+        let options = [NodeOptions::new(&left), NodeOptions::new(&right)];
+        let [left_options, right_options] = &options;
+        Self::open_pair(&eal, [(&left, left_options), (&right, right_options)], &Clock::start())
+    }
+
     /// Opens a ring port connected to `far`, a port that the program drives itself: for a program that relays between
     /// two nodes.
     ///
@@ -185,6 +206,16 @@ impl Node {
     /// Borrows the node's engine mutably, which has the verbs objects.
     pub fn engine_mut(&mut self) -> &mut PortEngine {
         self.worker_port_mut().engine_mut()
+    }
+
+    /// Borrows the device with all verbs objects (`ibv_context`).
+    pub fn device(&self) -> &Device<Segment<Mbuf>> {
+        self.engine().device()
+    }
+
+    /// Borrows the device with all verbs objects mutably. Its methods for transport adapters are not for programs.
+    pub fn device_mut(&mut self) -> &mut Device<Segment<Mbuf>> {
+        self.engine_mut().device_mut()
     }
 
     /// Borrows the node's port.

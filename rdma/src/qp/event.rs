@@ -1,5 +1,7 @@
 //! Events that an endpoint raises for its owner, and the opcodes and statuses of completions.
 
+use core::fmt;
+
 use crate::terminate::{ErrorCode, StreamError};
 use crate::wire::Stag;
 
@@ -47,6 +49,20 @@ pub enum WcStatus {
     /// The memory window cannot be bound as requested; the stream has ended (`IBV_WC_MW_BIND_ERR`).
     MwBindError,
 }
+
+impl fmt::Display for WcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Success => "the request succeeded",
+            Self::LocalLengthError => "the peer's message is longer than the receive buffer",
+            Self::LocalProtectionError => "the request names memory that it may not access",
+            Self::WrFlushError => "the stream ended before the request was finished",
+            Self::MwBindError => "the memory window cannot be bound as requested",
+        })
+    }
+}
+
+impl core::error::Error for WcStatus {}
 
 /// Method of ending the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

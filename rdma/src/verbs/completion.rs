@@ -31,6 +31,19 @@ pub struct WorkCompletion {
     pub qp_num: QpNum,
 }
 
+impl WorkCompletion {
+    /// Returns the completion of a request that succeeded.
+    ///
+    /// # Errors
+    /// The status of a request that did not.
+    pub const fn success(self) -> Result<Self, WcStatus> {
+        match self.status {
+            WcStatus::Success => Ok(self),
+            status => Err(status),
+        }
+    }
+}
+
 /// Slots that polling a completion frees, and their queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slots {

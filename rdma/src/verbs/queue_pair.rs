@@ -56,6 +56,13 @@ pub struct QpCap {
     pub max_inline_data: u16,
 }
 
+impl Default for QpCap {
+    /// Returns queues of 128 requests with one element each, and no inline data.
+    fn default() -> Self {
+        Self { max_send_wr: 128, max_recv_wr: 128, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 }
+    }
+}
+
 /// Parameters of a new queue pair (`ibv_qp_init_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpInit {
@@ -71,6 +78,14 @@ pub struct QpInit {
     pub cap: QpCap,
     /// True if every send request is signaled.
     pub sq_sig_all: bool,
+}
+
+impl QpInit {
+    /// Returns the parameters of a queue pair whose two queues complete to one completion queue, with every send
+    /// request signaled.
+    pub fn new(pd: PdId, cq: CqId) -> Self {
+        Self { pd, send_cq: cq, recv_cq: cq, srq: None, cap: QpCap::default(), sq_sig_all: true }
+    }
 }
 
 /// Snapshot of a queue pair (`ibv_query_qp`).

@@ -132,7 +132,17 @@ pub struct SendWr<'a> {
     pub flags: SendFlags,
 }
 
+impl<'a> SendWr<'a> {
+    /// Returns a signaled request with the bytes of `sg_list`.
+    pub const fn new(wr_id: u64, op: SendOp, sg_list: &'a [Sge]) -> Self {
+        Self { wr_id, op, data: Data::List(sg_list), flags: SendFlags::SIGNALED }
+    }
+}
+
 impl SendOp {
+    /// Send without an STag to invalidate.
+    pub const SEND: Self = Self::Send { invalidate: None };
+
     /// Returns the opcode of the completion.
     const fn opcode(&self) -> WcOpcode {
         match self {

@@ -121,7 +121,7 @@ impl Program {
             timeout: Duration::from_secs(args.timeout),
         };
         if let Some(local) = args.listen {
-            let device = node.engine_mut().device_mut();
+            let device = node.device_mut();
             let id = device.create_id(Some(local))?;
             device.listen(id, NonZeroU16::new(args.qps).context("--qps 0")?, &param)?;
             println!("LISTENING");
@@ -129,12 +129,12 @@ impl Program {
         }
         let params = args.params()?;
         for _ in 0..args.qps {
-            let id = node.engine_mut().device_mut().create_id(None)?;
+            let id = node.device_mut().create_id(None)?;
             let stream = Stream::new(node, id, params, true)?;
             let (qp, peer) = (stream.qp, args.connect.context("--connect")?);
             program.streams.push(stream);
             let private_data = &params.encode();
-            node.engine_mut().device_mut().connect(id, qp, peer, &ConnParam { private_data, ..param })?;
+            node.device_mut().connect(id, qp, peer, &ConnParam { private_data, ..param })?;
         }
         Ok(program)
     }
@@ -142,7 +142,7 @@ impl Program {
     /// Handles events and completions. Returns true when all connections have ended.
     fn poll_once(&mut self, node: &mut Node) -> Result<bool> {
         let now = node.now();
-        while let Some(event) = node.engine_mut().device_mut().poll_async_event() {
+        while let Some(event) = node.device_mut().poll_async_event() {
             self.on_async(event)?;
         }
         let mut taken = [WorkCompletion::default(); COMPLETIONS];
@@ -158,7 +158,7 @@ impl Program {
             }
             stream.end_if_done(node.engine_mut(), now)?;
         }
-        while let Some(event) = node.engine_mut().device_mut().poll_cm_event() {
+        while let Some(event) = node.device_mut().poll_cm_event() {
             self.moved = now;
             self.on_event(node, event)?;
         }
@@ -184,7 +184,7 @@ impl Program {
         match event.kind {
             CmEventKind::ConnectRequest { private_data, .. } => {
                 let stream = Stream::new(node, id, Params::decode(&private_data)?, false)?;
-                node.engine_mut().device_mut().accept(id, stream.qp, b"")?;
+                node.device_mut().accept(id, stream.qp, b"")?;
                 self.streams.push(stream);
             }
             CmEventKind::Established { .. } => self.stream(id)?.established(node.engine_mut())?,
@@ -203,7 +203,7 @@ impl Program {
         let now = node.now();
         let stream = self.stream(id)?;
         let mut taken = [WorkCompletion::default(); COMPLETIONS];
-        while let Ok(count @ 1..) = node.engine_mut().device_mut().poll_cq(stream.cq, &mut taken) {
+        while let Ok(count @ 1..) = node.device_mut().poll_cq(stream.cq, &mut taken) {
             for wc in taken.iter().take(count) {
                 stream.completed(node.engine_mut(), wc)?;
             }
@@ -223,7 +223,7 @@ impl Program {
         ensure!(node.finish(CLOSE_TIMEOUT), "a connection was not closed in good order");
         for stream in self.streams {
             let (id, counts) = (stream.id, stream.destroy(node.engine_mut())?);
-            node.engine_mut().device_mut().destroy_id(id)?;
+            node.device_mut().destroy_id(id)?;
             println!(
                 "RESULT turns ok sends={} writes={} reads={} invalidated={} solicited={} bytes={} ms={ms}",
                 counts.sends, counts.writes, counts.reads, counts.invalidated, counts.solicited, counts.bytes

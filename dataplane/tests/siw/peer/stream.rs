@@ -208,7 +208,7 @@ impl Stream {
     fn received(&mut self, verbs: &mut PortEngine, index: u64, wc: &WorkCompletion) -> Result<()> {
         let place = self.receive_place(index);
         let mut bytes = vec![0; wc.byte_len as usize];
-        ensure!(self.memory.read(place, &mut bytes), "a message longer than its buffer");
+        self.memory.read(place, &mut bytes)?;
         let header = Header::decode(&bytes).context("a message without a header")?;
         let number = u16::try_from(header.slot)?;
         let (turn, filler) = (header.turn, bytes.split_off(HEADER_LEN as usize));
@@ -367,10 +367,7 @@ impl Stream {
         ensure!(self.terminate == refused, "{:?}, not {refused:?}", self.terminate);
         for number in 0..if self.connector { 0 } else { self.params.slots } {
             let mut sink = vec![0; usize::try_from(span(&self.params))?];
-            ensure!(
-                self.memory.read(self.place(number, BufferKind::Sink), &mut sink),
-                "a sink outside of the region"
-            );
+            self.memory.read(self.place(number, BufferKind::Sink), &mut sink)?;
             ensure!(
                 sink.iter().all(|byte| *byte == POISON),
                 "slot {number}: the sink changed after the last turn"
@@ -405,7 +402,7 @@ impl Stream {
 
     fn check(&self, number: u16, place: BufferKind, turn: u32, kind: DrawKind, len: u32) -> Result<()> {
         let mut bytes = vec![0; len as usize];
-        ensure!(self.memory.read(self.place(number, place), &mut bytes), "outside of the region");
+        self.memory.read(self.place(number, place), &mut bytes)?;
         let wanted = pattern(self.params.seed_of(turn, number, kind), len);
         match bytes.iter().zip(&wanted).position(|(is, wanted)| is != wanted) {
             None => Ok(()),
@@ -419,7 +416,7 @@ impl Stream {
         self.check(number, BufferKind::Sink, turn, DrawKind::Written, len)?;
         let mut behind = [0; GUARD as usize];
         let place = self.place(number, BufferKind::Sink).saturating_add(len.into());
-        ensure!(self.memory.read(place, &mut behind), "outside of the region");
+        self.memory.read(place, &mut behind)?;
         ensure!(behind == [POISON; GUARD as usize], "slot {number} turn {turn}: written beyond {len} bytes");
         Ok(())
     }
@@ -429,7 +426,7 @@ impl Stream {
     }
 
     fn fill(&self, number: u16, place: BufferKind, bytes: &[u8]) -> Result<()> {
-        ensure!(self.memory.write(self.place(number, place), bytes), "outside of the region");
+        self.memory.write(self.place(number, place), bytes)?;
         Ok(())
     }
 
