@@ -3,14 +3,11 @@
 //! this program adds the headers of TCP and IP.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "whatever fails, the run is over")]
 
-#[path = "../tests/common/mod.rs"]
-mod common;
-
 use std::net::{IpAddr, Ipv4Addr};
 
-use common::target::ALL;
-use common::{Side, initiator_config, pattern, request, slice};
 use rdma::service::encode_request;
+use rdma::testutil::target::ALL;
+use rdma::testutil::{STREAM, Side, initiator_config, pattern, request, slice};
 use rdma::wire::mpa::RtrOptions;
 use rdma::{AtomicOp, ConnectRequest, CrcPolicy, EndpointConfig, RegionId, Scope, Stag};
 use tcp_stack::wire::{
@@ -172,7 +169,7 @@ impl<'a> Stage<'a> {
         self.buffers(8);
         let lab = self.inbox;
         let given = |side: &mut Side| {
-            let own = Scope::Stream(common::STREAM);
+            let own = Scope::Stream(STREAM);
             side.stags.grant(lab, 64, rdma::Access::REMOTE_INVALIDATE, own).unwrap()
         };
         let stags = [given(&mut self.sides[1]), given(&mut self.sides[1])];

@@ -108,6 +108,16 @@ mod rdmap;
 pub mod service;
 mod stats;
 mod terminate;
+#[cfg(feature = "testutil")]
+#[allow(
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    reason = "lengths are small, and tests may end their process"
+)]
+pub mod testutil;
 pub mod verbs;
 pub mod wire;
 

@@ -1,10 +1,8 @@
 //! Disconnect by the owner while the peer stalls: it owes Read Responses, or does not take its own.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
-use common::*;
 use core::time::Duration;
+use rdma::testutil::*;
 use rdma::{CloseHow, EndpointConfig, ErrorCode, Event, WcOpcode, WcStatus};
 
 const LAB: usize = 64 << 10;

@@ -5,12 +5,10 @@
     reason = "lengths are small, and a test may panic"
 )]
 
-mod common;
-
-use common::bytes::*;
-use common::target::*;
-use common::*;
 use rdma::service::encode_request;
+use rdma::testutil::bytes::*;
+use rdma::testutil::target::*;
+use rdma::testutil::*;
 use rdma::{AccessError, CloseHow, EndpointConfig, Event, Scope, StreamError};
 
 #[test]

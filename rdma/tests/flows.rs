@@ -5,13 +5,11 @@
     reason = "lengths are small, and a test may panic"
 )]
 
-mod common;
-
 use core::time::Duration;
 
-use common::bytes::*;
-use common::*;
 use rdma::service::{ServiceError, Status, decode_reply, encode_request};
+use rdma::testutil::bytes::*;
+use rdma::testutil::*;
 use rdma::wire::mpa::RtrOptions;
 use rdma::{
     Access, CloseHow, ConnectRequest, EndpointConfig, ErrorCode, Event, POKES_MAX, PostError, Stag,

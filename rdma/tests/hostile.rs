@@ -5,12 +5,10 @@
     reason = "lengths are small, and a test may panic"
 )]
 
-mod common;
-
-use common::bytes::*;
-use common::*;
 use proptest::prelude::*;
 use rdma::service::{decode_reply, encode_request};
+use rdma::testutil::bytes::*;
+use rdma::testutil::*;
 use rdma::{CloseHow, EndpointConfig, Event, RegionId, StagTable};
 
 const LAB: usize = 256;

@@ -2,13 +2,11 @@
 //! false marker.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod common;
-
-use common::bytes::append_marked;
 use proptest::prelude::*;
 use rdma::mpa::crc::crc32c;
 use rdma::mpa::framer::{MULPDU_MAX, MULPDU_MIN};
 use rdma::mpa::{Deframer, DeframerConfig, FpduError, Framer, MARKED_LEN_MAX, MpaStats, mulpdu_marked};
+use rdma::testutil::bytes::append_marked;
 
 const START: u64 = 0xFFFF_FF00;
 const CONFIG: DeframerConfig = DeframerConfig {

@@ -6,13 +6,11 @@
     reason = "lengths are small, and a test may panic"
 )]
 
-mod common;
-
-use common::bytes::*;
-use common::*;
 use proptest::prelude::*;
 use rdma::mpa::PlacedRun;
 use rdma::service::encode_request;
+use rdma::testutil::bytes::*;
+use rdma::testutil::*;
 use rdma::{CrcPolicy, EndpointConfig, OutOfOrderPolicy, RegionId, StreamState};
 
 const LAB: usize = 40_000;

@@ -6,10 +6,8 @@
     reason = "lengths are small, and a test may panic"
 )]
 
-mod common;
-
-use common::bytes::*;
-use common::*;
+use rdma::testutil::bytes::*;
+use rdma::testutil::*;
 use rdma::{
     Access, CrcPolicy, EndpointConfig, Event, OutOfOrderPolicy, RegionId, Scope, Stag, StreamState, Window,
 };

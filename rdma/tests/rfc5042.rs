@@ -5,9 +5,7 @@
     reason = "lengths are small, and a test may panic"
 )]
 
-mod common;
-
-use common::page;
+mod page;
 use std::collections::BTreeMap;
 
 /// Sections of RFC 5042 with rules: number of rules, and number of words in capitals (MUST, SHOULD, RECOMMENDED).

@@ -5,10 +5,8 @@
     reason = "lengths are small, and a test may panic"
 )]
 
-mod common;
-
-use common::bytes::*;
-use common::*;
+use rdma::testutil::bytes::*;
+use rdma::testutil::*;
 use rdma::{
     Access, AccessError, AtomicOp, CloseHow, EndpointConfig, ErrorCode, Event, LocalSlice, PostError,
     RegionId, Scope, StagTable, StreamError, StreamId, WcOpcode, WcStatus,

@@ -6,11 +6,9 @@
     reason = "lengths are small, and a test may panic"
 )]
 
-mod common;
-
-use common::bytes::*;
-use common::*;
 use rdma::service::{decode_reply, encode_request};
+use rdma::testutil::bytes::*;
+use rdma::testutil::*;
 use rdma::wire::mpa::RtrOptions;
 use rdma::{ConnectRequest, CrcPolicy, EndpointConfig, Event, LocalSlice, StreamState};
 

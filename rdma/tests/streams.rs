@@ -5,11 +5,9 @@
     reason = "lengths are small, and a test may panic"
 )]
 
-mod common;
-
-use common::*;
 use proptest::prelude::*;
 use rdma::service::encode_request;
+use rdma::testutil::*;
 use rdma::wire::mpa::RtrOptions;
 use rdma::{CloseHow, ConnectRequest, CrcPolicy, EndpointConfig, Event, RegionId, Scope, WcOpcode, WcStatus};
 

@@ -5,10 +5,8 @@
     reason = "lengths are small, and a test may panic"
 )]
 
-mod common;
-
-use common::bytes::*;
-use common::*;
+use rdma::testutil::bytes::*;
+use rdma::testutil::*;
 use rdma::{AccessError, CloseHow, ErrorCode, Event, RegionId, StreamError, WcStatus};
 
 /// Returns an initiator with a read of 100 bytes outstanding; the responder's segments are built by hand.

@@ -5,11 +5,9 @@
     reason = "lengths are small, and a test may panic"
 )]
 
-mod common;
-
-use common::verbs::*;
 use core::time::Duration;
 use iwarp_alloc_counter::{counted, watched};
+use rdma::testutil::verbs::*;
 use rdma::verbs::*;
 use rdma::{AtomicOp, Env, Sink};
 

@@ -5,13 +5,11 @@
     reason = "lengths are small, and a test may panic"
 )]
 
-mod common;
-
 use WcStatus::*;
-use common::verbs::*;
 use core::num::NonZeroU16;
 use core::time::Duration;
 use rdma::CloseHow;
+use rdma::testutil::verbs::*;
 use rdma::verbs::*;
 
 fn told(node: &mut Node) -> Vec<(CmId, CmEventKind)> {

@@ -6,12 +6,10 @@
     reason = "lengths are small, and a test may panic"
 )]
 
-mod common;
-
-use common::pattern;
-use common::verbs::*;
 use proptest::prelude::*;
 use rdma::AtomicOp;
+use rdma::testutil::pattern;
+use rdma::testutil::verbs::*;
 use rdma::verbs::*;
 use std::collections::VecDeque;
 

@@ -5,11 +5,9 @@
     reason = "lengths are small, and a test may panic"
 )]
 
-mod common;
-
 use WcStatus::*;
-use common::pattern;
-use common::verbs::*;
+use rdma::testutil::pattern;
+use rdma::testutil::verbs::*;
 use rdma::verbs::*;
 use rdma::{AccessError, StreamError};
 

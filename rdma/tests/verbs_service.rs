@@ -6,11 +6,9 @@
     reason = "lengths are small, and a test may panic"
 )]
 
-mod common;
-
 use std::collections::VecDeque;
 
-use common::verbs::*;
+use rdma::testutil::verbs::*;
 use rdma::verbs::*;
 use rdma::{EndpointConfig, Env, Scope, StreamId};
 

@@ -5,11 +5,9 @@
     reason = "lengths are small, and a test may panic"
 )]
 
-mod common;
-
 use WcStatus::*;
-use common::pattern;
-use common::verbs::*;
+use rdma::testutil::pattern;
+use rdma::testutil::verbs::*;
 use rdma::verbs::*;
 use rdma::{AtomicOp, StreamError};
 
@@ -190,7 +188,7 @@ fn a_wrong_key_or_range_is_a_protection_error_and_nothing_is_sent() {
             let expected = [(1, Success), (2, LocalProtectionError), (3, WrFlushError)];
             assert_eq!(ends(&net.nodes[0].poll(a.cq)), expected, "{wrong}");
             // A Read Request and a Terminate: no byte of the message was sent.
-            let sent = common::bytes::ulpdus(&net.sent[0][before..]);
+            let sent = rdma::testutil::bytes::ulpdus(&net.sent[0][before..]);
             assert_eq!(sent.iter().map(|ulpdu| ulpdu[1]).collect::<Vec<_>>(), [0x41, 0x47], "{wrong}");
             assert_eq!(net.nodes[1].bytes(&b.mr), pattern(MEMORY, 2));
             assert_eq!(ends(&net.nodes[1].poll(b.recv_cq)), [(50, WrFlushError)]);
@@ -281,7 +279,7 @@ fn a_fence_waits_for_reads() {
         assert_eq!(ends(&net.nodes[0].poll(a.cq)), [(1, Success), (2, Success)]);
         let expected = if fence { &pattern(MEMORY, 2)[500..564] } else { &pattern(MEMORY, 1)[..64] };
         assert_eq!(net.nodes[1].bytes(&b.mr)[..64], *expected);
-        assert_eq!(common::bytes::ulpdus(&net.sent[0][before..]).len(), 2);
+        assert_eq!(rdma::testutil::bytes::ulpdus(&net.sent[0][before..]).len(), 2);
     }
 }
 
@@ -345,7 +343,7 @@ fn a_right_revoked_between_two_transmit_passes_ends_the_message() {
         a.post(&mut net.nodes[0], 1, *op, &[source.sge(0, 4000)]);
         let Node { device, stags, memory, stats, .. } = &mut net.nodes[0];
         // Room for two FPDUs.
-        let mut wire = common::Wire::new(400, 800);
+        let mut wire = rdma::testutil::Wire::new(400, 800);
         let mut env = rdma::Env { stags, memory, stats };
         let progress = device.poll_transmit(a.id, net.now, &mut env, &mut wire);
         assert!(progress.pending && progress.frames == 2, "{turn}: {progress:?}");
@@ -354,7 +352,7 @@ fn a_right_revoked_between_two_transmit_passes_ends_the_message() {
         assert!((700..800).contains(&fetched), "{fetched}");
 
         device.dereg_mr(source.mr.id, env.stags).unwrap();
-        let mut wire = common::Wire::new(400, usize::MAX);
+        let mut wire = rdma::testutil::Wire::new(400, usize::MAX);
         let progress = device.poll_transmit(a.id, net.now, &mut env, &mut wire);
         // The Terminate is sent, and nothing of the message.
         assert_eq!((progress.frames, env.stats.rdmap.terminates_sent), (1, 1));

@@ -2,14 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "what a test builds is right")]
 
-mod corpus;
-
+use iwarp_corpus::Corpora;
 use proptest::prelude::*;
 use tcp_stack::testutil::fuzz::{TARGETS, prediction, seeds};
 
+fn corpora() -> Corpora {
+    Corpora::of(env!("CARGO_MANIFEST_DIR"))
+}
+
 fn run(name: &str, cases: u32) {
     let (_, target) = TARGETS.into_iter().find(|(target, _)| *target == name).unwrap();
-    corpus::run(target, &corpus::corpus(name, &seeds(name)), cases);
+    iwarp_corpus::run(target, &corpora().read(name, &seeds(name)), cases);
 }
 
 #[test]
@@ -72,13 +75,13 @@ fn conversation() -> impl Strategy<Value = Vec<u8>> {
 /// Header prediction gives the same results as the general path.
 #[test]
 fn prediction_changes_no_result() {
-    for (_, input) in corpus::corpus("operations", &seeds("operations")) {
+    for (_, input) in corpora().read("operations", &seeds("operations")) {
         prediction(&input);
     }
-    corpus::run_chosen(prediction, conversation(), 300);
+    iwarp_corpus::run_chosen(prediction, conversation(), 300);
 }
 
 #[test]
 fn corpora_are_small() {
-    corpus::assert_small(TARGETS.map(|(name, _)| name));
+    corpora().assert_small(TARGETS.map(|(name, _)| name));
 }

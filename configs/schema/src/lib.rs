@@ -20,6 +20,9 @@ mod errors;
 mod machine;
 mod plan;
 mod read;
+#[cfg(feature = "testutil")]
+#[allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
+pub mod testutil;
 mod text;
 mod types;
 

@@ -25,6 +25,9 @@ mod port;
 mod prefix;
 mod region;
 mod status;
+#[cfg(feature = "testutil")]
+#[allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
+pub mod testutil;
 pub mod transfer;
 mod worker;
 

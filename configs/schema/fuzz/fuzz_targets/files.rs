@@ -1,7 +1,4 @@
-//! libFuzzer entry point; the target is in `configs/schema/tests/fuzz/target.rs`.
+//! The fuzz target `files`: see `iwarp_config::testutil`.
 #![no_main]
 
-#[path = "../../tests/fuzz/target.rs"]
-mod target;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| target::files(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| iwarp_config::testutil::files(data));

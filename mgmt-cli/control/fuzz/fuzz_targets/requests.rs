@@ -1,7 +1,4 @@
-//! Fuzzes requests; the target is in `mgmt-cli/control/tests/fuzz/target.rs`.
+//! The fuzz target `requests`: see `iwarp_control::testutil`.
 #![no_main]
 
-#[path = "../../tests/fuzz/target.rs"]
-mod target;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| target::requests(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| iwarp_control::testutil::requests(data));

@@ -3,10 +3,10 @@
 
 use super::Input;
 use super::fpdu_stream::{Shape, end};
-use crate::common::STREAM;
-use crate::common::Side;
-use crate::common::bytes::{SEND, TAGGED_LAST, TAGGED_MORE, UNTAGGED_LAST, WRITE, tagged, untagged};
-use rdma::{Access, EndpointConfig, OutOfOrderPolicy, RegionId, Scope, Stag, StreamState, Window};
+use crate::testutil::STREAM;
+use crate::testutil::Side;
+use crate::testutil::bytes::{SEND, TAGGED_LAST, TAGGED_MORE, UNTAGGED_LAST, WRITE, tagged, untagged};
+use crate::{Access, EndpointConfig, OutOfOrderPolicy, RegionId, Scope, Stag, StreamState, Window};
 
 /// Bytes of the window, and of the guards before and after it.
 const WINDOW: usize = 4096;

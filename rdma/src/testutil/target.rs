@@ -2,32 +2,45 @@
 
 use super::bytes::*;
 use super::*;
-use rdma::service::{decode_reply, encode_request};
-use rdma::{Access, CloseHow, ErrorCode, Scope, StreamError};
+use crate::service::{decode_reply, encode_request};
+use crate::{Access, CloseHow, ErrorCode, Scope, StreamError};
 
-pub(crate) const LAB: usize = 4096;
-pub(crate) const ALL: Access = Access::from_bits(7).unwrap();
+/// Length of the region `lab`, bytes.
+pub const LAB: usize = 4096;
+/// Remote read, write and atomic operations.
+pub const ALL: Access = Access::from_bits(7).unwrap();
 
 /// A responder of the region service, and a peer whose segments are built by hand.
-pub(crate) struct Target {
-    pub(crate) side: Side,
-    pub(crate) lab: RegionId,
+#[derive(Debug)]
+pub struct Target {
+    /// Responder that the peer attacks.
+    pub side: Side,
+    /// Region that the peer may access.
+    pub lab: RegionId,
     /// STag valid on this stream: remote read and write.
-    pub(crate) stag: u32,
+    pub stag: u32,
     /// STag valid on this stream, without rights.
-    pub(crate) blind: u32,
+    pub blind: u32,
     /// STag valid on another stream.
-    pub(crate) foreign: u32,
+    pub foreign: u32,
     /// STag valid on this stream; the peer may invalidate it.
-    pub(crate) given: u32,
+    pub given: u32,
+}
+
+impl Default for Target {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Target {
-    pub(crate) fn new() -> Self {
+    /// Returns a responder with four receives, granted to a peer with an ORD of 4.
+    pub fn new() -> Self {
         Self::with(EndpointConfig { receive_queue: 4, ..EndpointConfig::default() }, 4)
     }
 
-    pub(crate) fn with(config: EndpointConfig, peer_ord: u16) -> Self {
+    /// Returns a responder with this configuration, granted to a peer with this ORD.
+    pub fn with(config: EndpointConfig, peer_ord: u16) -> Self {
         let mut side = Side::responder(config);
         let lab = side.add_region("lab", pattern(LAB, 0x5a), BOTH);
         side.deliver(&mpa(REQUEST, 0, peer_ord, &encode_request("lab", BOTH, b"").unwrap()));
@@ -44,18 +57,20 @@ impl Target {
         Self { side, lab, stag, blind, foreign, given }
     }
 
-    pub(crate) fn send(&mut self, segment: &[u8]) {
+    /// Delivers a segment as an FPDU.
+    pub fn send(&mut self, segment: &[u8]) {
         self.side.deliver(&fpdu(segment));
     }
 
-    pub(crate) fn replies(&mut self) -> Vec<Vec<u8>> {
+    /// Returns the ULPDUs that the responder sends.
+    pub fn replies(&mut self) -> Vec<Vec<u8>> {
         self.side.transmit();
         ulpdus(&self.side.wire.take())
     }
 
     /// Expects that the stream ends with this message and a close; later segments have no effect.
     #[track_caller]
-    pub(crate) fn ends_with(mut self, expected: &[u8], error: StreamError) {
+    pub fn ends_with(mut self, expected: &[u8], error: StreamError) {
         let replies = self.replies();
         assert_eq!(replies.len(), 1, "{error:?}: one message");
         assert_eq!(replies[0], expected, "{error:?}");

@@ -2,13 +2,13 @@
 //! way to split it, and the same memory for every order of arrival (`placed`).
 
 use super::{Input, placed};
-use crate::common::bytes;
-use crate::common::bytes::{REQUEST, append_marked, mpa, ulpdus};
-use crate::common::{BOTH, Side, pattern};
-use rdma::mpa::framer::MULPDU_MAX;
-use rdma::mpa::{Deframer, DeframerConfig, Fpdu, FpduError, MpaStats};
-use rdma::service::encode_request;
-use rdma::{CrcPolicy, EndpointConfig, Event, RegionId};
+use crate::mpa::framer::MULPDU_MAX;
+use crate::mpa::{Deframer, DeframerConfig, Fpdu, FpduError, MpaStats};
+use crate::service::encode_request;
+use crate::testutil::bytes;
+use crate::testutil::bytes::{REQUEST, append_marked, mpa, ulpdus};
+use crate::testutil::{BOTH, Side, pattern};
+use crate::{CrcPolicy, EndpointConfig, Event, RegionId};
 
 /// Settings of a stream.
 #[derive(Clone, Copy)]
@@ -32,7 +32,7 @@ impl Shape {
         config.mpa.markers = self.markers;
         let mut side = Side::responder(config);
         let lab = side.add_region("lab", lab, BOTH);
-        let mut request = mpa(REQUEST, 2, 2, &encode_request("lab", rdma::Access::NONE, b"").unwrap());
+        let mut request = mpa(REQUEST, 2, 2, &encode_request("lab", crate::Access::NONE, b"").unwrap());
         if !self.crc {
             request[16] &= !0x40;
         }
@@ -46,7 +46,7 @@ impl Shape {
 }
 
 /// The first byte selects CRC, kind and markers; then follow the bytes, or the contents of the ULPDUs, and the split.
-pub(crate) fn fpdu_stream(data: &[u8]) {
+pub fn fpdu_stream(data: &[u8]) {
     let mut input = Input(data);
     let bits = input.byte();
     let shape = Shape { crc: bits & 1 == 0, markers: bits & 4 != 0 };

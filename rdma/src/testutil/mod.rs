@@ -1,51 +1,52 @@
-//! Test support: a transport in memory, an endpoint with its environment, and bytes built by hand.
-#![allow(dead_code, reason = "each test program uses a part of it")]
-#![allow(
-    clippy::cast_possible_truncation,
-    clippy::expect_used,
-    clippy::unwrap_used,
-    reason = "lengths are small, and a test may panic"
-)]
+//! Test support, also for other crates (feature `testutil`): a transport in memory ([`Wire`]), an endpoint with its
+//! environment ([`Side`]), two connected devices ([`verbs`]), bytes built by hand and the fuzz targets.
 
-pub(crate) mod bytes;
-pub(crate) mod page;
-pub(crate) mod target;
-pub(crate) mod verbs;
+pub mod bytes;
+pub mod fuzz;
+pub mod target;
+pub mod verbs;
 
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use rdma::service::{self, RegionEntry, RegionService};
-use rdma::{
+use crate::service::{self, RegionEntry, RegionService};
+use crate::{
     Access, ConnectRequest, Endpoint, EndpointConfig, Env, Event, LocalSlice, Progress, RdmaStats, RegionId,
     Sink, StagTable, StreamId, VecMemory,
 };
 
-pub(crate) const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
-pub(crate) const STREAM: StreamId = StreamId(1);
-pub(crate) const BOTH: Access = Access::from_bits(3).unwrap();
+/// Address of the peer.
+pub const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
+/// Stream of an endpoint under test.
+pub const STREAM: StreamId = StreamId(1);
+/// Remote read and remote write.
+pub const BOTH: Access = Access::from_bits(3).unwrap();
 
 /// A transport that collects what it is sent, segment by segment.
 #[derive(Debug)]
-pub(crate) struct Wire {
-    pub(crate) segments: VecDeque<Vec<u8>>,
-    pub(crate) mss: usize,
+pub struct Wire {
+    /// Segments waiting, in the order of sending.
+    pub segments: VecDeque<Vec<u8>>,
+    /// Most bytes of a segment.
+    pub mss: usize,
     /// Limit of the bytes that may wait.
-    pub(crate) limit: usize,
+    pub limit: usize,
 }
 
 impl Wire {
-    pub(crate) fn new(mss: usize, limit: usize) -> Self {
+    /// Returns an empty transport.
+    pub fn new(mss: usize, limit: usize) -> Self {
         Self { segments: VecDeque::new(), mss, limit }
     }
 
-    pub(crate) fn queued(&self) -> usize {
+    /// Returns the number of bytes waiting.
+    pub fn queued(&self) -> usize {
         self.segments.iter().map(Vec::len).sum()
     }
 
     /// Removes all waiting bytes.
-    pub(crate) fn take(&mut self) -> Vec<u8> {
+    pub fn take(&mut self) -> Vec<u8> {
         self.segments.drain(..).flatten().collect()
     }
 }
@@ -73,28 +74,41 @@ impl Sink for Wire {
 }
 
 /// One endpoint with its environment.
-pub(crate) struct Side {
-    pub(crate) endpoint: Endpoint<Vec<u8>>,
-    pub(crate) stags: StagTable,
-    pub(crate) memory: VecMemory,
-    pub(crate) stats: RdmaStats,
-    pub(crate) service: RegionService,
-    pub(crate) wire: Wire,
-    pub(crate) events: Vec<Event>,
-    pub(crate) now: Duration,
-    pub(crate) position: u64,
+#[derive(Debug)]
+pub struct Side {
+    /// Endpoint that the test drives.
+    pub endpoint: Endpoint<Vec<u8>>,
+    /// STags granted to the peer.
+    pub stags: StagTable,
+    /// Memory of the regions.
+    pub memory: VecMemory,
+    /// Counters of the endpoint.
+    pub stats: RdmaStats,
+    /// Service that answers connection requests.
+    pub service: RegionService,
+    /// Bytes sent and not yet taken.
+    pub wire: Wire,
+    /// Events not yet read by the test.
+    pub events: Vec<Event>,
+    /// Virtual time since the start.
+    pub now: Duration,
+    /// Bytes received: the stream position of the next.
+    pub position: u64,
 }
 
 impl Side {
-    pub(crate) fn responder(config: EndpointConfig) -> Self {
+    /// Returns a responder on [`STREAM`].
+    pub fn responder(config: EndpointConfig) -> Self {
         Self::responder_on(STREAM, config)
     }
 
-    pub(crate) fn responder_on(stream: StreamId, config: EndpointConfig) -> Self {
+    /// Returns a responder on a stream.
+    pub fn responder_on(stream: StreamId, config: EndpointConfig) -> Self {
         Self::new(|_| Endpoint::responder(config, stream, Duration::ZERO))
     }
 
-    pub(crate) fn initiator(config: EndpointConfig, request: &ConnectRequest<'_>) -> Self {
+    /// Returns an initiator on [`STREAM`] that makes this request.
+    pub fn initiator(config: EndpointConfig, request: &ConnectRequest<'_>) -> Self {
         Self::new(|stats| Endpoint::initiator(config, STREAM, request, Duration::ZERO, stats).unwrap())
     }
 
@@ -114,7 +128,8 @@ impl Side {
         }
     }
 
-    pub(crate) fn add_region(&mut self, name: &str, bytes: Vec<u8>, access: Access) -> RegionId {
+    /// Adds a region of these bytes, which a peer may name in its request.
+    pub fn add_region(&mut self, name: &str, bytes: Vec<u8>, access: Access) -> RegionId {
         let len = bytes.len() as u64;
         let region = self.memory.add(bytes).unwrap();
         let (name, token, allow) = (name.to_string(), None, Vec::new());
@@ -122,7 +137,8 @@ impl Side {
         region
     }
 
-    pub(crate) fn deliver(&mut self, bytes: &[u8]) {
+    /// Delivers the next bytes of the stream.
+    pub fn deliver(&mut self, bytes: &[u8]) {
         let mut env = Env { stags: &mut self.stags, memory: &mut self.memory, stats: &mut self.stats };
         self.endpoint.receive(self.now, self.position, bytes.to_vec(), &mut env);
         self.position += bytes.len() as u64;
@@ -130,13 +146,13 @@ impl Side {
     }
 
     /// Passes bytes behind a gap, at a stream position, and returns true if all of them are placed.
-    pub(crate) fn out_of_order(&mut self, offset: u64, bytes: &[u8]) -> bool {
+    pub fn out_of_order(&mut self, offset: u64, bytes: &[u8]) -> bool {
         let mut env = Env { stags: &mut self.stags, memory: &mut self.memory, stats: &mut self.stats };
         self.endpoint.receive_out_of_order(offset, bytes, &mut env)
     }
 
     /// Advances the stream by `len` placed bytes.
-    pub(crate) fn placed(&mut self, len: usize) {
+    pub fn placed(&mut self, len: usize) {
         let mut env = Env { stags: &mut self.stags, memory: &mut self.memory, stats: &mut self.stats };
         self.endpoint.receive_placed(self.now, self.position, len, &mut env);
         self.position += len as u64;
@@ -144,20 +160,22 @@ impl Side {
     }
 
     /// Runs the endpoint's output, and answers a connection request by the region service.
-    pub(crate) fn transmit(&mut self) -> Progress {
+    pub fn transmit(&mut self) -> Progress {
         let mut env = Env { stags: &mut self.stags, memory: &mut self.memory, stats: &mut self.stats };
         let progress = self.endpoint.poll_transmit(self.now, &mut env, &mut self.wire);
         self.collect();
         progress
     }
 
-    pub(crate) fn pass_time(&mut self, by: Duration) {
+    /// Advances the time, and runs the timers that expire.
+    pub fn pass_time(&mut self, by: Duration) {
         self.now += by;
         self.endpoint.handle_timeout(self.now, &mut self.stats);
         self.collect();
     }
 
-    pub(crate) fn collect(&mut self) {
+    /// Moves the events of the endpoint to `events`; answers connection requests by the region service.
+    pub fn collect(&mut self) {
         while let Some(event) = self.endpoint.poll_event() {
             if let Event::ConnectRequest { private_data, .. } = &event {
                 let answer = self.service.answer(private_data, PEER, self.endpoint.stream(), &mut self.stags);
@@ -172,12 +190,13 @@ impl Side {
         }
     }
 
-    pub(crate) fn bytes(&self, region: RegionId) -> &[u8] {
+    /// Returns the bytes of a region.
+    pub fn bytes(&self, region: RegionId) -> &[u8] {
         self.memory.bytes(region).unwrap()
     }
 
     /// Returns the grant in the private data of the peer's Reply.
-    pub(crate) fn grant(&self) -> service::Grant {
+    pub fn grant(&self) -> service::Grant {
         let private_data = self.events.iter().find_map(|event| match event {
             Event::Established { private_data, .. } => Some(private_data),
             _ => None,
@@ -185,14 +204,15 @@ impl Side {
         service::decode_reply(private_data.expect("established")).unwrap()
     }
 
-    pub(crate) fn drain_events(&mut self) -> Vec<Event> {
+    /// Removes and returns all events.
+    pub fn drain_events(&mut self) -> Vec<Event> {
         core::mem::take(&mut self.events)
     }
 }
 
 /// Moves bytes both ways until neither side has any. `chunk` receives the number of bytes waiting and returns the
 /// length of the next chunk, at least one.
-pub(crate) fn run(a: &mut Side, b: &mut Side, chunk: &mut dyn FnMut(usize) -> usize) {
+pub fn run(a: &mut Side, b: &mut Side, chunk: &mut dyn FnMut(usize) -> usize) {
     for _ in 0..1_000_000 {
         a.transmit();
         b.transmit();
@@ -205,7 +225,7 @@ pub(crate) fn run(a: &mut Side, b: &mut Side, chunk: &mut dyn FnMut(usize) -> us
 }
 
 /// Moves the bytes waiting at `from` to `to`.
-pub(crate) fn carry(from: &mut Side, to: &mut Side, chunk: &mut dyn FnMut(usize) -> usize) -> usize {
+pub fn carry(from: &mut Side, to: &mut Side, chunk: &mut dyn FnMut(usize) -> usize) -> usize {
     let bytes = from.wire.take();
     let mut rest = bytes.as_slice();
     while !rest.is_empty() {
@@ -217,25 +237,27 @@ pub(crate) fn carry(from: &mut Side, to: &mut Side, chunk: &mut dyn FnMut(usize)
 }
 
 /// Splits the bytes into segments of `mss` bytes, which approximates the sender's own segments.
-pub(crate) fn segments(mss: usize) -> impl FnMut(usize) -> usize {
+pub fn segments(mss: usize) -> impl FnMut(usize) -> usize {
     move |rest| rest.min(mss)
 }
 
-pub(crate) fn initiator_config() -> EndpointConfig {
+/// Returns a configuration with queues of 64 sends and 16 receives.
+pub fn initiator_config() -> EndpointConfig {
     EndpointConfig { send_queue: 64, receive_queue: 16, ..EndpointConfig::default() }
 }
 
-pub(crate) fn request(private_data: &[u8]) -> ConnectRequest<'_> {
+/// Returns a request of MPA revision 2 with an IRD and an ORD of 16.
+pub fn request(private_data: &[u8]) -> ConnectRequest<'_> {
     ConnectRequest { private_data, revision: 2, ird: 16, ord: 16, rtr: None }
 }
 
 /// Returns an initiator and a responder, connected by the region service to the region `lab` with these bytes.
-pub(crate) fn connected(lab: Vec<u8>) -> (Side, Side, RegionId) {
+pub fn connected(lab: Vec<u8>) -> (Side, Side, RegionId) {
     connected_for(BOTH, lab)
 }
 
-/// Returns the same with these rights.
-pub(crate) fn connected_for(access: Access, lab: Vec<u8>) -> (Side, Side, RegionId) {
+/// Returns an initiator and a responder, as `connected` does, with these rights to the region.
+pub fn connected_for(access: Access, lab: Vec<u8>) -> (Side, Side, RegionId) {
     let private_data = service::encode_request("lab", access, b"").unwrap();
     let mut initiator = Side::initiator(initiator_config(), &request(&private_data));
     let mut responder = Side::responder(initiator_config());
@@ -244,11 +266,12 @@ pub(crate) fn connected_for(access: Access, lab: Vec<u8>) -> (Side, Side, Region
     (initiator, responder, region)
 }
 
-pub(crate) fn slice(region: RegionId, offset: u64, len: u32) -> LocalSlice {
+/// Returns `len` bytes of a region from `offset`.
+pub fn slice(region: RegionId, offset: u64, len: u32) -> LocalSlice {
     LocalSlice { region, offset, len }
 }
 
 /// Returns bytes that all differ from their neighbors, and from those of another `salt`.
-pub(crate) fn pattern(len: usize, salt: u8) -> Vec<u8> {
+pub fn pattern(len: usize, salt: u8) -> Vec<u8> {
     (0..len).map(|at| (at as u8).wrapping_mul(31) ^ (at >> 8) as u8 ^ salt).collect()
 }

@@ -1,15 +1,15 @@
 //! Seed inputs, from which the committed corpora were first generated.
 
-use crate::common::bytes::{REPLY, REQUEST, fpdu, mpa, tagged, untagged};
-use rand::{Rng, SeedableRng};
+use crate::testutil::bytes::{REPLY, REQUEST, fpdu, mpa, tagged, untagged};
 use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
 
 /// Number of random inputs for each target.
 const RANDOM: u64 = 12;
 
 /// Returns the seeds of a target by its name.
 #[must_use]
-pub(crate) fn seeds(target: &str) -> Vec<Vec<u8>> {
+pub fn seeds(target: &str) -> Vec<Vec<u8>> {
     let mut seeds = match target {
         "mpa_frames" => mpa_frames(),
         "fpdu_stream" => fpdu_stream(),

@@ -1,22 +1,17 @@
 //! Runs the fuzz targets of `rdma/fuzz` on the stable toolchain, over their corpora and random inputs.
 
-#![allow(
-    clippy::cast_possible_truncation,
-    clippy::unwrap_used,
-    reason = "lengths are small, and a test may panic"
-)]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-#[path = "../common/mod.rs"]
-mod common;
-#[path = "../../../tcp-stack/tests/corpus/mod.rs"]
-mod corpus;
-mod targets;
+use iwarp_corpus::Corpora;
+use rdma::testutil::fuzz::{TARGETS, seeds};
 
-use targets::{TARGETS, seeds};
+fn corpora() -> Corpora {
+    Corpora::of(env!("CARGO_MANIFEST_DIR"))
+}
 
 fn run(name: &str, cases: u32) {
     let (_, target) = TARGETS.into_iter().find(|(target, _)| *target == name).unwrap();
-    corpus::run(target, &corpus::corpus(name, &seeds(name)), cases);
+    iwarp_corpus::run(target, &corpora().read(name, &seeds(name)), cases);
 }
 
 #[test]
@@ -36,5 +31,5 @@ fn operations() {
 
 #[test]
 fn corpora_are_small() {
-    corpus::assert_small(TARGETS.map(|(name, _)| name));
+    corpora().assert_small(TARGETS.map(|(name, _)| name));
 }

@@ -1,4 +1,5 @@
 //! Pages of docs/ whose tables name the tests that prove them.
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,7 @@
 //! Peer of the fuzzed side: it knows what an honest peer knows, and builds segments from it, valid or almost valid.
 
 use super::Input;
-use crate::common::bytes::{
+use crate::testutil::bytes::{
     READ_RESPONSE, SEND, TAGGED_LAST, TAGGED_MORE, TERMINATE, UNTAGGED_LAST, UNTAGGED_MORE, WRITE,
     read_request, tagged, terminate, untagged,
 };

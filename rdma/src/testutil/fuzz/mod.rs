@@ -1,28 +1,26 @@
 //! Fuzz targets: each takes arbitrary bytes, and panics if an invariant is violated.
 //!
-//! libFuzzer runs them (`rdma/fuzz`, `make fuzz`); the test program `fuzz` runs them on the committed corpora and on
-//! random inputs.
+//! libFuzzer runs them (`rdma/fuzz`, `make fuzz`); `rdma/tests/fuzz.rs` runs them on the committed corpora and on
+//! mutations of these.
 
 mod fpdu_stream;
 mod mpa_frames;
 mod operations;
 mod peer;
 mod placed;
-#[cfg(not(fuzzing))]
 mod seeds;
 
-pub(crate) use fpdu_stream::fpdu_stream;
-pub(crate) use mpa_frames::mpa_frames;
-pub(crate) use operations::operations;
+pub use fpdu_stream::fpdu_stream;
+pub use mpa_frames::mpa_frames;
+pub use operations::operations;
 use placed::placed;
-#[cfg(not(fuzzing))]
-pub(crate) use seeds::seeds;
+pub use seeds::seeds;
 
 /// Function of a fuzz target.
-pub(crate) type Target = fn(&[u8]);
+pub type Target = fn(&[u8]);
 
 /// Fuzz targets by the name of their corpus.
-pub(crate) const TARGETS: [(&str, Target); 3] =
+pub const TARGETS: [(&str, Target); 3] =
     [("fpdu_stream", fpdu_stream), ("mpa_frames", mpa_frames), ("operations", operations)];
 
 /// Input consumed from the front; zeros follow its end.

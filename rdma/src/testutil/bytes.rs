@@ -2,8 +2,8 @@
 
 const CRC32C: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI);
 
-/// RFC 5044 §4.1: ULPDU_Length, ULPDU, pad, CRC.
-pub(crate) fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
+/// Builds an FPDU (RFC 5044 §4.1): ULPDU_Length, ULPDU, pad, CRC.
+pub fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
     let mut fpdu = (ulpdu.len() as u16).to_be_bytes().to_vec();
     fpdu.extend_from_slice(ulpdu);
     fpdu.resize(fpdu.len().next_multiple_of(4), 0);
@@ -13,7 +13,7 @@ pub(crate) fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
 }
 
 /// Appends an FPDU to a stream with markers (RFC 5044 §4.3).
-pub(crate) fn append_marked(stream: &mut Vec<u8>, ulpdu: &[u8]) {
+pub fn append_marked(stream: &mut Vec<u8>, ulpdu: &[u8]) {
     let plain = fpdu(ulpdu);
     let begin = stream.len();
     let mut length_at = None;
@@ -34,7 +34,7 @@ pub(crate) fn append_marked(stream: &mut Vec<u8>, ulpdu: &[u8]) {
 }
 
 /// Splits a stream into ULPDUs; panics if an FPDU is malformed.
-pub(crate) fn ulpdus(mut stream: &[u8]) -> Vec<Vec<u8>> {
+pub fn ulpdus(mut stream: &[u8]) -> Vec<Vec<u8>> {
     let mut ulpdus = Vec::new();
     while !stream.is_empty() {
         let len = usize::from(u16::from_be_bytes([stream[0], stream[1]]));
@@ -49,7 +49,7 @@ pub(crate) fn ulpdus(mut stream: &[u8]) -> Vec<Vec<u8>> {
 }
 
 /// Builds an enhanced MPA Request or Reply with CRCs.
-pub(crate) fn mpa(key: &[u8; 16], ird: u16, ord: u16, private_data: &[u8]) -> Vec<u8> {
+pub fn mpa(key: &[u8; 16], ird: u16, ord: u16, private_data: &[u8]) -> Vec<u8> {
     let mut frame = key.to_vec();
     frame.extend_from_slice(&[0x50, 2]);
     frame.extend_from_slice(&(private_data.len() as u16 + 4).to_be_bytes());
@@ -59,25 +59,38 @@ pub(crate) fn mpa(key: &[u8; 16], ird: u16, ord: u16, private_data: &[u8]) -> Ve
     frame
 }
 
-pub(crate) const REQUEST: &[u8; 16] = b"MPA ID Req Frame";
-pub(crate) const REPLY: &[u8; 16] = b"MPA ID Rep Frame";
+/// Key of an MPA Request (RFC 5044 §7.1.1).
+pub const REQUEST: &[u8; 16] = b"MPA ID Req Frame";
+/// Key of an MPA Reply (RFC 5044 §7.1.1).
+pub const REPLY: &[u8; 16] = b"MPA ID Rep Frame";
 
-/// DDP control bytes with version 1.
-pub(crate) const TAGGED_LAST: u8 = 0xc1;
-pub(crate) const TAGGED_MORE: u8 = 0x81;
-pub(crate) const UNTAGGED_LAST: u8 = 0x41;
-pub(crate) const UNTAGGED_MORE: u8 = 0x01;
-/// RDMAP control bytes with version 1.
-pub(crate) const WRITE: u8 = 0x40;
-pub(crate) const READ_REQUEST: u8 = 0x41;
-pub(crate) const READ_RESPONSE: u8 = 0x42;
-pub(crate) const SEND: u8 = 0x43;
-pub(crate) const SEND_INVALIDATE: u8 = 0x44;
-pub(crate) const SEND_SE: u8 = 0x45;
-pub(crate) const SEND_SE_INVALIDATE: u8 = 0x46;
-pub(crate) const TERMINATE: u8 = 0x47;
+/// DDP control byte of a tagged segment, the last of its message; version 1 (RFC 5041 §4.1).
+pub const TAGGED_LAST: u8 = 0xc1;
+/// Tagged segment, not the last of its message.
+pub const TAGGED_MORE: u8 = 0x81;
+/// Untagged segment, the last of its message.
+pub const UNTAGGED_LAST: u8 = 0x41;
+/// Untagged segment, not the last of its message.
+pub const UNTAGGED_MORE: u8 = 0x01;
+/// Opcode byte of an RDMA Write, as the others with RDMAP version 1 (RFC 5040 §4.1).
+pub const WRITE: u8 = 0x40;
+/// Opcode byte of a Read Request.
+pub const READ_REQUEST: u8 = 0x41;
+/// Opcode byte of a Read Response.
+pub const READ_RESPONSE: u8 = 0x42;
+/// Opcode byte of a Send.
+pub const SEND: u8 = 0x43;
+/// Opcode byte of a Send with Invalidate.
+pub const SEND_INVALIDATE: u8 = 0x44;
+/// Opcode byte of a Send with Solicited Event.
+pub const SEND_SE: u8 = 0x45;
+/// Opcode byte of a Send with Solicited Event and Invalidate.
+pub const SEND_SE_INVALIDATE: u8 = 0x46;
+/// Opcode byte of a Terminate message.
+pub const TERMINATE: u8 = 0x47;
 
-pub(crate) fn tagged(control: u8, op: u8, stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
+/// Builds a tagged DDP segment (RFC 5041 §4.2): control bytes, STag, tagged offset, payload.
+pub fn tagged(control: u8, op: u8, stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
     let mut segment = vec![control, op];
     segment.extend_from_slice(&stag.to_be_bytes());
     segment.extend_from_slice(&to.to_be_bytes());
@@ -85,7 +98,9 @@ pub(crate) fn tagged(control: u8, op: u8, stag: u32, to: u64, payload: &[u8]) ->
     segment
 }
 
-pub(crate) fn untagged(control: u8, op: u8, word: u32, [qn, msn, mo]: [u32; 3], payload: &[u8]) -> Vec<u8> {
+/// Builds an untagged DDP segment (RFC 5041 §4.3): control bytes, word reserved for the ULP, then queue number, message
+/// sequence number and message offset, and the payload.
+pub fn untagged(control: u8, op: u8, word: u32, [qn, msn, mo]: [u32; 3], payload: &[u8]) -> Vec<u8> {
     let mut segment = vec![control, op];
     for word in [word, qn, msn, mo] {
         segment.extend_from_slice(&word.to_be_bytes());
@@ -94,8 +109,8 @@ pub(crate) fn untagged(control: u8, op: u8, word: u32, [qn, msn, mo]: [u32; 3], 
     segment
 }
 
-/// RFC 5040 §4.4.
-pub(crate) fn read_header(sink: u32, sink_to: u64, size: u32, source: u32, source_to: u64) -> Vec<u8> {
+/// Builds the header of a Read Request (RFC 5040 §4.4).
+pub fn read_header(sink: u32, sink_to: u64, size: u32, source: u32, source_to: u64) -> Vec<u8> {
     let mut header = sink.to_be_bytes().to_vec();
     header.extend_from_slice(&sink_to.to_be_bytes());
     header.extend_from_slice(&size.to_be_bytes());
@@ -104,20 +119,21 @@ pub(crate) fn read_header(sink: u32, sink_to: u64, size: u32, source: u32, sourc
     header
 }
 
-pub(crate) fn read_request(msn: u32, sink: u32, size: u32, source: u32, source_to: u64) -> Vec<u8> {
+/// Builds a Read Request whose sink is at tagged offset 0x1000.
+pub fn read_request(msn: u32, sink: u32, size: u32, source: u32, source_to: u64) -> Vec<u8> {
     let header = read_header(sink, 0x1000, size, source, source_to);
     untagged(UNTAGGED_LAST, READ_REQUEST, 0, [1, msn, 0], &header)
 }
 
 /// Builds a Terminate message: control word, then `rest`.
-pub(crate) fn terminate(word: [u8; 4], rest: &[u8]) -> Vec<u8> {
+pub fn terminate(word: [u8; 4], rest: &[u8]) -> Vec<u8> {
     let mut message = word.to_vec();
     message.extend_from_slice(rest);
     untagged(UNTAGGED_LAST, TERMINATE, 0, [2, 1, 0], &message)
 }
 
 /// Builds the Terminate about a segment: its DDP header, then `request`.
-pub(crate) fn terminate_about(kind: u8, code: u8, flags: u8, segment: &[u8], request: &[u8]) -> Vec<u8> {
+pub fn terminate_about(kind: u8, code: u8, flags: u8, segment: &[u8], request: &[u8]) -> Vec<u8> {
     let header = if segment[0] & 0x80 != 0 { 14 } else { 18 };
     let mut rest = (segment.len() as u16).to_be_bytes().to_vec();
     rest.extend_from_slice(&segment[..header]);

@@ -5,15 +5,15 @@
 
 use super::Input;
 use super::peer::Peer;
-use crate::common::bytes::{REPLY, REQUEST, fpdu, mpa};
-use crate::common::{STREAM, Side, Wire, request, slice};
-use core::time::Duration;
-use rdma::service::encode_request;
-use rdma::wire::mpa::RtrOptions;
-use rdma::{
+use crate::service::encode_request;
+use crate::testutil::bytes::{REPLY, REQUEST, fpdu, mpa};
+use crate::testutil::{STREAM, Side, Wire, request, slice};
+use crate::wire::mpa::RtrOptions;
+use crate::{
     Access, AtomicOp, ConnectRequest, CrcPolicy, EndpointConfig, Event, LocalSlice, PostError, RegionId,
     Scope, Stag, StreamState, WcOpcode, Window,
 };
+use core::time::Duration;
 use std::collections::VecDeque;
 
 /// Maximum number of operations in one run.
@@ -45,7 +45,7 @@ struct Run {
 }
 
 /// The first bytes select role and configuration; each operation is a byte and its parameters.
-pub(crate) fn operations(data: &[u8]) {
+pub fn operations(data: &[u8]) {
     let mut input = Input(data);
     let mut run = Run::new(&mut input);
     for _ in 0..OPERATIONS_MAX {

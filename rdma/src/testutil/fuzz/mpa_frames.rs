@@ -1,19 +1,19 @@
 //! Requests and Replies: no peer can make a side agree to more than it offered.
 
 use super::Input;
-use crate::common::bytes::{REPLY, REQUEST};
-use crate::common::{PEER, STREAM, Wire};
+use crate::mpa::{Event, Negotiation, Refusal, Terms};
+use crate::service::RegionService;
+use crate::testutil::bytes::{REPLY, REQUEST};
+use crate::testutil::{PEER, STREAM, Wire};
+use crate::wire::mpa::{ConnectionData, FrameHeader, FrameKind, RtrOptions};
+use crate::{ConnectRequest, CrcPolicy, Endpoint, EndpointConfig, MpaStats, NegotiationConfig};
+use crate::{Env, RdmaStats, StagTable, VecMemory};
 use core::time::Duration;
-use rdma::mpa::{Event, Negotiation, Refusal, Terms};
-use rdma::service::RegionService;
-use rdma::wire::mpa::{ConnectionData, FrameHeader, FrameKind, RtrOptions};
-use rdma::{ConnectRequest, CrcPolicy, Endpoint, EndpointConfig, MpaStats, NegotiationConfig};
-use rdma::{Env, RdmaStats, StagTable, VecMemory};
 
 const NOW: Duration = Duration::ZERO;
 
 /// The first bytes select the local settings; then follow the peer's bytes, raw or as the fields of a frame.
-pub(crate) fn mpa_frames(data: &[u8]) {
+pub fn mpa_frames(data: &[u8]) {
     let mut input = Input(data);
     let config = config(&mut input);
     let initiator = input.byte() % 2 == 1;
@@ -155,9 +155,9 @@ fn check(config: &NegotiationConfig, asked: Option<&ConnectRequest<'_>>, terms: 
         let ours = asked.rtr.unwrap_or_default();
         let can = match terms.rtr {
             None => true,
-            Some(rdma::mpa::Rtr::Send) => ours.send,
-            Some(rdma::mpa::Rtr::Write) => ours.write,
-            Some(rdma::mpa::Rtr::Read) => ours.read && terms.ord > 0,
+            Some(crate::mpa::Rtr::Send) => ours.send,
+            Some(crate::mpa::Rtr::Write) => ours.write,
+            Some(crate::mpa::Rtr::Read) => ours.read && terms.ord > 0,
         };
         assert!(can, "{terms:?}");
     }
@@ -183,13 +183,13 @@ fn endpoint(mpa: NegotiationConfig, asked: Option<&ConnectRequest<'_>>, chunks: 
         while let Some(event) = endpoint.poll_event() {
             assert_eq!(closed, 0, "{event:?} after the last event");
             match event {
-                rdma::Event::ConnectRequest { private_data, .. } => {
+                crate::Event::ConnectRequest { private_data, .. } => {
                     let answer = service.answer(&private_data, PEER, STREAM, env.stags);
                     assert!(!answer.accept, "there is no region");
                     // Refused if the configuration leaves no room for the reason.
                     let _ = endpoint.reject(&answer.reply);
                 }
-                rdma::Event::Close { .. } => closed += 1,
+                crate::Event::Close { .. } => closed += 1,
                 _ => {}
             }
         }
@@ -198,7 +198,7 @@ fn endpoint(mpa: NegotiationConfig, asked: Option<&ConnectRequest<'_>>, chunks: 
     endpoint.handle_timeout(Duration::from_secs(3600), env.stats);
     endpoint.transport_lost();
     while let Some(event) = endpoint.poll_event() {
-        closed += usize::from(matches!(event, rdma::Event::Close { .. }));
+        closed += usize::from(matches!(event, crate::Event::Close { .. }));
     }
     assert_eq!((closed, endpoint.next_deadline()), (1, None));
 }

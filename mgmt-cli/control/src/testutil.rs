@@ -1,14 +1,16 @@
-//! Lines on the control socket, from anybody who may connect: none of them may end the daemon, each refusal is one line
-//! of JSON, and what is accepted means the same when it is written and read again.
+//! Fuzz target of the lines on the control socket, and its seed inputs. `mgmt-cli/control/fuzz` runs it with
+//! libFuzzer, and the test `fuzz` on the committed corpus.
 
-use iwarp_control::{
+use crate::{
     BadLine, ConnListMethod, ConnShowMethod, DropsMethod, ErrorObject, Hello, Id, Method, PortListMethod,
     PortShowMethod, PortStatsMethod, RegionAttachMethod, RegionDeregisterMethod, RegionListMethod,
     RegionRegisterMethod, RegionShowMethod, Request, Response, StatsMethod, StatusMethod, params,
 };
 use serde_json::{Value, to_value};
 
-pub(crate) fn requests(data: &[u8]) {
+/// Panics unless an arbitrary line either is refused in one line of JSON, or keeps its meaning when it is written and
+/// read again.
+pub fn requests(data: &[u8]) {
     match Request::from_line(data) {
         Ok(request) => {
             let line = request.to_line().expect("a request can be written");
@@ -64,4 +66,37 @@ fn refused(id: Option<Id>, error: ErrorObject) {
     assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1, "one line");
     let response: Response<Value> = serde_json::from_slice(&line).expect("a refusal is JSON");
     assert_eq!((response.id, response.error), (id, Some(error)));
+}
+
+/// Returns a request to each method, and lines that are none.
+#[must_use]
+pub fn seeds() -> Vec<Vec<u8>> {
+    let params = |method: &str| match method {
+        "region.register" => {
+            concat!(
+                r#"{"name":"lab","bytes":67108864,"access":["remote-read","remote-write","remote-atomic"],"#,
+                r#""token_hex":"6f70656e","allow":["10.77.0.0/24","fd77::/64","192.0.2.1"]}"#
+            )
+        }
+        "region.show" | "region.attach" => r#"{"name":"lab"}"#,
+        "region.deregister" => r#"{"name":"lab","force":true}"#,
+        "port.show" => r#"{"name":"p0"}"#,
+        "conn.show" => r#"{"id":17592186044417}"#,
+        "port.stats" => r#"{"name":"p0"}"#,
+        _ => "{}",
+    };
+    let request = |method: &&str| {
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{}}}"#, params(method))
+    };
+    let others = [
+        r#"{"jsonrpc":"2.0","method":"status"}"#,
+        r#"{"jsonrpc":"2.0","id":"a","method":"status","params":null}"#,
+        r#"[{"jsonrpc":"2.0","id":1,"method":"status"}]"#,
+        r#"{"jsonrpc":"1.0","id":-1,"method":7}"#,
+        r#"{"jsonrpc":"2.0","id":1.5e300,"method":"\u202e","params":[1]}"#,
+        "[[[[[[[[",
+        "",
+    ];
+    let methods = crate::METHODS.iter().map(request);
+    methods.chain(others.map(str::to_owned)).map(String::into_bytes).collect()
 }

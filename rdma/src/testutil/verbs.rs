@@ -4,33 +4,41 @@ use core::net::SocketAddr;
 use core::num::NonZeroU16;
 use core::time::Duration;
 
-use rdma::verbs::*;
-use rdma::{CloseHow, EndpointConfig, Env, RdmaStats, StagTable, StreamId, VecMemory};
+use crate::verbs::*;
+use crate::{CloseHow, EndpointConfig, Env, RdmaStats, StagTable, StreamId, VecMemory};
 
 use super::{Wire, pattern};
 
 /// Returns all local rights.
-pub(crate) fn local_access() -> Access {
+pub fn local_access() -> Access {
     Access::LOCAL_READ | Access::LOCAL_WRITE | Access::WINDOW_BIND
 }
 
 /// Returns all rights that a memory region can have.
-pub(crate) fn all_access() -> Access {
+pub fn all_access() -> Access {
     local_access() | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC
 }
 
-pub(crate) fn address(node: usize) -> SocketAddr {
+/// Returns the address of a node.
+pub fn address(node: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, node as u8], 4791))
 }
 
 /// A device with its environment.
-pub(crate) struct Node {
-    pub(crate) device: Device<Vec<u8>>,
-    pub(crate) stags: StagTable,
-    pub(crate) memory: VecMemory,
-    pub(crate) stats: RdmaStats,
-    pub(crate) cm: Vec<CmEvent>,
-    pub(crate) listener: Option<CmId>,
+#[derive(Debug)]
+pub struct Node {
+    /// Device that the test drives.
+    pub device: Device<Vec<u8>>,
+    /// STags granted to the peer.
+    pub stags: StagTable,
+    /// Memory of the regions.
+    pub memory: VecMemory,
+    /// Counters of the device.
+    pub stats: RdmaStats,
+    /// Connection events not yet read by the test.
+    pub cm: Vec<CmEvent>,
+    /// Listener that takes the connections to this node.
+    pub listener: Option<CmId>,
 }
 
 impl Node {
@@ -45,19 +53,21 @@ impl Node {
         }
     }
 
-    pub(crate) fn reg(&mut self, pd: PdId, bytes: Vec<u8>, base: AddressBase, access: Access) -> Mr {
+    /// Registers new memory of these bytes.
+    pub fn reg(&mut self, pd: PdId, bytes: Vec<u8>, base: AddressBase, access: Access) -> Mr {
         let length = bytes.len() as u64;
         let region = self.memory.add(bytes).unwrap();
         let mr = self.device.reg_mr(pd, (region, 0, length), base, access, &mut self.stags).unwrap();
         Mr { region, mr }
     }
 
-    pub(crate) fn bytes(&self, mr: &Mr) -> &[u8] {
+    /// Returns the bytes of a memory region.
+    pub fn bytes(&self, mr: &Mr) -> &[u8] {
         self.memory.bytes(mr.region).unwrap()
     }
 
-    /// Polls all completions.
-    pub(crate) fn poll(&mut self, cq: CqId) -> Vec<WorkCompletion> {
+    /// Polls all completions of a queue.
+    pub fn poll(&mut self, cq: CqId) -> Vec<WorkCompletion> {
         let mut out = [WorkCompletion::default(); 7];
         let mut all = Vec::new();
         while let Ok(taken @ 1..) = self.device.poll_cq(cq, &mut out) {
@@ -66,24 +76,29 @@ impl Node {
         all
     }
 
-    pub(crate) fn async_events(&mut self) -> Vec<AsyncEvent> {
+    /// Polls all asynchronous events.
+    pub fn async_events(&mut self) -> Vec<AsyncEvent> {
         core::iter::from_fn(|| self.device.poll_async_event()).collect()
     }
 }
 
 /// A memory region and its memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mr {
-    pub(crate) region: RegionId,
-    pub(crate) mr: MemoryRegion,
+pub struct Mr {
+    /// Memory of the region.
+    pub region: RegionId,
+    /// Registration of that memory.
+    pub mr: MemoryRegion,
 }
 
 impl Mr {
-    pub(crate) fn sge(&self, offset: u64, length: u32) -> Sge {
+    /// Returns a scatter/gather element of the region, from `offset`.
+    pub fn sge(&self, offset: u64, length: u32) -> Sge {
         Sge { addr: self.mr.addr + offset, length, lkey: self.mr.lkey }
     }
 }
 
+#[derive(Debug)]
 struct End {
     id: CmId,
     wire: Wire,
@@ -94,24 +109,38 @@ struct End {
 }
 
 /// Two nodes; node 1 listens at `address(1)`.
-pub(crate) struct Net {
-    pub(crate) nodes: [Node; 2],
+#[derive(Debug)]
+pub struct Net {
+    /// Nodes by number, 0 and 1.
+    pub nodes: [Node; 2],
     streams: Vec<[End; 2]>,
     opened: u64,
-    pub(crate) now: Duration,
-    pub(crate) mss: usize,
-    pub(crate) chunk: usize,
+    /// Virtual time since the start.
+    pub now: Duration,
+    /// Most bytes of an FPDU.
+    pub mss: usize,
+    /// Most bytes that a node receives in one piece.
+    pub chunk: usize,
     /// All bytes that node 0 and node 1 have sent.
-    pub(crate) sent: [Vec<u8>; 2],
-    pub(crate) refused: usize,
+    pub sent: [Vec<u8>; 2],
+    /// Connections that failed for want of a listener.
+    pub refused: usize,
+}
+
+impl Default for Net {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Net {
-    pub(crate) fn new() -> Self {
+    /// Returns two nodes with completion queues of at most 4,096 entries.
+    pub fn new() -> Self {
         Self::with(Limits { cqe_max: 4096, ..Limits::default() })
     }
 
-    pub(crate) fn with(limits: Limits) -> Self {
+    /// Returns two nodes with these limits.
+    pub fn with(limits: Limits) -> Self {
         Self {
             nodes: [Node::new(limits), Node::new(limits)],
             streams: Vec::new(),
@@ -165,7 +194,7 @@ impl Net {
     }
 
     /// Accepts a stream for node 1's listener, as an adapter does.
-    pub(crate) fn incoming(
+    pub fn incoming(
         &mut self,
         listener: CmId,
         stream: StreamId,
@@ -221,7 +250,7 @@ impl Net {
     }
 
     /// Runs both nodes until nothing is left to do; keeps the connection events.
-    pub(crate) fn run(&mut self) {
+    pub fn run(&mut self) {
         for _ in 0..100_000 {
             let mut moved = false;
             for at in 0..2 {
@@ -244,12 +273,12 @@ impl Net {
     }
 
     /// Returns the number of bytes that a node has received on the only stream.
-    pub(crate) fn position(&self, at: usize) -> u64 {
+    pub fn position(&self, at: usize) -> u64 {
         self.streams[0][at].position
     }
 
     /// Drops ended streams, and the bytes and events recorded.
-    pub(crate) fn forget(&mut self) {
+    pub fn forget(&mut self) {
         assert!(self.streams.iter().flatten().all(|end| end.closed.is_some()), "a stream is open");
         self.streams.clear();
         self.sent.iter_mut().for_each(Vec::clear);
@@ -260,7 +289,7 @@ impl Net {
     }
 
     /// Breaks the only stream.
-    pub(crate) fn cut(&mut self) {
+    pub fn cut(&mut self) {
         for at in 0..2 {
             let id = self.streams[0][at].id;
             self.nodes[at].device.transport_lost(id);
@@ -271,22 +300,32 @@ impl Net {
 
 /// One end of a connection, with its objects.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Party {
-    pub(crate) pd: PdId,
-    pub(crate) cq: CqId,
-    pub(crate) recv_cq: CqId,
-    pub(crate) qp: QpNum,
-    pub(crate) id: CmId,
-    pub(crate) mr: Mr,
+pub struct Party {
+    /// Protection domain of the objects.
+    pub pd: PdId,
+    /// Completion queue of sends.
+    pub cq: CqId,
+    /// Completion queue of receives.
+    pub recv_cq: CqId,
+    /// Queue pair of the connection.
+    pub qp: QpNum,
+    /// Identifier of the connection.
+    pub id: CmId,
+    /// Memory of [`MEMORY`] bytes, with all rights.
+    pub mr: Mr,
 }
 
-pub(crate) const CAP: QpCap =
+/// Capacity of a queue pair.
+pub const CAP: QpCap =
     QpCap { max_send_wr: 32, max_recv_wr: 32, max_send_sge: 16, max_recv_sge: 16, max_inline_data: 64 };
 
-pub(crate) const MEMORY: usize = 16_384;
-pub(crate) const BASE: u64 = 0x7f00_0000_0000;
+/// Length of a party's memory, bytes.
+pub const MEMORY: usize = 16_384;
+/// First address of a party's memory.
+pub const BASE: u64 = 0x7f00_0000_0000;
 
-pub(crate) fn party(node: &mut Node, cap: QpCap, srq: Option<u16>, salt: u8) -> Party {
+/// Creates the objects of one end of a connection; `salt` selects the contents of its memory.
+pub fn party(node: &mut Node, cap: QpCap, srq: Option<u16>, salt: u8) -> Party {
     let pd = node.device.alloc_pd().unwrap();
     let cq = node.device.create_cq(256).unwrap();
     let recv_cq = node.device.create_cq(256).unwrap();
@@ -298,7 +337,8 @@ pub(crate) fn party(node: &mut Node, cap: QpCap, srq: Option<u16>, salt: u8) -> 
     Party { pd, cq, recv_cq, qp, id, mr }
 }
 
-pub(crate) fn listen(net: &mut Net, backlog: u16) -> CmId {
+/// Lets node 1 listen, with this backlog.
+pub fn listen(net: &mut Net, backlog: u16) -> CmId {
     let device = &mut net.nodes[1].device;
     let listener = device.create_id(Some(address(1))).unwrap();
     device.listen(listener, NonZeroU16::new(backlog).unwrap(), &ConnParam::default()).unwrap();
@@ -307,13 +347,13 @@ pub(crate) fn listen(net: &mut Net, backlog: u16) -> CmId {
 }
 
 /// Returns the connections that wait for an answer at node 1.
-pub(crate) fn asked(net: &mut Net) -> Vec<CmId> {
+pub fn asked(net: &mut Net) -> Vec<CmId> {
     let is_request = |event: &CmEvent| matches!(event.kind, CmEventKind::ConnectRequest { .. });
     net.nodes[1].cm.extract_if(.., |event| is_request(event)).map(|event| event.id).collect()
 }
 
 /// Connects a party at node 0 with one at node 1, whose id becomes that of the connection.
-pub(crate) fn connect(net: &mut Net, a: &Party, b: &mut Party) {
+pub fn connect(net: &mut Net, a: &Party, b: &mut Party) {
     let param = ConnParam::default();
     net.nodes[0].device.connect(a.id, a.qp, address(1), &param).unwrap();
     net.run();
@@ -328,7 +368,7 @@ pub(crate) fn connect(net: &mut Net, a: &Party, b: &mut Party) {
 }
 
 /// Returns two connected parties.
-pub(crate) fn pair_with(net: &mut Net, caps: [QpCap; 2], srq: Option<u16>) -> (Party, Party) {
+pub fn pair_with(net: &mut Net, caps: [QpCap; 2], srq: Option<u16>) -> (Party, Party) {
     listen(net, 4);
     let a = party(&mut net.nodes[0], caps[0], None, 1);
     let mut b = party(&mut net.nodes[1], caps[1], srq, 2);
@@ -336,40 +376,47 @@ pub(crate) fn pair_with(net: &mut Net, caps: [QpCap; 2], srq: Option<u16>) -> (P
     (a, b)
 }
 
-pub(crate) fn pair(net: &mut Net) -> (Party, Party) {
+/// Returns two connected parties of the capacity [`CAP`].
+pub fn pair(net: &mut Net) -> (Party, Party) {
     pair_with(net, [CAP, CAP], None)
 }
 
-pub(crate) fn send_wr<'a>(wr_id: u64, op: SendOp, sg_list: &'a [Sge]) -> SendWr<'a> {
+/// Returns a signaled work request.
+pub fn send_wr<'a>(wr_id: u64, op: SendOp, sg_list: &'a [Sge]) -> SendWr<'a> {
     SendWr { wr_id, op, data: Data::List(sg_list), flags: SendFlags::SIGNALED }
 }
 
-pub(crate) const SEND: SendOp = SendOp::Send { invalidate: None };
+/// A Send without invalidation.
+pub const SEND: SendOp = SendOp::Send { invalidate: None };
 
 impl Party {
-    pub(crate) fn post(&self, node: &mut Node, wr_id: u64, op: SendOp, sg_list: &[Sge]) {
+    /// Posts a signaled send request.
+    pub fn post(&self, node: &mut Node, wr_id: u64, op: SendOp, sg_list: &[Sge]) {
         node.device.post_send(self.qp, &send_wr(wr_id, op, sg_list)).unwrap();
     }
 
-    pub(crate) fn post_recv(&self, node: &mut Node, wr_id: u64, sg_list: &[Sge]) {
+    /// Posts a receive request.
+    pub fn post_recv(&self, node: &mut Node, wr_id: u64, sg_list: &[Sge]) {
         node.device.post_recv(self.qp, &RecvWr { wr_id, sg_list }).unwrap();
     }
 
-    /// Returns a Write to the other's memory.
-    pub(crate) fn write_to(&self, offset: u64) -> SendOp {
+    /// Returns a Write to this party's memory, for its peer.
+    pub fn write_to(&self, offset: u64) -> SendOp {
         SendOp::RdmaWrite { remote_addr: self.mr.mr.addr + offset, rkey: self.mr.mr.rkey }
     }
 
-    pub(crate) fn read_from(&self, offset: u64) -> SendOp {
+    /// Returns a Read of this party's memory, for its peer.
+    pub fn read_from(&self, offset: u64) -> SendOp {
         SendOp::RdmaRead { remote_addr: self.mr.mr.addr + offset, rkey: self.mr.mr.rkey }
     }
 
-    pub(crate) fn state(&self, node: &Node) -> QpState {
+    /// Returns the state of the queue pair.
+    pub fn state(&self, node: &Node) -> QpState {
         node.device.query_qp(self.qp).unwrap().state
     }
 }
 
 /// Returns the numbers and statuses of completions.
-pub(crate) fn ends(all: &[WorkCompletion]) -> Vec<(u64, WcStatus)> {
+pub fn ends(all: &[WorkCompletion]) -> Vec<(u64, WcStatus)> {
     all.iter().map(|wc| (wc.wr_id, wc.status)).collect()
 }

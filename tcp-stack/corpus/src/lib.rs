@@ -1,44 +1,58 @@
 //! Runs a crate's fuzz targets on the stable toolchain: on every input of their committed corpora, and on a bounded
-//! number of mutations, the same in each run. `make fuzz` searches further.
+//! number of mutations, the same in each run. `make fuzz` searches further. The test `fuzz` of each crate with fuzz
+//! targets calls it.
 //!
 //! `UPDATE_CORPUS=1` in the environment of the test writes the seed inputs.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "tests call it, and a test may panic")]
 
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::{env, fmt, fs};
 
 /// Limit of all corpora of a crate together, bytes.
 const CORPORA_MAX: u64 = 200 << 10;
 
 /// The inputs of a target, with their paths.
-pub(crate) type Corpus = Vec<(PathBuf, Vec<u8>)>;
+pub type Corpus = Vec<(PathBuf, Vec<u8>)>;
 
-fn folder(target: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target)
+/// The corpora of one crate: a folder per fuzz target in its `fuzz/corpus`.
+#[derive(Clone, Debug)]
+pub struct Corpora {
+    folder: PathBuf,
 }
 
-/// Returns the corpus of a target, which begins with `seeds`.
-pub(crate) fn corpus(target: &str, seeds: &[Vec<u8>]) -> Corpus {
-    let folder = folder(target);
-    if env::var_os("UPDATE_CORPUS").is_some() {
-        fs::create_dir_all(&folder).unwrap();
-        for (index, seed) in seeds.iter().enumerate() {
-            fs::write(folder.join(format!("seed-{index:02}")), seed).unwrap();
-        }
+impl Corpora {
+    /// Names the corpora of the crate in this folder, `env!("CARGO_MANIFEST_DIR")` of the caller.
+    #[must_use]
+    pub fn of(crate_folder: &str) -> Self {
+        Self { folder: Path::new(crate_folder).join("fuzz/corpus") }
     }
-    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    assert!(paths.len() >= seeds.len(), "{target} has no corpus: see the head of this file");
-    paths.into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect()
-}
 
-/// Checks that the corpora stay small enough for a repository.
-pub(crate) fn assert_small(targets: impl IntoIterator<Item = &'static str>) {
-    let files = targets.into_iter().flat_map(|name| fs::read_dir(folder(name)).unwrap());
-    let bytes: u64 = files.map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
-    assert!(bytes <= CORPORA_MAX, "{bytes} bytes of corpora");
+    /// Reads the corpus of a target, which begins with `seeds`. Panics if it has fewer inputs than these.
+    #[must_use]
+    pub fn read(&self, target: &str, seeds: &[Vec<u8>]) -> Corpus {
+        let folder = self.folder.join(target);
+        if env::var_os("UPDATE_CORPUS").is_some() {
+            fs::create_dir_all(&folder).unwrap();
+            for (index, seed) in seeds.iter().enumerate() {
+                fs::write(folder.join(format!("seed-{index:02}")), seed).unwrap();
+            }
+        }
+        let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        assert!(paths.len() >= seeds.len(), "{target} has no corpus: UPDATE_CORPUS=1 writes its seeds");
+        paths.into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect()
+    }
+
+    /// Panics unless the corpora stay small enough for a repository.
+    pub fn assert_small(&self, targets: impl IntoIterator<Item = &'static str>) {
+        let files = targets.into_iter().flat_map(|name| fs::read_dir(self.folder.join(name)).unwrap());
+        let bytes: u64 = files.map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
+        assert!(bytes <= CORPORA_MAX, "{bytes} bytes of corpora");
+    }
 }
 
 /// An input, displayed as hexadecimal digits.
@@ -75,7 +89,7 @@ fn mutate(corpus: &Corpus, at: &Index, mutation: &Mutation) -> Vec<u8> {
 }
 
 /// Runs a target on its corpus, and on `cases` mutations.
-pub(crate) fn run(target: fn(&[u8]), corpus: &Corpus, cases: u32) {
+pub fn run(target: fn(&[u8]), corpus: &Corpus, cases: u32) {
     // Miri needs a part of a minute per input.
     let (cases, stride) = if cfg!(miri) { (1, 8) } else { (cases, 1) };
     for (path, input) in corpus.iter().step_by(stride) {
@@ -91,7 +105,7 @@ pub(crate) fn run(target: fn(&[u8]), corpus: &Corpus, cases: u32) {
 }
 
 /// Runs a target on `cases` of these inputs.
-pub(crate) fn run_chosen(target: fn(&[u8]), inputs: impl Strategy<Value = Vec<u8>>, cases: u32) {
+pub fn run_chosen(target: fn(&[u8]), inputs: impl Strategy<Value = Vec<u8>>, cases: u32) {
     let random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let tested = TestRunner::new_with_rng(config, random).run(&inputs.prop_map(Hex), |input| {
