@@ -58,6 +58,13 @@ clippy: build-deps
 doc: build-deps
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked --quiet
 
+# Apart, because the advisories come from the network.
+deny: ## licenses, sources, duplicates and known vulnerabilities of the crates that we depend on (cargo-deny)
+	@$(CARGO) deny --version >/dev/null 2>&1 || \
+	    { echo "make deny: cargo-deny is missing; install it with: cargo install --locked cargo-deny" >&2; exit 1; }
+	$(CARGO) deny --locked check licenses bans sources
+	$(CARGO) deny --locked check advisories
+
 unit: root tools ## unit and property tests, simulations, CLI, DPDK in process
 	@.ci/hugepages.sh 64 || true
 	$(CARGO) nextest run --workspace --locked
