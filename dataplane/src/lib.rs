@@ -54,6 +54,9 @@ pub mod prefetch;
 mod services;
 mod setup;
 mod signals;
+#[cfg(any(test, feature = "testutil"))]
+#[allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
+pub mod testutil;
 mod transport;
 pub mod verbs;
 pub mod worker;

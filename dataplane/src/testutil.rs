@@ -1,9 +1,9 @@
-//! Test network of two hosts with verbs, over a link that may lose and reorder, in virtual time from one seed. The
-//! tests of verbs, rping and allocations use it.
-#![allow(dead_code, reason = "each test program uses a part of it")]
+//! Test support, also for other crates (feature `testutil`): two hosts with verbs ([`Host`]) and a link between them
+//! that may lose and reorder ([`Net`]), in virtual time from one seed. Tests of verbs, rping and allocations use it.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
 
@@ -15,7 +15,7 @@ use rdma::{EndpointConfig, OutOfOrderPolicy, VecMemory};
 use tcp_stack::testutil::{HeapBuf, HeapPool, Link, LinkConfig, Random};
 use tcp_stack::{Buf, ConnOptions, Duration, Instant, Ipv4Cidr, MacAddr, RxChecksum, RxFrame, StackConfig};
 
-use super::engine::{Engine, EngineConfig};
+use crate::engine::{Engine, EngineConfig};
 
 /// Frames in a burst.
 const BURST: usize = 32;
@@ -27,32 +27,40 @@ const DESCRIPTORS: usize = 256;
 const CONNECTIONS: u32 = 16;
 
 /// A link that loses nothing.
-pub(crate) const CLEAN: LinkConfig = LinkConfig {
+pub const CLEAN: LinkConfig = LinkConfig {
     rate: 10_000_000_000,
     delay: Duration::from_micros(20),
     queue: 64 << 20,
     ..LinkConfig::CLEAN
 };
 /// A link that loses 1 % of all frames, and delivers 2 % of them late.
-pub(crate) const ROUGH: LinkConfig =
+pub const ROUGH: LinkConfig =
     LinkConfig { loss: 10_000, reorder: 20_000, hold: Duration::from_micros(300), ..CLEAN };
 
-pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(600);
+/// Most virtual time that a test waits for a result.
+pub const TIME_LIMIT: Duration = Duration::from_secs(600);
 
 /// Settings of a test network.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Setup {
-    pub(crate) link: LinkConfig,
-    pub(crate) seed: u64,
-    pub(crate) mtu: u16,
+pub struct Setup {
+    /// Both directions of the link.
+    pub link: LinkConfig,
+    /// Seed of losses, initial sequence numbers and STags.
+    pub seed: u64,
+    /// MTU of both hosts, bytes.
+    pub mtu: u16,
     /// Packet buffers of each host.
-    pub(crate) buffers: usize,
-    pub(crate) limits: Limits,
-    pub(crate) markers: bool,
-    pub(crate) out_of_order: OutOfOrderPolicy,
-    pub(crate) time_wait_ms: u32,
+    pub buffers: usize,
+    /// Most objects of each kind.
+    pub limits: Limits,
+    /// Asks the peer for MPA markers.
+    pub markers: bool,
+    /// Placement of data behind a gap.
+    pub out_of_order: OutOfOrderPolicy,
+    /// Time that a connection stays in TIME-WAIT.
+    pub time_wait_ms: u32,
     /// Leaves events in the device, for tests that poll them themselves.
-    pub(crate) unheard: bool,
+    pub unheard: bool,
 }
 
 impl Default for Setup {
@@ -75,11 +83,14 @@ impl Default for Setup {
 type Flight = (Instant, u64, usize, Vec<u8>);
 
 /// One host of the test network.
-pub(crate) struct Host {
-    pub(crate) verbs: Engine<HeapPool, VecMemory>,
-    pub(crate) pool: HeapPool,
+#[derive(Debug)]
+pub struct Host {
+    /// TCP/IP stack and verbs device.
+    pub verbs: Engine<HeapPool, VecMemory>,
+    /// Packet buffers of the port.
+    pub pool: HeapPool,
     /// Events not read by the test yet.
-    pub(crate) events: VecDeque<CmEvent>,
+    pub events: VecDeque<CmEvent>,
     unheard: bool,
     inbox: VecDeque<Vec<u8>>,
     sending: VecDeque<(Instant, HeapBuf)>,
@@ -88,7 +99,7 @@ pub(crate) struct Host {
 }
 
 /// Returns the address of a host.
-pub(crate) fn address(host: usize, port: u16) -> SocketAddr {
+pub fn address(host: usize, port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::new(10, 77, 0, u8::try_from(host + 1).unwrap()), port))
 }
 
@@ -128,18 +139,19 @@ impl Host {
     }
 
     /// Registers a new region with zero-based addresses.
-    pub(crate) fn reg(&mut self, pd: PdId, bytes: Vec<u8>, access: Access) -> (RegionId, MemoryRegion) {
+    pub fn reg(&mut self, pd: PdId, bytes: Vec<u8>, access: Access) -> (RegionId, MemoryRegion) {
         let len = bytes.len() as u64;
         let region = self.verbs.memory_mut().add(bytes).unwrap();
         (region, self.verbs.reg_mr(pd, (region, 0, len), AddressBase::Zero, access).unwrap())
     }
 
-    pub(crate) fn bytes(&self, region: RegionId) -> &[u8] {
+    /// Returns the bytes of a region.
+    pub fn bytes(&self, region: RegionId) -> &[u8] {
         self.verbs.memory().bytes(region).unwrap()
     }
 
     /// Creates a protection domain, a queue pair in it, and one completion queue for both directions.
-    pub(crate) fn queue_pair(&mut self, work: u16) -> (PdId, CqId, QpNum) {
+    pub fn queue_pair(&mut self, work: u16) -> (PdId, CqId, QpNum) {
         let device = self.verbs.device_mut();
         let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(u32::from(work) * 2).unwrap());
         let cap = QpCap {
@@ -154,7 +166,7 @@ impl Host {
     }
 
     /// Polls all available completions.
-    pub(crate) fn poll(&mut self, cq: CqId) -> Vec<WorkCompletion> {
+    pub fn poll(&mut self, cq: CqId) -> Vec<WorkCompletion> {
         let mut out = [WorkCompletion::default(); 16];
         let mut all = Vec::new();
         while let Ok(taken @ 1..) = self.verbs.device_mut().poll_cq(cq, &mut out) {
@@ -164,7 +176,7 @@ impl Host {
     }
 
     /// Removes and returns the next event of an id.
-    pub(crate) fn take_event(&mut self, id: CmId) -> Option<CmEventKind> {
+    pub fn take_event(&mut self, id: CmId) -> Option<CmEventKind> {
         let at = self.events.iter().position(|event| event.id == id)?;
         self.events.remove(at).map(|event| event.kind)
     }
@@ -194,7 +206,7 @@ impl Host {
 }
 
 /// Returns a scatter/gather element within a memory region.
-pub(crate) fn sge(mr: &MemoryRegion, offset: u64, length: u32) -> Sge {
+pub fn sge(mr: &MemoryRegion, offset: u64, length: u32) -> Sge {
     Sge { addr: mr.addr + offset, length, lkey: mr.lkey }
 }
 
@@ -227,31 +239,44 @@ fn without_payload(mut frame: Vec<u8>, silenced: &dyn Fn(u16) -> bool) -> Vec<u8
 }
 
 /// Two hosts and the link between them.
-pub(crate) struct Net {
-    pub(crate) hosts: [Host; 2],
-    pub(crate) now: Instant,
+pub struct Net {
+    /// Hosts 0 and 1; tests listen on host 1.
+    pub hosts: [Host; 2],
+    /// Virtual time of the network.
+    pub now: Instant,
     /// Called before (`true`) and after each poll.
-    pub(crate) watch: fn(bool),
+    pub watch: fn(bool),
     /// True to drop all frames.
-    pub(crate) cut: bool,
+    pub cut: bool,
     /// Host 0's frames lose their TCP payload if they come from one of these ports.
-    pub(crate) silenced: Box<dyn Fn(u16) -> bool>,
+    pub silenced: Box<dyn Fn(u16) -> bool>,
     links: [Link; 2],
     flying: BinaryHeap<Reverse<Flight>>,
     order: u64,
 }
 
+impl fmt::Debug for Net {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Net").field("now", &self.now).field("hosts", &self.hosts).finish_non_exhaustive()
+    }
+}
+
 /// Objects of both ends of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pair {
-    pub(crate) id: [CmId; 2],
-    pub(crate) pd: [PdId; 2],
-    pub(crate) cq: [CqId; 2],
-    pub(crate) qp: [QpNum; 2],
+pub struct Pair {
+    /// Connection identifiers, by host.
+    pub id: [CmId; 2],
+    /// Protection domains, by host.
+    pub pd: [PdId; 2],
+    /// Completion queues, by host.
+    pub cq: [CqId; 2],
+    /// Queue pairs, by host.
+    pub qp: [QpNum; 2],
 }
 
 impl Net {
-    pub(crate) fn new(setup: Setup) -> Self {
+    /// Returns two hosts that know nothing of each other yet.
+    pub fn new(setup: Setup) -> Self {
         let mut random = Random::new(setup.seed);
         Self {
             hosts: [Host::new(0, &setup, &mut random), Host::new(1, &setup, &mut random)],
@@ -266,7 +291,7 @@ impl Net {
     }
 
     /// Polls both hosts once; if nothing moved, advances the time to the next event.
-    pub(crate) fn poll_once(&mut self) {
+    pub fn poll_once(&mut self) {
         while let Some(Reverse((at, ..))) = self.flying.peek()
             && *at <= self.now
         {
@@ -298,7 +323,7 @@ impl Net {
     }
 
     /// Runs until `done`; fails after `limit` of virtual time.
-    pub(crate) fn run_until(&mut self, what: &str, limit: Duration, mut done: impl FnMut(&mut Self) -> bool) {
+    pub fn run_until(&mut self, what: &str, limit: Duration, mut done: impl FnMut(&mut Self) -> bool) {
         let end = self.now + limit;
         while !done(self) {
             let stats = self.hosts[0].verbs.stack().stats();
@@ -308,7 +333,7 @@ impl Net {
     }
 
     /// Runs for `time` of virtual time.
-    pub(crate) fn run_for(&mut self, time: Duration) {
+    pub fn run_for(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end {
             self.poll_once();
@@ -316,7 +341,7 @@ impl Net {
     }
 
     /// Listens on host 1.
-    pub(crate) fn listen(&mut self, port: u16) -> CmId {
+    pub fn listen(&mut self, port: u16) -> CmId {
         let device = self.hosts[1].verbs.device_mut();
         let id = device.create_id(Some(address(1, port))).unwrap();
         device.listen(id, NonZeroU16::new(8).unwrap(), &ConnParam::default()).unwrap();
@@ -324,7 +349,7 @@ impl Net {
     }
 
     /// Connects new queue pairs of depth `work` to a listener on host 1.
-    pub(crate) fn connect(&mut self, port: u16, work: u16) -> Pair {
+    pub fn connect(&mut self, port: u16, work: u16) -> Pair {
         let (client, server) = (self.hosts[0].queue_pair(work), self.hosts[1].queue_pair(work));
         let device = self.hosts[0].verbs.device_mut();
         let id = device.create_id(None).unwrap();
@@ -349,7 +374,7 @@ impl Net {
     }
 
     /// Asserts that no connection, buffer or slot is left, and that every frame is accounted for.
-    pub(crate) fn assert_empty(&mut self) {
+    pub fn assert_empty(&mut self) {
         self.run_for(Duration::from_millis(50));
         for host in &mut self.hosts {
             host.sending.clear();

@@ -6,11 +6,9 @@
 mod client;
 #[path = "../src/engine/tests/lab.rs"]
 mod lab;
-#[path = "../src/verbs/tests/lab.rs"]
-mod verbs_lab;
 
 use client::{Bytes, Session, fill};
-use dataplane::engine;
+use dataplane::{engine, testutil as verbs_lab};
 use iwarp_alloc_counter::{counted, watch, watched};
 use lab::{CHARGEN, CLEAN, DISCARD, ECHO, Lab, REGION, ROUGH, Setup};
 use rdma::{Access, CrcPolicy, OutOfOrderPolicy, RegionId};

@@ -2,14 +2,10 @@
 //! misbehave.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
-#[path = "../../src/verbs/tests/lab.rs"]
-mod lab;
-
 use std::time::Duration;
 
-use dataplane::engine;
+use dataplane::testutil::{CLEAN, Host, Net, ROUGH, Setup, TIME_LIMIT, address, sge};
 use iwarp_rping::{Client, ClientPlan, Error, Server, ServerPlan, TextMemory, Verbosity};
-use lab::{CLEAN, Host, Net, ROUGH, Setup, TIME_LIMIT, address};
 use rdma::verbs::{
     Access, CmEventKind, ConnParam, Data, RecvWr, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
 };
@@ -219,7 +215,7 @@ impl Rogue {
         let device = host.verbs.device_mut();
         let id = device.create_id(None).unwrap();
         device.connect(id, qp, address(1, PORT), &ONE_READ).unwrap();
-        device.post_recv(qp, &RecvWr { wr_id: 0, sg_list: &[lab::sge(&inbox, 0, 16)] }).unwrap();
+        device.post_recv(qp, &RecvWr { wr_id: 0, sg_list: &[sge(&inbox, 0, 16)] }).unwrap();
         loop {
             net.poll_once();
             let now = net.now;

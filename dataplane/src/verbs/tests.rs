@@ -1,7 +1,6 @@
 //! Tests of verbs on two hosts in memory. Every run is a function of its seed.
 
 mod connections;
-mod lab;
 mod work;
 
-use crate::engine;
+use crate::testutil as lab;

@@ -166,6 +166,35 @@ fn functions_are_short() {
     assert_none(&offences);
 }
 
+/// Returns the folder of the crate that a file belongs to: the nearest with a manifest.
+fn crate_of(file: &Path) -> Option<&Path> {
+    file.ancestors().skip(1).find(|folder| folder.join("Cargo.toml").exists())
+}
+
+/// A module that another crate needs belongs to a crate, behind the feature `testutil` if only tests need it.
+#[test]
+fn modules_lie_in_their_own_crate() {
+    let (root, mut offences, mut seen) = (root(), Vec::new(), 0);
+    // Spelt so that this file does not match.
+    let attribute = concat!("#[pa", "th = \"");
+    for (path, text) in files(&["rs"]) {
+        let file = root.join(&path);
+        for (number, line) in (1..).zip(text.lines()) {
+            let Some(named) = line.trim().strip_prefix(attribute).and_then(|rest| rest.split('"').next())
+            else {
+                continue;
+            };
+            seen += 1;
+            let module = file.parent().unwrap().join(named).canonicalize();
+            if module.as_deref().ok().and_then(crate_of) != crate_of(&file) {
+                offences.push(format!("{path}:{number}: {named} belongs to another crate"));
+            }
+        }
+    }
+    assert!(seen > 0, "no module names its file: the scanner is blind");
+    assert_none(&offences);
+}
+
 #[test]
 fn nothing_is_left_for_later() {
     let mut offences = Vec::new();
