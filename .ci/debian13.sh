@@ -55,7 +55,8 @@ enter() {
     built=$cache/target/$(pwd | sha256sum | cut -c1-16)
     mkdir -p "$built" target
     touch "$built"
-    find "$cache/target" -mindepth 1 -maxdepth 1 -printf '%T@ %p\n' | sort -rn | tail -n +4 | cut -d' ' -f2- | xargs -r rm -rf
+    find "$cache/target" -mindepth 1 -maxdepth 1 -printf '%T@ %p\n' | sort -rn | tail -n +4 | cut -d' ' -f2- |
+        xargs -r rm -rf
     mount --rbind "$root" "$root"
     mount -t proc proc "$root/proc"
     mount --rbind /sys "$root/sys"
@@ -73,7 +74,8 @@ enter() {
     unset TMPDIR CARGO_TARGET_DIR
     # The shell stays the first process of its namespace: another one there would not heed Ctrl-C.
     # shellcheck disable=SC2016 # expanded in the chroot
-    exec chroot "$root" /bin/bash -c 'trap "exit 130" INT TERM; cd "$1" && shift && .ci/deps.sh && "$@"' debian13 "$PWD" "$@"
+    exec chroot "$root" /bin/bash -c 'trap "exit 130" INT TERM; cd "$1" && shift && .ci/deps.sh && "$@"' \
+        debian13 "$PWD" "$@"
 }
 
 if [ "${1:-}" = --enter ]; then

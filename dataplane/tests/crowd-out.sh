@@ -50,7 +50,8 @@ disperse() {
     sleep 1
 }
 counters() {
-    ctl -j stats | jq -c '[.groups[].counters[] | select(.name | test("^(evicted_|drop_tcp_(table|listener|source)_full)")) | select(.value > 0)
+    ctl -j stats | jq -c '[.groups[].counters[]
+        | select(.name | test("^(evicted_|drop_tcp_(table|listener|source)_full)")) | select(.value > 0)
         | {key: .name, value: .value}] | from_entries'
 }
 
@@ -67,8 +68,8 @@ crowded_out() {
     counters >"$LAB/counted"
     disperse
     read -r after after_failed <<<"$(honest "$host" "$SECONDS_EACH")"
-    printf '%-34s %17d (%2d) %17d (%2d) %17d (%2d)  %s; %s\n' "$name" "$before" "$before_failed" "$during" "$during_failed" \
-        "$after" "$after_failed" "$(cat "$LAB/crowd")" "$(cat "$LAB/counted")" >&3
+    printf '%-34s %17d (%2d) %17d (%2d) %17d (%2d)  %s; %s\n' "$name" "$before" "$before_failed" \
+        "$during" "$during_failed" "$after" "$after_failed" "$(cat "$LAB/crowd")" "$(cat "$LAB/counted")" >&3
     # Rates over two seconds on a busy machine differ by a third.
     [ "$before" -gt 0 ] && [ $((before_failed + during_failed + after_failed)) = 0 ] &&
         [ $((during * 3)) -ge "$before" ] && [ $((after * 3)) -ge $((before * 2)) ]
@@ -94,7 +95,8 @@ under() {
 }
 exec 3>&1
 # Without a limit per source: idle connections are evicted.
-under "no limit" "s/^connections_max.*/connections_max = $COUNT/; s/^connections_per_source_max.*/connections_per_source_max = $COUNT/" \
+under "no limit" \
+    "s/^\(connections_max\|connections_per_source_max\).*/\1 = $COUNT/" \
     "10.77.0.2 7 10.77.0.66" "10.77.0.2 7400 10.77.0.66" "[fd77::2] 7 fd77::66" "[fd77::2] 7400 fd77::66"
 # With the default limit per source: one host cannot take all slots.
 under "as configured" "" "[fd77::2] 7 fd77::66"

@@ -31,8 +31,8 @@ held() {
     local status
     status=$(ctl -j status)
     jq -c --argjson huge "$(awk '$1 == "HugetlbPages:" {print $2}' "/proc/$DAEMON_PID/status")" \
-        '{rss: (.rss_bytes / 1024 | floor), huge: $huge, buffers: ([.pools[].in_use] | add), connections: (.connections | del(.max))}' \
-        <<<"$status"
+        '{rss: (.rss_bytes / 1024 | floor), huge: $huge, buffers: ([.pools[].in_use] | add),
+          connections: (.connections | del(.max))}' <<<"$status"
 }
 dropped() { in_ns cat /sys/class/net/iw0/statistics/tx_dropped; }
 received() { ctl -j status | jq '.ports[0].rx_packets'; }
@@ -60,11 +60,13 @@ flooded() {
 # Floods at the configured rate. The TAP's queue drops and counts the frames that a busy daemon does not read in time;
 # most frames must get through, or the test would measure the queue.
 flood_was_one() {
-    local offered
+    local offered received
+    received=$(cat "$LAB/received")
     offered=$(jq '.sent + .refused' "$LAB/flood.json")
     cat "$LAB/flood.json"
-    echo "of $offered SYNs and what the clients sent, iw0 dropped $(cat "$LAB/dropped"), the daemon received $(cat "$LAB/received")"
-    [ "$offered" -ge $((RATE * LENGTH * 95 / 100)) ] && [ "$(cat "$LAB/received")" -ge $((offered / 2)) ]
+    echo "of $offered SYNs and what the clients sent, iw0 dropped $(cat "$LAB/dropped")," \
+        "the daemon received $received"
+    [ "$offered" -ge $((RATE * LENGTH * 95 / 100)) ] && [ "$received" -ge $((offered / 2)) ]
 }
 served() { # 99.9 %
     cat "$LAB/honest.json"
@@ -103,8 +105,8 @@ settled() { # no connection is left, and the packet buffers are back
     start=$(head -n 1 "$LAB/held" | jq .buffers)
     for tries in $(seq 50); do
         now=$(held)
-        jq -e --argjson start "$start" '.connections.established == 0 and .connections.closing == 0 and .buffers <= $start + 64' \
-            <<<"$now" >/dev/null && return 0
+        jq -e --argjson start "$start" '.connections.established == 0 and .connections.closing == 0
+            and .buffers <= $start + 64' <<<"$now" >/dev/null && return 0
         sleep 0.2
     done
     echo "after $tries tries: $now"

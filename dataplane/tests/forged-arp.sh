@@ -17,8 +17,9 @@ counter() { ctl -j stats | jq "[.groups[].counters[] | select(.name == \"$1\") |
 # Prints the honest peer's rate before, during and after, kB/s, and its longest silence.
 run() { # KIND
     in_ns timeout 30 python3 dataplane/tests/forged.py iw0 "$(mac)" "$1" >"$LAB/$1.json" || return 1
-    jq -r '"      \(.kind): \(.before / 1e3 | floor) kB/s before, \(.during / 1e3 | floor) during, \(.after / 1e3 | floor) after; "
-        + "nothing for \(.silent_ms) ms at most"' "$LAB/$1.json" | tee -a "$LAB/rates"
+    jq -r '"      \(.kind): \(.before / 1e3 | floor) kB/s before, \(.during / 1e3 | floor) during, "
+        + "\(.after / 1e3 | floor) after; nothing for \(.silent_ms) ms at most"' "$LAB/$1.json" |
+        tee -a "$LAB/rates"
 }
 # Without the check of a claim, one forged frame silenced the connection for 6 s.
 unharmed() { # KIND

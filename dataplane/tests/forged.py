@@ -2,9 +2,9 @@
 """forged.py INTERFACE DAEMON_MAC KIND: measures what an honest peer receives while an attacker claims its address.
 
 KIND is reply or gratuitous (ARP, over IPv4), or solicited or unsolicited (neighbor advertisements, over IPv6): the
-claim is false and repeated for a while. Or KIND is moves4 or moves6: the interface changes its link address and announces it.
-Reads chargen at a steady 4 MB/s with a small buffer, so that a pause is visible on a busy machine. Prints one line of
-JSON: bytes per second before the first claim, during the claims and after, and the longest silence.
+claim is false and repeated for a while. Or KIND is moves4 or moves6: the interface changes its link address and
+announces it. Reads chargen at a steady 4 MB/s with a small buffer, so that a pause is visible on a busy machine. Prints
+one line of JSON: bytes per second before the first claim, during the claims and after, and the longest silence.
 """
 import fcntl
 import json

@@ -49,7 +49,8 @@ def tcp():
 
 def noise():
     kind = rng.choice((0x0800, 0x86DD, 0x0806, 0x8100, rng.randrange(65536)))
-    return struct.pack("!6s6sH", rng.choice((mac, b"\xff" * 6)), b"\x02garba", kind) + rng.randbytes(rng.randrange(1, 1400))
+    header = struct.pack("!6s6sH", rng.choice((mac, b"\xff" * 6)), b"\x02garba", kind)
+    return header + rng.randbytes(rng.randrange(1, 1400))
 
 
 for _ in range(count):

@@ -1,6 +1,6 @@
 """hold.py HOST PORT REGION N [--read]: opens N connections to the region service, requests the region on each, and
-keeps them open until it is ended. Prints the number of grants. With --read each requests the whole region and does not read
-the response. With --silent none of them sends anything."""
+keeps them open until it is ended. Prints the number of grants. With --read each requests the whole region and does not
+read the response. With --silent none of them sends anything."""
 
 import resource
 import socket

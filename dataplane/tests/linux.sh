@@ -137,14 +137,16 @@ measure() {
     relay=$!
     for tries in $(seq 100); do grep -q ready "$out" && break; sleep 0.02; done
     ip netns exec "$there" ip tcp_metrics flush >/dev/null 2>&1
-    client=$(timeout $((SECONDS_EACH + 20)) ip netns exec "$there" "$LAB_TOOL" transfer "$host" --congestion cubic --direction "$direction" \
-        --connections "$connections" --first-port $((40000 + run * 100)) --seconds "$SECONDS_EACH")
+    client=$(timeout $((SECONDS_EACH + 20)) ip netns exec "$there" "$LAB_TOOL" transfer "$host" \
+        --congestion cubic --direction "$direction" --connections "$connections" \
+        --first-port $((40000 + run * 100)) --seconds "$SECONDS_EACH")
     local status=$?
     sleep 0.2
     kill "$relay" && wait "$relay"
     [ "$status" = 0 ] ||
         { echo "$cell, $side, $direction, run $run: the transfer failed (after $tries tries)"; return 1; }
-    jq -c --arg cell "$cell" --arg direction "$direction" --arg side "$side" --argjson run "$run" --argjson client "$client" \
+    jq -c --arg cell "$cell" --arg direction "$direction" --arg side "$side" --argjson run "$run" \
+        --argjson client "$client" \
         '{cell: $cell, direction: $direction, side: $side, run: $run, each_mbit_s: $client.each_mbit_s, relay: .}' \
         < <(tail -n 1 "$out") >>"$RESULTS"
 }

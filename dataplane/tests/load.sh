@@ -60,10 +60,12 @@ counted() {
     jq -n --slurpfile before "$LAB/before" --slurpfile after "$LAB/after" --argjson each "$EACH" --argjson bytes \
         "$BYTES" '
         ($after[0] | with_entries(.value -= $before[0][.key])) as $moved
-        | $moved | {"tcp.passive_opens", "tcp.established", "tcp.closed", "tcp.resets_received", "tcp.resets_out", "tcp.aborted",
-            "tcp.timed_out", "tcp.timeouts", "tcp.retransmits", "tcp.syn_cookies_out", "services.echo_connections", "services.discard_connections",
-            "services.chargen_connections", "services.discard_bytes", "services.echo_copied_aside"},
-          ($moved["tcp.closed"] == 6 * $each and $moved["tcp.resets_received"] + $moved["tcp.aborted"] + $moved["tcp.timed_out"] == 0
+        | $moved | {"tcp.passive_opens", "tcp.established", "tcp.closed", "tcp.resets_received", "tcp.resets_out",
+            "tcp.aborted", "tcp.timed_out", "tcp.timeouts", "tcp.retransmits", "tcp.syn_cookies_out",
+            "services.echo_connections", "services.discard_connections", "services.chargen_connections",
+            "services.discard_bytes", "services.echo_copied_aside"},
+          ($moved["tcp.closed"] == 6 * $each
+            and $moved["tcp.resets_received"] + $moved["tcp.aborted"] + $moved["tcp.timed_out"] == 0
             and $moved["tcp.syn_cookies_out"] == 0
             and $moved["services.echo_connections"] == 2 * $each and $moved["services.discard_connections"] == 2 * $each
             and $moved["services.chargen_connections"] == 2 * $each
@@ -75,7 +77,8 @@ nothing_left() { # no connection, no data held, packet buffers as at the start
     local tries now start
     start=$(cat "$LAB/buffers")
     for tries in $(seq 50); do
-        now="$(counters | jq -c '{connections: .["now.connections"], send: .["now.send_buffers"], receive: .["now.receive_buffers"]}') $(buffers)"
+        now="$(counters | jq -c '{connections: .["now.connections"], send: .["now.send_buffers"],
+            receive: .["now.receive_buffers"]}') $(buffers)"
         [ "${now%% *}" = '{"connections":0,"send":0,"receive":0}' ] && [ "${now##* }" -le $((start + 64)) ] && return 0
         sleep 0.2
     done

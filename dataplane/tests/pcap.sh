@@ -103,7 +103,8 @@ check "MPA requests and replies seen" at_least 4 "$LAB/live.pcap" 'iwarp_mpa.req
 check "RDMA Writes seen" at_least 1000 "$LAB/live.pcap" 'iwarp_rdma.opcode == 0'
 check "RDMA Reads seen" at_least 1 "$LAB/live.pcap" 'iwarp_rdma.opcode == 1'
 check "Read Responses seen" at_least 1000 "$LAB/live.pcap" 'iwarp_rdma.opcode == 2'
-check "a Terminate seen: remote protection, bounds" at_least 1 "$LAB/live.pcap" 'iwarp_rdma.opcode == 7 && iwarp_rdma.term_layer == 0 && iwarp_rdma.term_etype_rdma == 1 && iwarp_rdma.term_errcode_rdma == 1'
+bounds='iwarp_rdma.term_layer == 0 && iwarp_rdma.term_etype_rdma == 1 && iwarp_rdma.term_errcode_rdma == 1'
+check "a Terminate seen: remote protection, bounds" at_least 1 "$LAB/live.pcap" "iwarp_rdma.opcode == 7 && $bounds"
 check "nothing malformed" none "$LAB/live.pcap" '_ws.malformed'
 check "no error-level remark" none "$LAB/live.pcap" '_ws.expert.severity == error'
 check "every CRC right" crcs_right 1000 "$LAB/live.pcap"

@@ -40,7 +40,8 @@ def ipv6(payload, target=US6, mac=US):
 
 
 def syn(port):
-    segment = struct.pack("!HHIIBBHHH", 40000 + port % 100, port, 1000, 0, 0x60, 0x02, 64240, 0, 0) + b"\x02\x04\x05\xb4"
+    segment = struct.pack("!HHIIBBHHH", 40000 + port % 100, port, 1000, 0, 0x60, 0x02, 64240, 0, 0)
+    segment += b"\x02\x04\x05\xb4"
     return ipv4(6, put(segment, 16, checksum(PEER4 + US4 + struct.pack("!HH", 6, len(segment)) + segment)))
 
 

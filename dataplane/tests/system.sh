@@ -59,8 +59,14 @@ echo "--- $DRIVER"
 head -c 10000000 /dev/urandom >"$LAB/10M"
 head -c 67108864 /dev/urandom >"$LAB/64M"
 
-counter() { ctl -j stats | jq "[.groups[] | select(.group == \"$1\") | .counters[] | select(.name == \"$2\") | .value] | add"; }
-resets() { ctl -j stats | jq -e '[.groups[] | select(.group == "tcp") | .counters[] | select(.name == "resets_out" or .name == "resets_received") | .value] | if length == 2 then add else error("no such counters") end'; }
+counter() {
+    ctl -j stats | jq "[.groups[] | select(.group == \"$1\") | .counters[] | select(.name == \"$2\") | .value] | add"
+}
+resets() {
+    ctl -j stats | jq -e '[.groups[] | select(.group == "tcp") | .counters[]
+        | select(.name == "resets_out" or .name == "resets_received") | .value]
+        | if length == 2 then add else error("no such counters") end'
+}
 
 echo_round_trip() { # HOST
     in_ns nc -N "$1" 7 <"$LAB/10M" >"$LAB/echoed" && cmp "$LAB/10M" "$LAB/echoed"
@@ -117,7 +123,9 @@ conn_close() { # HOST
     [ "$(ctl -j conn close --listener 9 | jq .count)" = 3 ] && exits_with 4 ctl conn close --listener 9 || return 1
     [ "$(ctl -j conn list | jq -c '[.[].service]')" = '["echo","echo"]' ] || return 1
     exits_with 4 ctl conn close --peer 192.0.2.0/24 && exits_with 4 ctl conn close --peer 2001:db8::/64 || return 1
-    [ "$(ctl -j conn close --peer 10.77.0.0/24 | jq .count || true)$(ctl -j conn close --peer fd77::/64 | jq .count || true)" = 2 ] || return 1
+    closed=$(ctl -j conn close --peer 10.77.0.0/24 | jq .count || true)
+    closed+=$(ctl -j conn close --peer fd77::/64 | jq .count || true)
+    [ "$closed" = 2 ] || return 1
     wait "${pids[@]}"
     becomes 0 2 eval "ctl -j conn list | jq length"
 }
@@ -223,8 +231,14 @@ lossy_on() {
 table netdev lossy {
     counter from_daemon { }
     counter to_daemon { }
-    chain in { type filter hook ingress device "$KERNEL" priority 0; numgen random mod 100 == 0 counter name from_daemon drop; }
-    chain out { type filter hook egress device "$KERNEL" priority 0; numgen random mod 100 == 0 counter name to_daemon drop; }
+    chain in {
+        type filter hook ingress device "$KERNEL" priority 0
+        numgen random mod 100 == 0 counter name from_daemon drop
+    }
+    chain out {
+        type filter hook egress device "$KERNEL" priority 0
+        numgen random mod 100 == 0 counter name to_daemon drop
+    }
 }
 NFT
 }

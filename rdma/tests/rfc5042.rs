@@ -6,7 +6,10 @@
 )]
 
 mod page;
+
 use std::collections::BTreeMap;
+
+use tcp_stack::testutil::list_entries;
 
 /// Sections of RFC 5042 with rules: number of rules, and number of words in capitals (MUST, SHOULD, RECOMMENDED).
 /// Sections 1 and 10.2 use other such words to define them.
@@ -47,10 +50,10 @@ fn words(quote: &str) -> usize {
 #[test]
 fn no_rule_is_missing() {
     let mut found: BTreeMap<String, (usize, usize)> = BTreeMap::new();
-    for row in page::rows(&page::read("rfc5042.md")) {
-        let (section, number) = row[0].split_once(' ').unwrap();
-        let words = words(&row[1]);
-        assert!(row[1].starts_with('"') && words > 0, "{}: no quotation of a rule", row[0]);
+    for entry in list_entries(&page::read("rfc5042.md")) {
+        let (section, number) = entry[0].split_once(' ').unwrap();
+        let words = words(&entry[1]);
+        assert!(entry[1].starts_with('"') && words > 0, "{}: no quotation of a rule", entry[0]);
         for key in [section, "total"] {
             let (rules, all) = found.entry(key.to_string()).or_default();
             *rules += 1;
@@ -66,11 +69,11 @@ fn no_rule_is_missing() {
 #[test]
 fn every_rule_names_existing_code_and_tests() {
     let deviations = page::read("deviations.md");
-    for row in page::rows(&page::read("rfc5042.md")) {
-        let [rule, _, keeps, tests] = &row[..] else { panic!("{row:?}") };
+    for entry in list_entries(&page::read("rfc5042.md")) {
+        let [rule, _, keeps, tests] = &entry[..] else { panic!("{entry:?}") };
         if let Some((_, rest)) = keeps.split_once("[deviations.md](deviations.md), ") {
             let name = rest.trim_end_matches('.');
-            assert!(deviations.contains(&format!("| {name} |")), "{rule}: no deviation `{name}`");
+            assert!(deviations.contains(&format!("- **{name}** ")), "{rule}: no deviation `{name}`");
         }
         if WITHOUT_TESTS.contains(&rule.as_str()) {
             assert!(tests.starts_with("None: "), "{rule}");

@@ -18,6 +18,7 @@ use rdma::{
     WcStatus,
 };
 use std::collections::BTreeSet;
+use tcp_stack::testutil::list_entries;
 
 const LAB: usize = 8192;
 const ALL: Access = Access::from_bits(7).unwrap();
@@ -331,10 +332,10 @@ fn code_of(name: &str) -> ErrorCode {
     ErrorCode { layer: part(), etype: part(), code: part() }
 }
 
-/// Returns the rows of the page that begin with a code: those that are sent, and the others.
+/// Returns the entries of the page that begin with a code: those that are sent, and the others.
 fn page() -> [Vec<Vec<String>>; 2] {
-    let rows = page::rows(&page::read("terminate.md"));
-    let (unsent, sent) = rows.into_iter().partition(|row| row[2].starts_with("Not sent"));
+    let entries = list_entries(&page::read("terminate.md"));
+    let (unsent, sent) = entries.into_iter().partition(|entry| entry[2].starts_with("Not sent"));
     [sent, unsent]
 }
 
@@ -365,7 +366,7 @@ fn each_code_is_sent_and_a_second_stream_continues() {
         seen.insert(named(code));
     }
     let [sent, _] = page();
-    let listed: BTreeSet<String> = sent.iter().map(|row| row[0].clone()).collect();
+    let listed: BTreeSet<String> = sent.iter().map(|entry| entry[0].clone()).collect();
     assert_eq!(seen, listed, "docs/terminate.md lists what is sent");
 }
 
@@ -394,7 +395,7 @@ fn codes_that_are_not_sent_are_reported_to_the_owner() {
     assert_eq!(events[2..], [Event::Close { how: CloseHow::Reset }]);
     rig.complete("lost");
     let [_, unsent] = page();
-    let unsent: Vec<&str> = unsent.iter().map(|row| row[0].as_str()).collect();
+    let unsent: Vec<&str> = unsent.iter().map(|entry| entry[0].as_str()).collect();
     assert_eq!(unsent, ["0/1/FF", "0/2/09", "2/0/01", "2/0/04"]);
     assert_eq!(named(ErrorCode::TCP_LOST), "2/0/01");
     assert_eq!(named(ErrorCode::INVALID_FRAME), "2/0/04");
@@ -404,13 +405,13 @@ fn codes_that_are_not_sent_are_reported_to_the_owner() {
 #[test]
 fn each_code_is_understood_when_a_peer_sends_it() {
     let headers = &terminate_about(0, 0, 0, &tagged(TAGGED_LAST, WRITE, 1, 2, &[]), &[])[22..];
-    for row in page().concat() {
-        let code = code_of(&row[0]);
-        let (flags, swapped) = match row[3].as_str() {
+    for entry in page().concat() {
+        let code = code_of(&entry[0]);
+        let (flags, swapped) = match entry[3].as_str() {
             "none" => (0x00, 0x00),
             "M, D" => (0xc0, 0x03),
             "M, D, R" => (0xe0, 0x07),
-            other => panic!("{}: {other}", row[0]),
+            other => panic!("{}: {other}", entry[0]),
         };
         let words = [
             ([code.layer << 4 | code.etype, code.code, flags, 0], false),
@@ -425,17 +426,17 @@ fn each_code_is_understood_when_a_peer_sends_it() {
             assert!(matches!(events[0], Event::Completion { wr_id: 5, status: WcStatus::WrFlushError, .. }));
             // A word that is the same in both orders is parsed in the RFC's.
             let siw_order = siw_order && raw != words[0].0;
-            assert_eq!(events[1], Event::TerminateReceived { code, raw, siw_order }, "{}", row[0]);
+            assert_eq!(events[1], Event::TerminateReceived { code, raw, siw_order }, "{}", entry[0]);
             assert_eq!(events[2..], [Event::Close { how: CloseHow::Fin }]);
-            rig.complete(&row[0]);
+            rig.complete(&entry[0]);
         }
     }
 }
 
 #[test]
 fn the_page_names_existing_codes_and_tests() {
-    for row in page().concat() {
-        let [code, name, when, _, tests] = &row[..] else { panic!("{row:?}") };
+    for entry in page().concat() {
+        let [code, name, when, _, tests] = &entry[..] else { panic!("{entry:?}") };
         assert_eq!(code_of(code).name(), name, "{code}");
         assert!(!when.is_empty());
         page::assert_names_tests(tests);

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # Library of bash functions that talk to guests under QEMU's software emulation. Source it.
 #
-#   guest_launch NAME FUNCTION ARGUMENTS    boots a guest: FUNCTION starts QEMU, told ARGUMENTS and the path of the control
-#                                           line, which is a pair of named pipes
+#   guest_launch NAME FUNCTION ARGUMENTS    boots a guest: FUNCTION starts QEMU; it is called with ARGUMENTS and the
+#                                           path of the control line, which is a pair of named pipes
 #   guest_run NAME 'COMMAND' [SECONDS]      runs a command in it: prints its output, returns its code
 #   guest_stop NAME                         stops it
 #   guest_stop_all                          stops every guest of this shell

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # One job of run.sh: one guest and the cases that it is for. Last line: `N passed, N failed`.
 #
-#   card.sh one CARD KERNEL_DRIVER [quick]   one card: everything that a card alone can show, or the most important of that
+#   card.sh one CARD KERNEL_DRIVER [quick]   one card: everything that a card alone can show, or the most important
 #   card.sh two CARD CARD KERNEL_DRIVER      two cards at once, one of which is unplugged and plugged in again
 #   card.sh vlan CARD                        VLAN tags, between the guest's kernel and the guest's daemon
 #   card.sh workers CARD[,queues=2] HOW      two workers; HOW frames get to theirs: by `port` or by `software`
@@ -101,7 +101,8 @@ port_in_detail() {
     becomes '"up"' 5 port_show 0 '.link_history | last.link' || return 1
     details=$(pci_ctl "$G" -j port show card0) && echo "$details"
     interrupts=$(has_interrupts "$1" "$2" && echo per_queue || echo none)
-    jq -e --arg address "$(card_address 0)" --arg driver "$2" --arg interrupts "$interrupts" --arg granted "$(granted "$1")" '
+    jq -e --arg address "$(card_address 0)" --arg driver "$2" --arg interrupts "$interrupts" \
+        --arg granted "$(granted "$1")" '
         .bus_address == $address and .kernel_driver == $driver and .interrupts == $interrupts and .queues_max >= 1
         and (.offloads_requested | length) == 5 and (.offloads_granted | sort | join(" ")) == $granted
         and .rss_functions == [] and (.link_history | last.link) == "up"' <<<"$details"
@@ -138,7 +139,10 @@ job_two() {
     check "$TITLE: stops" pci_stop "$G"
     check "$TITLE: nothing to complain of" quiet_log 'link is down' 'the card is gone'
 }
-history() { port_show "$1" '[.link_history[].link]'; pci_ctl "$G" -j port show "card$1" | jq -e "[.link_history[].link] | $2"; }
+history() {
+    port_show "$1" '[.link_history[].link]'
+    pci_ctl "$G" -j port show "card$1" | jq -e "[.link_history[].link] | $2"
+}
 port_show() { pci_ctl "$G" -j port show "card$1" | jq -c "$2"; }
 both_at_once() {
     put 10.77.0.2 +16M >"$LAB/first.out" 2>&1 &
@@ -150,13 +154,19 @@ both_at_once() {
 
 # The kernel of this machine may have no 802.1Q module: tags are put on and taken off by the guest's.
 job_vlan() {
-    local card=$1 mtu
+    local card=$1 mtu lan dropped
     PCI_EXTRA=(-netdev hubport,id=lan,hubid=0 -device virtio-net-pci,netdev=lan,mac=52:54:00:77:00:01,addr=8,romfile=)
     TITLE="$card, VLAN 7"
     boots vfio-pci "$card,hub"
     # shellcheck disable=SC2016 # expanded in the guest
-    check "$TITLE: an interface of the guest's kernel" guest_run "$G" \
-        'lan=$(basename $(dirname $(grep -l 52:54:00:77:00:01 /sys/class/net/*/address))) && ip link set $lan up && ip link add link $lan name tagged type vlan id 7 && echo 0 >/proc/sys/net/ipv6/conf/tagged/accept_dad && ip link set tagged up && ip addr add 10.77.0.1/24 dev tagged && ip -6 addr add fd77::1/64 dev tagged && head -c 2000001 /dev/urandom >/root/file'
+    lan='lan=$(basename $(dirname $(grep -l 52:54:00:77:00:01 /sys/class/net/*/address))) && ip link set $lan up && '
+    lan+='ip link add link $lan name tagged type vlan id 7 && echo 0 >/proc/sys/net/ipv6/conf/tagged/accept_dad && '
+    lan+='ip link set tagged up && ip addr add 10.77.0.1/24 dev tagged && ip -6 addr add fd77::1/64 dev tagged && '
+    lan+='head -c 2000001 /dev/urandom >/root/file'
+    # shellcheck disable=SC2016
+    dropped='ip addr add 10.77.0.9/32 dev $lan && ! ping -c 1 -w 2 -I $lan 10.77.0.2; code=$?; '
+    dropped+='ip addr del 10.77.0.9/32 dev $lan; (exit $code)'
+    check "$TITLE: an interface of the guest's kernel" guest_run "$G" "$lan"
     for mtu in 1500 9000; do
         TITLE="$card, VLAN 7, MTU $mtu"
         # shellcheck disable=SC2016
@@ -164,9 +174,9 @@ job_vlan() {
         begins vlan=7 mtu=$mtu cores=0
         check "$TITLE: ping" guest_run "$G" 'ping -c 2 -w 10 10.77.0.2 && ping -6 -c 2 -w 10 fd77::2'
         check "$TITLE: put --verify, IPv4" guest_run "$G" 'iwarpctl remote put --verify /root/file 10.77.0.2:7400/lab'
-        check "$TITLE: get, IPv6" guest_run "$G" 'iwarpctl remote get "[fd77::2]:7400/lab" /root/got --length 2000001 && cmp /root/file /root/got'
-        check "$TITLE: untagged frames are dropped" guest_run "$G" \
-            'ip addr add 10.77.0.9/32 dev $lan && ! ping -c 1 -w 2 -I $lan 10.77.0.2; code=$?; ip addr del 10.77.0.9/32 dev $lan; (exit $code)'
+        check "$TITLE: get, IPv6" guest_run "$G" \
+            'iwarpctl remote get "[fd77::2]:7400/lab" /root/got --length 2000001 && cmp /root/file /root/got'
+        check "$TITLE: untagged frames are dropped" guest_run "$G" "$dropped"
         check "$TITLE: stops" pci_stop "$G"
     done
 }
@@ -187,7 +197,8 @@ job_workers() {
 
 hashes() {
     port_show 0 '[.port.rx_queues, .rss_functions]'
-    pci_ctl "$G" -j port show card0 | jq -e '.port.rx_queues == 2 and (.rss_functions | contains(["ipv4-tcp", "ipv6-tcp"]))'
+    pci_ctl "$G" -j port show card0 |
+        jq -e '.port.rx_queues == 2 and (.rss_functions | contains(["ipv4-tcp", "ipv6-tcp"]))'
 }
 
 # refuses PATTERN…: the daemon ends with 1, and says all that.
@@ -196,7 +207,9 @@ refuses() {
     guest_run "$G" 'iwarpd --config /root/iwarpd.toml >/root/log 2>&1; [ $? = 1 ]' || { pci_log "$G"; return 1; }
     pci_log "$G" >"$LAB/refusal"
     cat "$LAB/refusal"
-    for pattern in "$@"; do tr -s ' \n' ' ' <"$LAB/refusal" | grep -qF -e "$pattern" || { echo "says nothing of: $pattern"; return 1; }; done
+    for pattern in "$@"; do
+        tr -s ' \n' ' ' <"$LAB/refusal" | grep -qF -e "$pattern" || { echo "says nothing of: $pattern"; return 1; }
+    done
 }
 # does_as_told: the commands that the refusal names, as they stand there.
 does_as_told() {
@@ -218,7 +231,8 @@ job_unready() {
     check "$TITLE: put --verify" put 10.77.0.2
     check "$TITLE: stops" pci_stop "$G"
     guest_run "$G" "pci_bind $address virtio-pci"
-    check "$TITLE: the kernel's own driver" refuses "the kernel driver virtio-pci owns the PCI device $address" "driver_override"
+    check "$TITLE: the kernel's own driver" refuses "the kernel driver virtio-pci owns the PCI device $address" \
+        "driver_override"
     check "$TITLE: the commands that the message names bind it" does_as_told
     check "$TITLE: a second daemon is refused" refuses_second
     check "$TITLE: stops" pci_stop "$G"
@@ -227,11 +241,19 @@ job_unready() {
 }
 # The kernel gives a card to one process.
 refuses_second() {
-    guest_run "$G" 'sed s,/run/iwarpd.sock,/run/second.sock, /root/iwarpd.toml >/root/second.toml; iwarpd --config /root/second.toml >/root/second.log 2>&1; code=$?; cat /root/second.log; [ $code = 1 ]' | tee "$LAB/second"
-    grep -q "does not take the PCI device $(card_address 0)" "$LAB/second" && grep -q 'vfio-pci' "$LAB/second" && put 10.77.0.2
+    local second
+    second='sed s,/run/iwarpd.sock,/run/second.sock, /root/iwarpd.toml >/root/second.toml; '
+    # shellcheck disable=SC2016 # expanded in the guest
+    second+='iwarpd --config /root/second.toml >/root/second.log 2>&1; code=$?; cat /root/second.log; [ $code = 1 ]'
+    guest_run "$G" "$second" | tee "$LAB/second"
+    grep -q "does not take the PCI device $(card_address 0)" "$LAB/second" && grep -q 'vfio-pci' "$LAB/second" &&
+        put 10.77.0.2
 }
 
-siw_client() { guest_client siw 150 --timeout 60 --host "${2:-10.77.0.2}" --port 7400 --region lab --size "$1" --ops write,read "${@:3}"; }
+siw_client() {
+    guest_client siw 150 --timeout 60 --host "${2:-10.77.0.2}" --port 7400 --region lab --size "$1" \
+        --ops write,read "${@:3}"
+}
 job_siw() {
     local card=$1
     GUEST_NETNS=$NS

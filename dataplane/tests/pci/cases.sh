@@ -4,7 +4,10 @@
 HOSTS4=10.77.0.2 HOSTS6=fd77::2
 
 # counter GROUP NAME: of the daemon in the guest.
-counter() { pci_ctl "$G" -j stats | jq "[.groups[] | select(.group == \"$1\") | .counters[] | select(.name == \"$2\") | .value] | add // -1"; }
+counter() {
+    pci_ctl "$G" -j stats |
+        jq "[.groups[] | select(.group == \"$1\") | .counters[] | select(.name == \"$2\") | .value] | add // -1"
+}
 port() { pci_ctl "$G" -j port list | jq -r ".[${2:-0}].$1"; }
 
 # quiet_log PATTERN…: since the last start the daemon has reported no error and no warning but those that match.
@@ -81,7 +84,10 @@ verified() {
     esac
 }
 
-has_offloads() { echo "granted: $(port 'offloads | sort | join(" ")')"; [ "$(port 'offloads | sort | join(" ")')" = "$1" ]; }
+has_offloads() {
+    echo "granted: $(port 'offloads | sort | join(" ")')"
+    [ "$(port 'offloads | sort | join(" ")')" = "$1" ]
+}
 
 # ticks: CPU time of the daemon so far, in 1/100 s.
 ticks() { guest_run "$G" 'awk "{print \$14 + \$15}" /proc/$daemon/stat'; }
@@ -136,7 +142,8 @@ flap() {
     status=$?
     wait $pid || status=1
     cat "$LAB/flap.out"
-    remote --timeout 30 get 10.77.0.2:7400/lab "$LAB/got" --length $((24 << 20)) && cmp "$LAB/flapped" "$LAB/got" && return $status
+    remote --timeout 30 get 10.77.0.2:7400/lab "$LAB/got" --length $((24 << 20)) && cmp "$LAB/flapped" "$LAB/got" &&
+        return $status
 }
 
 killed() {
@@ -150,8 +157,11 @@ unplugs() {
     becomes gone 15 port link "$1" && becomes yes 15 absent "$1" && logged "the card is gone.*card$1"
 }
 replugs() {
+    local address
+    address=$(card_address "$1")
     monitor "$G" "device_add ${CARD_DEVICES[$1]}"
-    guest_run "$G" "for i in \$(seq 50); do [ -e /sys/bus/pci/devices/$(card_address "$1") ] && break; sleep 0.1; done; pci_bind $(card_address "$1") $KERNEL_DRIVER" &&
+    guest_run "$G" "for i in \$(seq 50); do [ -e /sys/bus/pci/devices/$address ] && break; sleep 0.1; done; \
+pci_bind $address $KERNEL_DRIVER" &&
         becomes up 40 port link "$1" && logged "the card has returned.*card$1"
 }
 
@@ -176,7 +186,8 @@ spread() {
     many 32 || return 1
     after=$(segments_by_worker)
     steered=$(($(counter steering steered) - steered)) frames=$(($(counter rx_queue frames) - frames))
-    echo "$frames frames received, $steered passed on to another worker; frames sent by each worker: $before, then $after"
+    echo "$frames frames received, $steered passed on to another worker;" \
+        "frames sent by each worker: $before, then $after"
     share=$((steered * 100 / frames))
     case $want in
         port) [ $share -le 2 ] && both_sent "$before" "$after" ;;
@@ -184,4 +195,6 @@ spread() {
     esac
 }
 segments_by_worker() { pci_ctl "$G" -j stats | jq -c '[.workers[].rx_packets]'; }
-both_sent() { jq -ne --argjson a "$1" --argjson b "$2" '[$a, $b] | transpose | map(.[1] - .[0]) | min > 200' >/dev/null; }
+both_sent() {
+    jq -ne --argjson a "$1" --argjson b "$2" '[$a, $b] | transpose | map(.[1] - .[0]) | min > 200' >/dev/null
+}

@@ -74,7 +74,8 @@ host_side() {
 }
 
 pci_qemu() {
-    local driver=$1 cards=$2 control=$3 iommu=() kernel="console=ttyS0 quiet panic=-1 mitigations=off net.ifnames=0 no_timer_check hugepages=160"
+    local driver=$1 cards=$2 control=$3 iommu=() kernel="console=ttyS0 quiet panic=-1 mitigations=off net.ifnames=0"
+    kernel+=" no_timer_check hugepages=160"
     # uio_pci_generic knows no IOMMU: the card gets physical addresses.
     [ "$driver" != vfio-pci ] || { iommu=(-device intel-iommu,intremap=on,aw-bits=48) && kernel+=" intel_iommu=on"; }
     exec ip netns exec "$NS" "${QEMU[@]}" -name "pci-$PCI_NAME" -accel tcg,thread=multi -machine q35 \
@@ -106,7 +107,8 @@ monitor() { echo "$2" | nc -U -q 1 "$LAB/$1.monitor" >/dev/null; }
 
 # pci_config NAME [KEY=VALUE…]: cards=1 mtu=1500 offloads=true cores=0 idle=adaptive vlan= descriptors=1024 buffers=8192
 pci_config() {
-    local name=$1 cards=1 mtu=1500 offloads=true cores=0 idle=adaptive vlan='' descriptors=1024 buffers=8192 setting k text
+    local name=$1 setting k text
+    local cards=1 mtu=1500 offloads=true cores=0 idle=adaptive vlan='' descriptors=1024 buffers=8192
     shift
     for setting in "$@"; do local "${setting?}"; done
     text="[memory]
@@ -157,9 +159,15 @@ pci_ctl() {
 }
 
 pci_start() {
+    local ready
+    ready='for i in $(seq 150); do iwarpctl --socket /run/iwarpd.sock status >/dev/null 2>&1; code=$?; '
+    ready+='[ $code = 0 ] || [ $code = 6 ] && break; [ -d /proc/$daemon ] || break; sleep 0.2; done; '
+    ready+='[ $code = 0 ] || [ $code = 6 ] || { cat /root/log; false; }'
     guest_run "$1" ': >/root/log; RUST_BACKTRACE=1 iwarpd --config /root/iwarpd.toml >/root/log 2>&1 & daemon=$!' &&
-        guest_run "$1" 'for i in $(seq 150); do iwarpctl --socket /run/iwarpd.sock status >/dev/null 2>&1; code=$?; [ $code = 0 ] || [ $code = 6 ] && break; [ -d /proc/$daemon ] || break; sleep 0.2; done; [ $code = 0 ] || [ $code = 6 ] || { cat /root/log; false; }'
+        guest_run "$1" "$ready"
 }
 
-pci_stop() { guest_run "$1" 'kill -TERM $daemon; wait $daemon; code=$?; [ $code = 0 ] || tail -n 20 /root/log; (exit $code)'; }
+pci_stop() {
+    guest_run "$1" 'kill -TERM $daemon; wait $daemon; code=$?; [ $code = 0 ] || tail -n 20 /root/log; (exit $code)'
+}
 pci_log() { guest_run "$1" 'cat /root/log'; }

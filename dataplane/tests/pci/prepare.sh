@@ -54,14 +54,15 @@ major() { "$1" --version | sed -n 's/.*version \([0-9]*\).*/\1/p;q'; }
 
 # apt_backports COMMAND…: apt-get with the backports of this release alone, beside the machine's own sources.
 apt_backports() {
-    apt-get -qq -o Dir::Etc::SourceList="$work/backports.list" -o Dir::Etc::SourceParts=- -o Dir::State::Lists="$work/lists" \
-        -o Dir::Cache="$work/apt" -o APT::Sandbox::User=root "$@" >&2
+    apt-get -qq -o Dir::Etc::SourceList="$work/backports.list" -o Dir::Etc::SourceParts=- \
+        -o Dir::State::Lists="$work/lists" -o Dir::Cache="$work/apt" -o APT::Sandbox::User=root "$@" >&2
 }
 
 # Fetches QEMU from the backports into $cache/qemu-VERSION and sets $qemu; answers 1, and says why, if it cannot.
 fetch_qemu() {
     local archive codename package
-    archive=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' 'Component: main' | head -n 1)
+    archive=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' 'Component: main' |
+        head -n 1)
     codename=$(. /etc/os-release && echo "$VERSION_CODENAME")
     mkdir -p "$work"/lists/partial "$work"/apt/archives/partial "$work/qemu-deb" "$work/qemu"
     echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $archive $codename-backports main" \
@@ -113,7 +114,8 @@ build_base() {
     for driver in "${drivers[@]}"; do
         libraries+=("$dpdk/librte_$driver".so.*.*)
     done
-    libraries+=("$libraries_of"/librte_{ethdev,mbuf,mempool,ring,eal,net_ring}.so.*.* /lib/x86_64-linux-gnu/libgcc_s.so.1)
+    libraries+=("$libraries_of"/librte_{ethdev,mbuf,mempool,ring,eal,net_ring}.so.*.*)
+    libraries+=(/lib/x86_64-linux-gnu/libgcc_s.so.1)
     copy_with_libraries "$root" "${libraries[@]}"
     for library in "$root$libraries_of"/librte_*.so.*.*; do
         ln -sf "$(basename "$library")" "${library%.*}"
@@ -131,7 +133,8 @@ build_base() {
 image_key() {
     {
         echo "$kernel_version"
-        dpkg-query -W -f='${Package} ${Version}\n' busybox-static libdpdk-dev libc6 qemu-system-x86 'librte-*' 2>/dev/null
+        dpkg-query -W -f='${Package} ${Version}\n' busybox-static libdpdk-dev libc6 qemu-system-x86 'librte-*' \
+            2>/dev/null
         cd "$here" && sha256sum ../guest/{debian,serve}.sh prepare.sh guest-init.sh
     } | sha256sum | cut -c1-16
 }

@@ -9,7 +9,8 @@ set -uo pipefail
 cd "$(dirname "$0")/../../.." || exit 1
 
 CARDS=(e1000e igb virtio vmxnet3)
-quick=("one virtio vfio-pci quick" "one igb vfio-pci quick" "one e1000e uio_pci_generic quick" "one vmxnet3 vfio-pci quick")
+quick=("one virtio vfio-pci quick" "one igb vfio-pci quick" "one e1000e uio_pci_generic quick"
+    "one vmxnet3 vfio-pci quick")
 all=("two e1000e virtio vfio-pci" "two igb vmxnet3 vfio-pci" "workers igb port" "workers virtio,queues=2 port"
     "workers e1000e software" "workers vmxnet3 software" "unready" "siw e1000e" "siw virtio")
 for card in "${CARDS[@]}"; do
@@ -33,7 +34,8 @@ needs_newer() { [ -z "$(cat "$PCI_IMAGE/qemu")" ] && [[ $1 == *igb* || $1 == *ui
 # run_job K JOB: what it says goes out when it ends, all at once.
 run_job() {
     # shellcheck disable=SC2086 # a list
-    dataplane/tests/pci/card.sh $2 >"$results/$1" 2>&1 || { echo "$2" >>"$results/failed"; sed -i "1i --- $2" "$results/$1"; }
+    dataplane/tests/pci/card.sh $2 >"$results/$1" 2>&1 ||
+        { echo "$2" >>"$results/failed"; sed -i "1i --- $2" "$results/$1"; }
     flock "$results" cat "$results/$1"
 }
 
@@ -48,7 +50,10 @@ for k in "${!jobs[@]}"; do
     running=$((running + 1))
 done
 wait
-sum() { cat "$results"/[0-9]* 2>/dev/null | sed -n "s/^\([0-9]*\) passed, \([0-9]*\) failed\$/\\$1/p" | awk '{sum += $1} END {print sum + 0}'; }
+sum() {
+    cat "$results"/[0-9]* 2>/dev/null | sed -n "s/^\([0-9]*\) passed, \([0-9]*\) failed\$/\\$1/p" |
+        awk '{sum += $1} END {print sum + 0}'
+}
 echo "${#jobs[@]} jobs in $((SECONDS - begin)) s"
 [ ! -e "$results/failed" ] || sed 's/^/failed: /' "$results/failed"
 echo "$(sum 1) passed, $(sum 2) failed"

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """syn.py INTERFACE DAEMON_MAC FAMILY KIND: what answers a SYN to port 7 that lies in the frame as it is given.
 
-FAMILY is 4 or 6. KIND is good; tcp, with a wrong TCP checksum; or ip, with a wrong checksum of the IPv4 header. Prints `answered`
-when a SYN-ACK comes within two seconds, else `silent`. The frame leaves by a raw socket: no kernel touches its checksums.
+FAMILY is 4 or 6. KIND is good; tcp, with a wrong TCP checksum; or ip, with a wrong checksum of the IPv4 header. Prints
+`answered` when a SYN-ACK comes within two seconds, else `silent`. The frame leaves by a raw socket: no kernel touches
+its checksums.
 """
 import os
 import select
@@ -43,16 +44,20 @@ def frame():
 def advertise(wire):
     """Answers for the address of ours: an ARP reply or a neighbor advertisement, unasked."""
     if family == "4":
-        wire.send(struct.pack("!6s6sHHHBBH6s4s6s4s", daemon, mine, 0x0806, 1, 0x0800, 6, 4, 2, mine, source, daemon, target))
+        arp = (1, 0x0800, 6, 4, 2, mine, source, daemon, target)
+        wire.send(struct.pack("!6s6sHHHBBH6s4s6s4s", daemon, mine, 0x0806, *arp))
         return
     body = struct.pack("!BBHB3x16sBB6s", 136, 0, 0, 0x60, source, 2, 1, mine)
-    body = body[:2] + struct.pack("!H", checksum(source + target + struct.pack("!IxxxB", len(body), 58) + body)) + body[4:]
+    pseudo = source + target + struct.pack("!IxxxB", len(body), 58)
+    body = body[:2] + struct.pack("!H", checksum(pseudo + body)) + body[4:]
     wire.send(struct.pack("!6s6sHIHBB16s16s", daemon, mine, 0x86DD, 6 << 28, len(body), 58, 255, source, target) + body)
 
 
 def is_answer(data):
     at = 14 + (20 if family == "4" else 40)
-    return len(data) >= at + 20 and data[:6] == mine and struct.unpack("!HH", data[at : at + 4]) == (7, port) and data[at + 13] & 0x12 == 0x12
+    if len(data) < at + 20 or data[:6] != mine:
+        return False
+    return struct.unpack("!HH", data[at : at + 4]) == (7, port) and data[at + 13] & 0x12 == 0x12
 
 
 wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))

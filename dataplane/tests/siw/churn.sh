@@ -1,12 +1,16 @@
 # Suite `churn`: thousands of connections, and the resources that the daemon holds afterwards. Sourced by run.sh.
 
 # counters NAME…: prints the values of the counters, in this order.
-counters() { ctl -j stats | jq -r --arg names "$*" '[.groups[].counters[]] as $all | $names | split(" ") | map(. as $name | [$all[] | select(.name == $name) | .value] | add) | map(tostring) | join(" ")'; }
+counters() {
+    ctl -j stats | jq -r --arg names "$*" '[.groups[].counters[]] as $all | $names | split(" ")
+        | map(. as $name | [$all[] | select(.name == $name) | .value] | add) | map(tostring) | join(" ")'
+}
 
 # resources: prints everything that connections make the daemon hold. A worker has up to a burst of 32 packet buffers in
 # hand, and net_tap keeps one for the next frame: up to 33 buffers count as equal.
 resources() {
-    ctl -j status | jq -c '[.connections.established, .connections.opening, .connections.closing, .connections.time_wait, .regions], (.pools[] | [.name, ([.in_use, 33] | max)])'
+    ctl -j status | jq -c '(.connections | [.established, .opening, .closing, .time_wait]) + [.regions],
+        (.pools[] | [.name, ([.in_use, 33] | max)])'
     ctl -j region list | jq -c '.[] | [.name, .grants]'
 }
 

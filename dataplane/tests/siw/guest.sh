@@ -49,11 +49,13 @@ guest_client() {
 }
 
 guest_hold() {
-    local name=$1
+    local name=$1 holding
     shift
+    holding='for i in $(seq 100); do grep -qE "HOLDING|RESULT" /tmp/held && break; sleep 0.1; done; '
+    holding+='grep -q HOLDING /tmp/held || { cat /tmp/held; false; }'
     # The pipe is opened for reading and writing: neither the client nor `echo` waits for the other.
     guest_run "$name" "rm -f /tmp/go; mkfifo /tmp/go; : >/tmp/held; iwclient $* <>/tmp/go >/tmp/held 2>&1 & held=\$!" &&
-        guest_run "$name" 'for i in $(seq 100); do grep -qE "HOLDING|RESULT" /tmp/held && break; sleep 0.1; done; grep -q HOLDING /tmp/held || { cat /tmp/held; false; }'
+        guest_run "$name" "$holding"
 }
 
 guest_release() { guest_run "$1" 'echo go >/tmp/go; wait $held; code=$?; cat /tmp/held; (exit $code)'; }

@@ -25,8 +25,15 @@ bulk() {
         client "$port" --region lab --access r --start $((BYTES / 4)) --size $((BYTES / 4)) --ops read --seed "$seed"
 }
 
+# terminate_seen: prints layer, type and code of the Terminates that the guest's kernel has received. siw swaps the
+# nibbles of the first byte.
+terminate_seen() {
+    guest_run siw dmesg |
+        sed -n 's/.*got TERMINATE\. layer \([0-9]*\), type \([0-9]*\), code \([0-9]*\).*/\2\/\1\/\3/p'
+}
+
 # terminated LAYER/TYPE/CODE… -- PORT OPTIONS: the client is refused, and the guest's kernel has received one of these
-# Terminates, and no other. siw swaps the nibbles of the first byte.
+# Terminates, and no other.
 terminated() {
     local wanted=() seen code
     while [ "$1" != -- ]; do
@@ -37,7 +44,7 @@ terminated() {
     guest_run siw 'dmesg -c >/dev/null'
     client "$@"
     code=$?
-    seen=$(guest_run siw dmesg | sed -n 's/.*got TERMINATE\. layer \([0-9]*\), type \([0-9]*\), code \([0-9]*\).*/\2\/\1\/\3/p')
+    seen=$(terminate_seen)
     echo "Terminate: ${seen:-none}; wanted: ${wanted[*]}"
     [ "$code" = 0 ] && [ -n "$seen" ] && [[ " ${wanted[*]} " == *" $seen "* ]]
 }
@@ -57,7 +64,7 @@ revoke() {
         guest_hold siw --host 10.77.0.2 --port "$2" --region victim --ops "$1" --seed 3 &&
         crc_is "$3" && guest_run siw 'dmesg -c >/dev/null' &&
         ctl region deregister victim --force && guest_release siw || return 1
-    seen=$(guest_run siw dmesg | sed -n 's/.*got TERMINATE\. layer \([0-9]*\), type \([0-9]*\), code \([0-9]*\).*/\2\/\1\/\3/p')
+    seen=$(terminate_seen)
     echo "Terminate: ${seen:-none}; wanted: $4"
     [ "$seen" = "$4" ]
 }

@@ -26,7 +26,10 @@ ours_served() {
 # client is printed and not judged: Debian's rping destroys its event channel and frees its memory while its threads
 # still use them, and may exit with an error before or after its output, crash, or hang.
 their_clients() {
-    guest_run siw "rm -f /tmp/rping.*; for i in \$(seq $1); do timeout -s KILL 60 rping -c -a 10.77.0.4 -V -S $2 -C $3 >/tmp/rping.\$i 2>&1 & p=\"\$p \$!\"; done; for i in \$p; do wait \$i 2>/dev/null || echo \"RESULT a client ended with exit code \$?\"; done; p=; ! grep -vE '^(client DISCONNECT EVENT\.\.\.|rdma_get_cm_event: Bad file descriptor)$' /tmp/rping.*" 110
+    guest_run siw "rm -f /tmp/rping.*; for i in \$(seq $1); do \
+timeout -s KILL 60 rping -c -a 10.77.0.4 -V -S $2 -C $3 >/tmp/rping.\$i 2>&1 & p=\"\$p \$!\"; done; \
+for i in \$p; do wait \$i 2>/dev/null || echo \"RESULT a client ended with exit code \$?\"; done; p=; \
+! grep -vE '^(client DISCONNECT EVENT\.\.\.|rdma_get_cm_event: Bad file descriptor)$' /tmp/rping.*" 110
 }
 
 # rping_clients TITLE OPTIONS: runs the guest's clients against our server.
@@ -48,7 +51,8 @@ our_client() {
     shift 2
     in_ns timeout 100 "$RPING" -c -a 10.77.0.3 -V --json -S "$size" -C "$rounds" --config "$LAB/peer.toml" "$@" \
         >"$LAB/rping.json" || return 1
-    seen=$(jq -r '"\(.rounds) rounds, \(.failed) failed, a round took \(.round_ns.median / 1000 | floor) µs"' "$LAB/rping.json")
+    seen=$(jq -r '"\(.rounds) rounds, \(.failed) failed, a round took \(.round_ns.median / 1000 | floor) µs"' \
+        "$LAB/rping.json")
     echo "RESULT $seen"
     [[ $seen = "$rounds rounds, 0 failed, "* ]]
 }

@@ -4,7 +4,7 @@
 # they_ask on|off [KIND…]: sets whether siw requests the peer-to-peer model as the initiator, and with which messages.
 # The numbers are the bytes of RFC 6581 §9 in the guest's order.
 they_ask() {
-    local model=0 kinds=0 kind
+    local model=0 kinds=0 kind at=/sys/module/siw/parameters
     [ "$1" = on ] && model=1
     for kind in "${@:2}"; do
         case $kind in
@@ -12,7 +12,7 @@ they_ask() {
             read) kinds=$((kinds | 0x40)) ;;
         esac
     done
-    guest_run siw "echo $model >/sys/module/siw/parameters/peer_to_peer; echo $kinds >/sys/module/siw/parameters/rtr_type; cat /sys/module/siw/parameters/peer_to_peer"
+    guest_run siw "echo $model >$at/peer_to_peer; echo $kinds >$at/rtr_type; cat $at/peer_to_peer"
 }
 
 # taken: prints the number of streams that the daemon's peers have started with a ready-to-receive message.

@@ -23,9 +23,13 @@ serve() {
     local tag=$1
     shift
     guest_run server "mkfifo /tmp/in$tag; iwserver $* <>/tmp/in$tag >/tmp/out$tag 2>&1 &"
-    guest_run server "for i in \$(seq 50); do grep -q LISTENING /tmp/out$tag && break; sleep 0.1; done; grep LISTENING /tmp/out$tag"
+    guest_run server "for i in \$(seq 50); do grep -q LISTENING /tmp/out$tag && break; sleep 0.1; done; \
+grep LISTENING /tmp/out$tag"
 }
-ask() { guest_run server ": >/tmp/out4; echo '$*' >/tmp/in4; for i in \$(seq 100); do grep RESULT /tmp/out4 && break; sleep 0.1; done; grep -q ' ok' /tmp/out4"; }
+ask() {
+    guest_run server ": >/tmp/out4; echo '$*' >/tmp/in4; \
+for i in \$(seq 100); do grep RESULT /tmp/out4 && break; sleep 0.1; done; grep -q ' ok' /tmp/out4"
+}
 
 # try NAME COMMAND…: runs a check and prints the client's own lines after it.
 try() {

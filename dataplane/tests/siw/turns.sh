@@ -19,7 +19,8 @@ they_connect() {
 we_connect() {
     local crc=$1 qps=$2 code
     shift 2
-    guest_run siw "iwpeer --listen 10.77.0.3 --port 7500 --qps $qps >/tmp/peer.out 2>&1 & peer=\$!; for i in \$(seq 50); do grep -q LISTENING /tmp/peer.out && break; sleep 0.1; done" &&
+    guest_run siw "iwpeer --listen 10.77.0.3 --port 7500 --qps $qps >/tmp/peer.out 2>&1 & peer=\$!; \
+for i in \$(seq 50); do grep -q LISTENING /tmp/peer.out && break; sleep 0.1; done" &&
         in_ns timeout 100 "$SIW_PEER" --config "$LAB/$crc.toml" --connect 10.77.0.3:7500 --qps "$qps" "$@" \
             >"$LAB/turns.out" 2>"$LAB/peer.err"
     code=$?

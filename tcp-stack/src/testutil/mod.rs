@@ -29,6 +29,8 @@ pub use scenario::{ConnPlan, Report, Scenario};
 pub use sim::Simulation;
 pub use watch::{Watch, WireSegment};
 
+use alloc::borrow::ToOwned;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 /// Returns the bytes that the hexadecimal digits in `text` stand for; other characters are skipped.
@@ -39,4 +41,36 @@ pub fn hex(text: &str) -> Vec<u8> {
         bytes.push(u8::try_from(high * 16 + low).unwrap_or(0));
     }
     bytes
+}
+
+/// Returns the entries of a document's lists whose items begin with a name in bold: the name, the text after it, and
+/// the text of each item below, without its label.
+///
+/// ```
+/// let text = "- **one** first\n  line\n  - code: `a.rs`,\n    `b.rs`\n\nText.\n- **two** second\n";
+/// let entries = tcp_stack::testutil::list_entries(text);
+/// assert_eq!(entries, [vec!["one", "first line", "`a.rs`, `b.rs`"], vec!["two", "second"]]);
+/// ```
+pub fn list_entries(text: &str) -> Vec<Vec<String>> {
+    let mut entries: Vec<Vec<String>> = Vec::new();
+    let mut inside = false;
+    for line in text.lines() {
+        if let Some((name, rest)) = line.strip_prefix("- **").and_then(|item| item.split_once("** ")) {
+            entries.push([name, rest].map(ToOwned::to_owned).into());
+            inside = true;
+            continue;
+        }
+        inside &= line.starts_with("  ");
+        let Some(entry) = entries.last_mut().filter(|_| inside) else { continue };
+        match line.strip_prefix("  - ").and_then(|item| item.split_once(": ")) {
+            Some((_, rest)) => entry.push(rest.to_owned()),
+            None => {
+                if let Some(last) = entry.last_mut() {
+                    last.push(' ');
+                    last.push_str(line.trim());
+                }
+            }
+        }
+    }
+    entries
 }
