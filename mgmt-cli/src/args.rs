@@ -7,9 +7,10 @@ use std::time::Duration;
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 use iwarp_config::RegionName;
-use iwarp_control::{Access, bounds};
+use iwarp_control::bounds;
 use iwarp_remote::{Remote, options};
 use iwarp_terminal::{Color, Format, Output};
+use rdma::Access;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -181,7 +182,7 @@ pub(crate) struct Register {
     #[arg(short, long, value_parser = size)]
     pub(crate) size: u64,
     /// The rights of peers: remote-read, remote-write, remote-atomic, joined by commas.
-    #[arg(short, long, required = true, value_delimiter = ',', value_name = "RIGHTS")]
+    #[arg(short, long, required = true, value_delimiter = ',', value_name = "RIGHTS", value_parser = right)]
     pub(crate) access: Vec<Access>,
     /// A file with the token that peers must present: text or hex:…, at most 32 bytes.
     #[arg(long, value_name = "FILE")]
@@ -328,6 +329,13 @@ fn size(text: &str) -> Result<u64, String> {
         0 => Err("a size must not be 0".to_owned()),
         bytes => Ok(bytes),
     }
+}
+
+/// Parses a right that a region can grant.
+fn right(text: &str) -> Result<Access, String> {
+    let [first, second, last] = Access::REGION_NAMES;
+    Access::from_region_name(text)
+        .ok_or_else(|| format!("not a right; the rights are {first}, {second} and {last}"))
 }
 
 fn prefix(text: &str) -> Result<IpNet, String> {

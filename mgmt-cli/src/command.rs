@@ -15,6 +15,7 @@ use iwarp_control::{
 use iwarp_remote::{KernelTcp, read_token};
 use iwarp_terminal::clock::{self, Clock};
 use iwarp_terminal::{Failure, Output, Report};
+use rdma::Access;
 use serde_json::{Value, json};
 
 use crate::args::{Args, Call, Command, Config, Conn, Global, Mistakes, Port, Region, Register, Stats};
@@ -118,13 +119,10 @@ fn region(command: &Region, global: &Global, output: &Output) -> Result<(), Fail
 fn registration(register: &Register) -> Result<RegionRegister, Failure> {
     let Register { name, size, access, token_file, allow } = register;
     let token = token_file.as_deref().map(read_token).transpose()?;
-    let mut access = access.clone();
-    access.sort_unstable();
-    access.dedup();
     Ok(RegionRegister {
         name: name.clone(),
         bytes: *size,
-        access,
+        access: access.iter().fold(Access::NONE, |all, right| all | *right),
         token_hex: token.as_ref().map(|token| hexadecimal(token.as_bytes())),
         allow: allow.clone(),
     })

@@ -86,8 +86,7 @@ pub fn check_name(name: &str) -> Result<(), NameError> {
 }
 
 /// Rights that a request may ask for.
-const WANTED_MASK: u8 =
-    Access::REMOTE_READ.bits() | Access::REMOTE_WRITE.bits() | Access::REMOTE_ATOMIC.bits();
+const WANTED_MASK: u8 = Access::REGION.bits();
 
 /// Capability: a peer that presents it may use the region. Compared in constant time, never displayed.
 #[derive(Clone)]

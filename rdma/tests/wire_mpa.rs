@@ -1,6 +1,7 @@
 //! Frames of the MPA startup phase, against RFC 5044 §7.1.1, RFC 6581 and captured bytes.
 
 use proptest::prelude::*;
+use rdma::CrcPolicy;
 use rdma::wire::ParseError;
 use rdma::wire::mpa::{ConnectionData, FrameHeader, FrameKind, ReadDepth, RtrOptions};
 
@@ -146,4 +147,13 @@ proptest! {
         prop_assert!(FrameHeader::parse(&bytes).is_err());
         prop_assert_eq!(ConnectionData::parse(&bytes).is_ok(), bytes.len() >= 4);
     }
+}
+
+#[test]
+fn crc_policies_have_names() {
+    for (name, policy) in CrcPolicy::NAMES {
+        assert_eq!((policy.name(), CrcPolicy::from_name(name)), (name, Some(policy)));
+    }
+    assert_eq!(CrcPolicy::from_name("ON"), None);
+    assert_eq!(CrcPolicy::default().name(), "on");
 }

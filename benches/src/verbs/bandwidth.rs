@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use rdma::CrcPolicy;
 use serde::{Deserialize, Serialize};
 
 use super::baseline_guard::BaselineGuard;
 use super::driver::{TrafficDriver, TrafficSpec};
 use super::link::{BenchKind, Harness, TwoSided};
-use super::load::{Crc, Link, Load, Operation};
+use super::load::{Link, Load, Operation};
 use super::node::{BenchNode, PairSetup, Role};
 use super::nodes;
 use super::peer_process::Rendezvous;
@@ -65,7 +66,8 @@ pub struct BandwidthRow {
     /// Link between the nodes.
     pub link: Link,
     /// Use of MPA's CRC32c.
-    pub crc: Crc,
+    #[serde(with = "super::crc")]
+    pub crc: CrcPolicy,
     /// Number of queue pairs.
     pub qps: u16,
     /// True if both nodes sent.
@@ -161,7 +163,7 @@ fn row(
     harness: &mut Harness,
     options: &Options,
     operation: Operation,
-    (mtu, crc, size, qps): (u16, Crc, u64, u16),
+    (mtu, crc, size, qps): (u16, CrcPolicy, u64, u16),
     baseline: Option<&Prepared>,
 ) -> Result<BandwidthRow> {
     let inline = size <= u64::from(options.inline_size) && operation != Operation::Read;

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Args;
+use rdma::CrcPolicy;
 use serde::Serialize;
 
 use super::driver::{TrafficDriver, TrafficSpec};
-use super::load::{Crc, Link, Load, Operation};
+use super::load::{Link, Load, Operation};
 use super::node::{BenchNode, PairSetup, Role};
 use super::nodes;
 use crate::{Report, Stopwatch};
@@ -42,7 +43,8 @@ pub struct FpdusRow {
     /// Largest IP packet, bytes.
     pub mtu: u16,
     /// Use of MPA's CRC32c.
-    pub crc: Crc,
+    #[serde(with = "super::crc")]
+    pub crc: CrcPolicy,
     /// FPDUs received by the target.
     pub fpdus: u64,
     /// Time of the initiator per FPDU, nanoseconds.

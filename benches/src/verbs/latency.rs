@@ -7,11 +7,12 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use dataplane::worker::Clock;
 use hdrhistogram::Histogram;
+use rdma::CrcPolicy;
 use rdma::verbs::{CqId, Data, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::link::{BenchKind, Harness, TwoSided};
-use super::load::{Crc, Link, Load, Operation};
+use super::load::{Link, Load, Operation};
 use super::node::{BenchNode, PairSetup};
 use super::nodes;
 use super::peer_process::Rendezvous;
@@ -50,7 +51,8 @@ pub struct LatencyRow {
     /// Link between the nodes.
     pub link: Link,
     /// Use of MPA's CRC32c.
-    pub crc: Crc,
+    #[serde(with = "super::crc")]
+    pub crc: CrcPolicy,
     /// Preemptions of either thread by the kernel meanwhile.
     pub preemptions: u64,
     /// Distribution of the round trips, nanoseconds.
@@ -125,7 +127,7 @@ fn row(
     harness: &mut Harness,
     options: &Options,
     operation: Operation,
-    (mtu, crc, size): (u16, Crc, u64),
+    (mtu, crc, size): (u16, CrcPolicy, u64),
 ) -> Result<LatencyRow> {
     let Options { load, rate } = options;
     let (depth, inline, out_of_order) = (BUFFERS, 0, true);

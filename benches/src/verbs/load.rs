@@ -1,8 +1,10 @@
 //! The flags that RDMA benchmarks share; they are named as in perftest where it has them.
 
 use clap::{Args, ValueEnum};
+use rdma::CrcPolicy;
 use serde::{Deserialize, Serialize};
 
+use super::crc;
 use crate::{Cores, size};
 
 /// Sizes of `-a`: powers of two from 64 bytes to 1 MiB.
@@ -60,26 +62,6 @@ impl Link {
     }
 }
 
-/// Use of MPA's CRC32c (RFC 5044 §4.4).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Crc {
-    /// Every FPDU has a CRC, as with real peers.
-    On,
-    /// Both nodes agree on FPDUs without CRC.
-    Off,
-}
-
-impl Crc {
-    /// Returns its name in tables.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::On => "on",
-            Self::Off => "off",
-        }
-    }
-}
-
 /// Flags of the benchmarks of bandwidth and latency. Lists make one row for each combination.
 #[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub struct Load {
@@ -102,8 +84,9 @@ pub struct Load {
     #[arg(long, default_value = "ring")]
     pub(super) link: Link,
     /// MPA's CRC32c, on or off.
-    #[arg(long, value_name = "ON|OFF,…", value_delimiter = ',', default_value = "on")]
-    pub(super) crc: Vec<Crc>,
+    #[arg(long, value_name = "ON|OFF,…", value_delimiter = ',', default_value = "on", value_parser = crc::parser())]
+    #[serde(with = "crc::list")]
+    pub(super) crc: Vec<CrcPolicy>,
     /// Size of the region on either side; messages cover all of it, again and again.
     #[arg(long, value_name = "BYTES", value_parser = size, default_value = "64M")]
     pub(super) region: u64,
@@ -139,7 +122,7 @@ impl Load {
     }
 
     /// Returns every combination of MTU, CRC and size, in this order.
-    pub(super) fn rows(&self, default_sizes: &[u64]) -> Vec<(u16, Crc, u64)> {
+    pub(super) fn rows(&self, default_sizes: &[u64]) -> Vec<(u16, CrcPolicy, u64)> {
         let sizes = self.sizes(default_sizes);
         let by_crc = |mtu: u16| self.crc.iter().map(move |crc| (mtu, *crc));
         let pairs = self.mtus().iter().flat_map(|mtu| by_crc(*mtu));

@@ -8,12 +8,13 @@ use clap::Args;
 use dataplane::dpdk::Eal;
 use dataplane::verbs::Node;
 use dataplane::worker::Clock;
+use rdma::CrcPolicy;
 use serde::Serialize;
 
 use super::bandwidth::Bulk;
 use super::baseline_guard::BaselineGuard;
 use super::driver::TrafficSpec;
-use super::load::{Crc, Link, Load, Operation};
+use super::load::{Link, Load, Operation};
 use super::node::{BenchNode, PairSetup, Role};
 use super::nodes;
 use super::peer_process::Rendezvous;
@@ -114,7 +115,7 @@ pub fn run(options: &Options) -> Result<LossyReport> {
 fn rounds(
     eal: &Eal,
     options: &Options,
-    of: (u16, Crc, u64),
+    of: (u16, CrcPolicy, u64),
     out_of_order: bool,
     progress: &Progress,
 ) -> Result<Vec<LossyRow>> {
@@ -213,7 +214,7 @@ impl RunTotals {
     fn measure(
         eal: &Eal,
         options: &Options,
-        (mtu, crc, size): (u16, Crc, u64),
+        (mtu, crc, size): (u16, CrcPolicy, u64),
         (impairments, round): (Impairments, u64),
         out_of_order: bool,
     ) -> Result<Self> {

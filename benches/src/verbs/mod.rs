@@ -10,6 +10,7 @@
 
 pub mod bandwidth;
 mod baseline_guard;
+mod crc;
 mod driver;
 pub mod fpdus;
 pub mod latency;
@@ -23,7 +24,7 @@ mod relay;
 
 pub use bandwidth::{BandwidthReport, BandwidthRow};
 pub use latency::{LatencyReport, LatencyRow};
-pub use load::{Crc, Link, Load, Operation};
+pub use load::{Link, Load, Operation};
 pub use lossy::{LossyReport, LossyRow};
 pub use relay::Impairments;
 pub(crate) use relay::few_buffers;

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use dataplane::memory::RegionMemory;
 use dataplane::verbs::Node;
+use rdma::CrcPolicy;
 use rdma::verbs::{CqId, MemoryRegion, QpNum, RegionId};
 use rdma::wire::Stag;
 use serde::{Deserialize, Serialize};
 
-use super::load::Crc;
+use super::crc;
 
 /// Role of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +91,8 @@ impl RemoteRegion {
 pub(super) struct PairSetup {
     /// Largest IP packet, bytes.
     pub(super) mtu: u16,
-    pub(super) crc: Crc,
+    #[serde(with = "crc")]
+    pub(super) crc: CrcPolicy,
     /// Number of connected queue pairs.
     pub(super) qps: u16,
     /// Slots of each send queue.

@@ -11,10 +11,10 @@ use dataplane::memory::RegionMemory;
 use dataplane::verbs::{Node, NodeOptions};
 use dataplane::worker::Clock;
 use iwarp_config::Config;
+use rdma::OutOfOrderPolicy;
 use rdma::verbs::{Access, AddressBase, CmEventKind, ConnParam, MemoryRegion, PdId, QpCap, QpInit, RegionId};
-use rdma::{CrcPolicy, OutOfOrderPolicy};
 
-use super::load::{Crc, Load};
+use super::load::Load;
 use super::node::{BenchNode, PairSetup, RemoteRegion, Role};
 use super::peer_process::PeerProcess;
 use crate::Stopwatch;
@@ -79,10 +79,7 @@ pub(super) fn start_dpdk(load: &Load, roles: &[Role]) -> Result<Eal> {
 /// Returns the options of a node.
 pub(super) fn options(config: &Config, setup: &PairSetup) -> NodeOptions {
     let mut options = NodeOptions::new(config);
-    options.endpoint.mpa.crc = match setup.crc {
-        Crc::On => CrcPolicy::Required,
-        Crc::Off => CrcPolicy::IfPeerAsks,
-    };
+    options.endpoint.mpa.crc = setup.crc;
     options.endpoint.out_of_order =
         if setup.out_of_order { OutOfOrderPolicy::Aligned } else { OutOfOrderPolicy::Off };
     options.conn.out_of_order = setup.out_of_order;

@@ -32,7 +32,7 @@ mod tests;
 pub use errors::{ConfigErrors, Mistake, Source};
 pub use machine::Machine;
 pub use plan::{Kind, MemoryPlan, PlanItem, connection_window_bytes, connection_window_line, memory_plan};
-pub use text::{REGION_RIGHTS, RegionName, access_from_names, parse_size, token_from_file, token_from_text};
+pub use text::{RegionName, parse_size, token_from_file, token_from_text};
 pub use types::{
     Config, Control, Driver, Hugepages, Idle, Ip, Limits, Listener, Log, LogLevel, Memif, MemifRole, Memory,
     Mpa, NEIGHBORS_MAX, Neighbor, OnLoss, PORTS_MAX, Pcap, Placement, Port, Region, Service, Tcp,

@@ -1,10 +1,9 @@
-//! Values that are written as text: sizes, region names, tokens, rights.
+//! Values that are written as text: sizes, region names, tokens.
 
 use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
-use rdma::Access;
 use rdma::service::{TOKEN_MAX, Token};
 
 /// Parses a size in bytes: `4096`, `0x1000`, `64k`, `64M`, `1G`, `2T`, also as `64KiB` or `64 MiB`. A unit is a
@@ -119,24 +118,4 @@ fn nibble(digit: u8) -> Option<u8> {
         b'A'..=b'F' => digit.checked_sub(b'A').and_then(|d| d.checked_add(10)),
         _ => None,
     }
-}
-
-/// Names of the rights that a region can grant, in files, on the command line and on the control socket.
-pub const REGION_RIGHTS: [&str; 3] = ["remote-read", "remote-write", "remote-atomic"];
-
-/// Returns the right of this name, if a region can grant it.
-pub(crate) fn region_right(name: &str) -> Option<Access> {
-    Access::from_name(name).filter(|_| REGION_RIGHTS.contains(&name))
-}
-
-/// Returns the set of the rights named.
-///
-/// # Errors
-/// The first name that is not one of [`REGION_RIGHTS`].
-pub fn access_from_names(names: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Access, String> {
-    let right = |name: &str| {
-        region_right(name)
-            .ok_or_else(|| format!("`{name}` is not an access right: use {}", REGION_RIGHTS.join(", ")))
-    };
-    names.into_iter().try_fold(Access::NONE, |access, name| Ok(access | right(name.as_ref())?))
 }

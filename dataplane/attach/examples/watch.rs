@@ -74,7 +74,7 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
         "region {} {} bytes, peers may {}\n",
         region.name(),
         region.len(),
-        region.access().join(", ")
+        region.access().names().collect::<Vec<_>>().join(", ")
     ))?;
     loop {
         pause(Duration::from_millis(args.interval_ms));

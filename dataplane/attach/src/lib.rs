@@ -19,7 +19,7 @@ mod mapping;
 
 use std::path::Path;
 
-use iwarp_control::{Access, Client, ClientError, RegionAttachMethod, RegionAttached, RegionQuery};
+use iwarp_control::{Client, ClientError, RegionAttachMethod, RegionAttached, RegionQuery};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 
 pub use mapping::{Mapping, OutOfBounds};
@@ -90,11 +90,6 @@ fn mapped_bytes(attached: &RegionAttached) -> Result<u64, String> {
         return Err("it is empty".to_owned());
     }
     bytes.checked_next_multiple_of(*page_bytes).ok_or_else(|| format!("a size of {bytes} bytes"))
-}
-
-/// Returns the names of the rights of remote peers.
-fn rights(access: &[Access]) -> Vec<&'static str> {
-    access.iter().map(|right| right.name()).collect()
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
 use iwarp_control::RegionAttached;
+use rdma::Access;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// Bytes copied at a time at aligned addresses.
@@ -38,7 +39,7 @@ pub struct Mapping {
     /// Bytes mapped: the region in whole pages.
     mapped: usize,
     name: String,
-    access: Vec<&'static str>,
+    access: Access,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread; it goes only when the value is dropped.
@@ -57,8 +58,7 @@ impl Mapping {
         // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing of this program.
         let start = unsafe { mmap(ptr::null_mut(), mapped, rights, MapFlags::SHARED, fd.as_fd(), 0) }?;
         let start = NonNull::new(start.cast()).ok_or(rustix::io::Errno::FAULT)?;
-        let access = crate::rights(&attached.access);
-        Ok(Self { start, bytes, mapped, name: attached.name.clone(), access })
+        Ok(Self { start, bytes, mapped, name: attached.name.clone(), access: attached.access })
     }
 
     /// Returns the name of the region.
@@ -76,9 +76,9 @@ impl Mapping {
         self.bytes == 0
     }
 
-    /// Returns the rights of remote peers: `remote-read`, `remote-write`, `remote-atomic`.
-    pub fn access(&self) -> &[&'static str] {
-        &self.access
+    /// Returns the rights of remote peers.
+    pub fn access(&self) -> Access {
+        self.access
     }
 
     /// Copies bytes of the region out.

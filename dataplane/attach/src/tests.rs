@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 
 use iwarp_control::{ErrorKind, ErrorObject, Request, Response, transfer};
+use rdma::Access;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use super::*;
@@ -18,7 +19,7 @@ fn memory(size: u64, seals: SealFlags) -> OwnedFd {
 }
 
 fn attached(bytes: u64, page_bytes: u64) -> RegionAttached {
-    RegionAttached { name: "lab".to_owned(), bytes, page_bytes, access: vec![Access::RemoteRead] }
+    RegionAttached { name: "lab".to_owned(), bytes, page_bytes, access: Access::REMOTE_READ }
 }
 
 /// Attaches to a daemon that gives one answer.
@@ -57,7 +58,7 @@ fn mapping(bytes: u64) -> (Mapping, OwnedFd) {
 fn peers_read_what_the_other_end_wrote() {
     let (region, fd) = mapping(10_000);
     assert_eq!((region.name(), region.len(), region.is_empty()), ("lab", 10_000, false));
-    assert_eq!(region.access(), ["remote-read"]);
+    assert_eq!(region.access(), Access::REMOTE_READ);
     rustix::io::pwrite(&fd, b"placed by a peer", 4090).unwrap();
     let mut out = [0; 16];
     region.read(4090, &mut out).unwrap();

@@ -7,7 +7,8 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use iwarp_control::{Access, RegionAttached, Request, Response, transfer};
+use iwarp_control::{RegionAttached, Request, Response, transfer};
+use rdma::Access;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use sha2::{Digest, Sha256};
 
@@ -32,7 +33,7 @@ impl Daemon {
             let mut line = String::new();
             BufReader::new(&stream).read_line(&mut line).unwrap();
             let request: Request = serde_json::from_str(&line).unwrap();
-            let access = vec![Access::RemoteRead, Access::RemoteWrite];
+            let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
             let attached = RegionAttached { name: "lab".to_owned(), bytes: BYTES, page_bytes: 4096, access };
             let reply = Response::success(request.id, attached).to_line().unwrap();
             transfer::send(&stream, &reply, Some(fd.as_fd())).unwrap();

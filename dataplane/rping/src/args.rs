@@ -4,8 +4,9 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
 use clap::{ArgAction, ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
-use iwarp_remote::{Crc, Get, Ping, Put};
+use iwarp_remote::{Get, Ping, Put, crc_policy};
 use iwarp_rping::protocol::{PORT, SIZE_MAX, SIZE_MIN};
+use rdma::CrcPolicy;
 use rdma::wire::mpa::RtrOptions;
 
 use crate::device::DeviceArgs;
@@ -85,8 +86,8 @@ pub(crate) struct Args {
 #[command(next_help_heading = "MPA")]
 pub(crate) struct Mpa {
     /// CRC32c over every FPDU; off only if the peer agrees. Default: as in the configuration, which is on.
-    #[arg(long)]
-    pub(crate) crc: Option<Crc>,
+    #[arg(long, value_parser = crc_policy())]
+    pub(crate) crc: Option<CrcPolicy>,
     /// Ask the peer for markers.
     #[arg(long)]
     pub(crate) markers: bool,

@@ -12,10 +12,9 @@ use dataplane::dpdk::RegisteredThread;
 use dataplane::verbs::{Node, NodeOptions};
 use dataplane::worker::Clock;
 use iwarp_config::Config;
-use iwarp_remote::{Crc, Get, Ping, Put, Remote};
+use iwarp_remote::{Get, Ping, Put, Remote};
 use iwarp_rping::{Client, ClientPlan, Error, Server, ServerPlan, Stats, Summary, TextMemory, Verbosity};
 use iwarp_terminal::Output;
-use rdma::CrcPolicy;
 use rdma::verbs::ConnParam;
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -75,7 +74,7 @@ fn reach_region(command: &Remote, over: &Over, config: &Config, stop: &AtomicBoo
     | Remote::Ping(Ping { connect, .. })) = command;
     let mut options = NodeOptions::new(config);
     options.endpoint.poke_after = Some(POKE_AFTER);
-    options.endpoint.mpa.crc = policy(connect.crc);
+    options.endpoint.mpa.crc = connect.crc;
     let (_thread, mut node) = node(config, &options)?;
     let output = if over.json { Output::json() } else { Output::plain() };
     let mut connector = NodeConnector { node: &mut node, stop };
@@ -118,13 +117,6 @@ fn run_rping(args: &Args, config: &Config, stop: &AtomicBool) -> Result<ExitCode
     Ok(if report.error.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn policy(crc: Crc) -> CrcPolicy {
-    match crc {
-        Crc::On => CrcPolicy::Required,
-        Crc::Off => CrcPolicy::IfPeerAsks,
-    }
-}
-
 fn options(config: &Config, mpa: &Mpa) -> NodeOptions {
     let mut options = NodeOptions::new(config);
     options.endpoint.poke_after = Some(POKE_AFTER);
@@ -133,7 +125,7 @@ fn options(config: &Config, mpa: &Mpa) -> NodeOptions {
     negotiation.ird_max = negotiation.ird_max.max(mpa.ird);
     negotiation.ord_max = negotiation.ord_max.max(mpa.ord);
     if let Some(crc) = mpa.crc {
-        options.endpoint.mpa.crc = policy(crc);
+        options.endpoint.mpa.crc = crc;
     }
     options
 }

@@ -12,7 +12,7 @@ mod worker_handle;
 use std::cell::RefCell;
 use std::path::PathBuf;
 
-use iwarp_config::{RegionName, access_from_names, token_from_text};
+use iwarp_config::{RegionName, token_from_text};
 use iwarp_control::bounds::{self, API};
 use iwarp_control::{
     ConnCloseMethod, ConnListMethod, ConnShowMethod, CounterGroup, CounterRow, DropsMethod, ErrorKind,
@@ -288,8 +288,6 @@ fn counter(name: &str, help: &str, value: u64) -> CounterRow {
 fn spec(request: RegionRegister) -> Result<RegionSpec, ErrorObject> {
     let invalid = |what: String| ErrorObject::new(ErrorKind::InvalidParams, what);
     let name = RegionName::new(&request.name).map_err(|error| invalid(format!("name: {error}")))?;
-    let names: Vec<&str> = request.access.iter().map(|access| access.name()).collect();
-    let access = access_from_names(names).map_err(|error| invalid(format!("access: {error}")))?;
     let token = match &request.token_hex {
         Some(hex) => Some(
             token_from_text(&format!("hex:{hex}")).map_err(|error| invalid(format!("token_hex: {error}")))?,
@@ -306,7 +304,7 @@ fn spec(request: RegionRegister) -> Result<RegionSpec, ErrorObject> {
     Ok(RegionSpec {
         name,
         bytes: request.bytes,
-        access,
+        access: request.access,
         token,
         allow: request.allow,
         origin: Origin::Control,

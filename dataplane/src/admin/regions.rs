@@ -230,7 +230,7 @@ impl Region {
         Ok(RegionInfo {
             name: self.spec.name.to_string(),
             bytes: self.spec.bytes,
-            access: access_names(self.spec.access),
+            access: self.spec.access,
             backing: if self.memory.is_huge() { Backing::Hugepages } else { Backing::Pages },
             page_bytes: self.memory.page_bytes(),
             token_required: self.spec.token.is_some(),
@@ -243,17 +243,13 @@ impl Region {
     }
 
     /// Returns the access rights of remote peers.
-    pub fn access(&self) -> Vec<iwarp_control::Access> {
-        access_names(self.spec.access)
+    pub fn access(&self) -> Access {
+        self.spec.access
     }
 }
 
 fn connections(count: u64) -> String {
     format!("{count} connection{}", if count == 1 { "" } else { "s" })
-}
-
-fn access_names(access: Access) -> Vec<iwarp_control::Access> {
-    access.names().filter_map(|name| name.parse().ok()).collect()
 }
 
 #[cfg(test)]

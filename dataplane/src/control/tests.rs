@@ -35,8 +35,13 @@ impl Handler for Fake {
             "region.attach" => {
                 let name = request.params.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
                 let fd = memory(name.as_bytes());
-                Ok(Reply::new(RegionAttached { name, bytes: 1, page_bytes: 4096, access: vec![] })
-                    .with_fd(fd))
+                Ok(Reply::new(RegionAttached {
+                    name,
+                    bytes: 1,
+                    page_bytes: 4096,
+                    access: rdma::Access::NONE,
+                })
+                .with_fd(fd))
             }
             other => Err(ErrorObject::new(ErrorKind::UnknownMethod, format!("no method {other}"))),
         }

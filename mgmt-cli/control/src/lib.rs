@@ -13,6 +13,7 @@
 //! Lengths are bounded by the constants of [`bounds`] before anything is allocated.
 #![forbid(unsafe_code)]
 
+mod access;
 pub mod bounds;
 mod client;
 mod conn;
@@ -44,8 +45,8 @@ pub use method::{
 };
 pub use port::{Interrupts, Link, LinkChange, PortDetails, PortInfo, PortShow, PortStats, PortStatsRow};
 pub use region::{
-    Access, Backing, NotAnAccess, Origin, RegionAttached, RegionDeregister, RegionDeregistered, RegionInfo,
-    RegionQuery, RegionRegister,
+    Backing, Origin, RegionAttached, RegionDeregister, RegionDeregistered, RegionInfo, RegionQuery,
+    RegionRegister,
 };
 pub use status::{ConnCounts, Hugepages, PoolStatus, RegionTotals, State, Status};
 pub use worker::{Idle, WorkerStatus};

@@ -1,55 +1,10 @@
 //! Messages about regions: memory that peers read and write by name.
 
-use std::{fmt, str::FromStr};
+use std::fmt;
 
 use ipnet::IpNet;
+use rdma::Access;
 use serde::{Deserialize, Serialize};
-
-/// A right that a region grants to peers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Access {
-    /// Peers may read the region (RDMA Read).
-    RemoteRead,
-    /// Peers may write the region (RDMA Write).
-    RemoteWrite,
-    /// Peers may use atomic operations (RFC 7306).
-    RemoteAtomic,
-}
-
-impl Access {
-    /// All rights, in the order of their names in a list.
-    pub const ALL: [Self; 3] = [Self::RemoteRead, Self::RemoteWrite, Self::RemoteAtomic];
-
-    /// Returns the name of the right, as in JSON and on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::RemoteRead => "remote-read",
-            Self::RemoteWrite => "remote-write",
-            Self::RemoteAtomic => "remote-atomic",
-        }
-    }
-}
-
-impl fmt::Display for Access {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// The error of a text that names no right.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a right; the rights are remote-read, remote-write and remote-atomic")]
-pub struct NotAnAccess;
-
-impl FromStr for Access {
-    type Err = NotAnAccess;
-
-    fn from_str(text: &str) -> Result<Self, NotAnAccess> {
-        Self::ALL.into_iter().find(|access| access.name() == text).ok_or(NotAnAccess)
-    }
-}
 
 /// The kind of pages behind a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,8 +34,9 @@ pub struct RegionRegister {
     pub name: String,
     /// The size in bytes; the daemon rounds the memory, not the region, up to whole pages.
     pub bytes: u64,
-    /// The rights of peers; at least one.
-    pub access: Vec<Access>,
+    /// The rights of peers, at least one; in JSON a list of [`Access::REGION_NAMES`].
+    #[serde(with = "crate::access")]
+    pub access: Access,
     /// The token that a peer must present, in hexadecimal: 1 to [`crate::bounds::TOKEN_BYTES_MAX`] bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_hex: Option<String>,
@@ -131,7 +87,8 @@ pub struct RegionInfo {
     /// The size in bytes.
     pub bytes: u64,
     /// The rights of peers.
-    pub access: Vec<Access>,
+    #[serde(with = "crate::access")]
+    pub access: Access,
     /// The kind of pages behind it.
     pub backing: Backing,
     /// Bytes of one page.
@@ -169,5 +126,6 @@ pub struct RegionAttached {
     /// Bytes of one page; the memfd's length is a multiple of it.
     pub page_bytes: u64,
     /// The rights of peers.
-    pub access: Vec<Access>,
+    #[serde(with = "crate::access")]
+    pub access: Access,
 }

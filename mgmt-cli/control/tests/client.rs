@@ -9,10 +9,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use iwarp_control::{
-    Access, Client, ClientError, ConnListMethod, ErrorKind, ErrorObject, Exit, Hello, HelloReply, Id,
-    METHODS, NamedCounters, NoParams, PortStatsMethod, RegionAttachMethod, RegionQuery, RegionRegister,
+    Client, ClientError, ConnListMethod, ErrorKind, ErrorObject, Exit, Hello, HelloReply, Id, METHODS,
+    NamedCounters, NoParams, PortStatsMethod, RegionAttachMethod, RegionQuery, RegionRegister,
     RegionRegisterMethod, Request, Response, bounds, params, transfer,
 };
+use rdma::Access;
 use serde_json::json;
 
 /// A server that takes one connection and hands it to the test's code.
@@ -101,7 +102,7 @@ fn a_descriptor_comes_with_the_reply() {
     });
     let mut client = Client::connect(&server.path).unwrap();
     let (reply, fd) = client.call_with_fd::<RegionAttachMethod>(&RegionQuery { name: "lab".into() }).unwrap();
-    assert_eq!(reply.access, [Access::RemoteRead]);
+    assert_eq!(reply.access, Access::REMOTE_READ);
     let mut file = std::fs::File::from(fd.unwrap());
     let mut bytes = [0; 12];
     std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();
@@ -200,6 +201,34 @@ fn parameters_are_checked_by_name_and_type() {
     }
 }
 
+/// The rights of a region are a list of names, in one order, whatever the order and number of those that are read.
+#[test]
+fn rights_are_names() {
+    let both = Access::REMOTE_READ | Access::REMOTE_WRITE;
+    for (read, access, written) in [
+        (json!([]), Access::NONE, json!([])),
+        (
+            json!(["remote-write", "remote-read", "remote-write"]),
+            both,
+            json!(["remote-read", "remote-write"]),
+        ),
+        (
+            json!(Access::REGION_NAMES),
+            Access::REGION,
+            json!(["remote-read", "remote-write", "remote-atomic"]),
+        ),
+    ] {
+        let asked =
+            params::<RegionRegisterMethod>(json!({"name": "lab", "bytes": 1, "access": read})).unwrap();
+        assert_eq!(asked.access, access);
+        assert_eq!(serde_json::to_value(&asked).unwrap()["access"], written);
+    }
+    for wrong in [json!(["remote-invalidate"]), json!(["local-read"]), json!("remote-read"), json!([1])] {
+        let asked = params::<RegionRegisterMethod>(json!({"name": "lab", "bytes": 1, "access": wrong}));
+        assert!(asked.is_err(), "{wrong}");
+    }
+}
+
 #[test]
 fn counters_keep_their_order() {
     let text = r#"[{"name":"p0","counters":{"zulu":1,"alpha":18446744073709551615}}]"#;
@@ -213,7 +242,7 @@ fn a_token_does_not_show_in_a_log() {
     let request = RegionRegister {
         name: "lab".into(),
         bytes: 1,
-        access: vec![Access::RemoteRead],
+        access: Access::REMOTE_READ,
         token_hex: Some("c0ffee".into()),
         allow: Vec::new(),
     };

@@ -7,8 +7,8 @@ use std::time::Duration;
 use iwarp_control::Exit;
 use iwarp_terminal::{Failure, clock::Clock};
 use rdma::{
-    ConnectRequest, CrcPolicy, Endpoint, EndpointConfig, Env, Event, LocalSlice, NegotiationConfig,
-    PostError, RdmaStats, RegionId, Stag, StagTable, StreamId, VecMemory, WcStatus,
+    ConnectRequest, Endpoint, EndpointConfig, Env, Event, LocalSlice, NegotiationConfig, PostError,
+    RdmaStats, RegionId, Stag, StagTable, StreamId, VecMemory, WcStatus,
 };
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -23,7 +23,7 @@ use super::session::{
     Completion, ConnectReply, ConnectionRequest, Connector, Fill, Inspect, Negotiated, READS_MAX,
     RdmaConnection, SEND_QUEUE,
 };
-use crate::options::{Crc, Target};
+use crate::options::Target;
 
 /// Buffers received in a row before the next send.
 const RECEIVES_PER_POLL: usize = 8;
@@ -149,15 +149,11 @@ impl RdmaConnection for Stream {
 impl Stream {
     fn new(socket: TcpStream, peer: SocketAddr, request: &ConnectionRequest<'_>) -> Result<Self, Failure> {
         let ConnectionRequest { options, timeout, window_bytes, .. } = *request;
-        let crc = match options.crc {
-            Crc::On => CrcPolicy::Required,
-            Crc::Off => CrcPolicy::IfPeerAsks,
-        };
         let mut memory = VecMemory::new();
         let bytes = vec![0; usize::try_from(window_bytes).unwrap_or(usize::MAX)];
         let region = memory.add(bytes).ok_or_else(|| Failure::new(Exit::Failed, "internal", "no window"))?;
         let clock = Clock::start();
-        let mpa = NegotiationConfig { crc, timeout, ..NegotiationConfig::default() };
+        let mpa = NegotiationConfig { crc: options.crc, timeout, ..NegotiationConfig::default() };
         let config = EndpointConfig {
             mpa,
             send_queue: SEND_QUEUE,

@@ -31,7 +31,7 @@ use std::time::Duration;
 use iwarp_terminal::{Failure, Output};
 
 pub use self::kernel::KernelTcp;
-pub use self::options::{ConnectOptions, Crc, Get, Ping, Put, Remote, Target};
+pub use self::options::{ConnectOptions, Get, Ping, Put, Remote, Target, crc_policy};
 pub use self::session::{
     Completion, ConnectReply, ConnectionRequest, Connector, Fill, Inspect, Negotiated, READS_MAX,
     RdmaConnection, SEND_QUEUE, read_token,

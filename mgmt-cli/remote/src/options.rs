@@ -4,8 +4,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args as ClapArgs, Subcommand};
 use iwarp_config::{RegionName, parse_size};
+use rdma::CrcPolicy;
 
 /// Examples of the `remote` commands, for the help text.
 pub const EXAMPLES: &str = "\
@@ -89,20 +91,23 @@ pub struct ConnectOptions {
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// CRC32c over every FPDU; off only if the peer agrees.
-    #[arg(long, default_value = "on")]
-    pub crc: Crc,
+    #[arg(long, default_value = "on", value_parser = crc_policy())]
+    pub crc: CrcPolicy,
     /// The MPA revision to request.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub mpa_revision: u8,
 }
 
-/// The CRC policy of the initiator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Crc {
-    /// Require a CRC in every FPDU.
-    On,
-    /// Send no CRC if the peer agrees.
-    Off,
+/// Returns clap's parser of a CRC policy: `on` or `off`.
+pub fn crc_policy() -> impl TypedValueParser<Value = CrcPolicy> {
+    let value = |(name, policy)| {
+        PossibleValue::new(name).help(match policy {
+            CrcPolicy::Required => "Require a CRC in every FPDU",
+            CrcPolicy::IfPeerAsks => "Send no CRC if the peer agrees",
+        })
+    };
+    PossibleValuesParser::new(CrcPolicy::NAMES.map(value))
+        .try_map(|name| CrcPolicy::from_name(&name).ok_or("neither `on` nor `off`"))
 }
 
 /// A peer, its region, and an offset.

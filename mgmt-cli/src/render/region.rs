@@ -2,6 +2,7 @@
 
 use iwarp_control::{Backing, Origin, RegionDeregistered, RegionInfo};
 use iwarp_terminal::units;
+use rdma::Access;
 
 use super::{Width, list as names, pairs, table_within, yes_no};
 
@@ -11,7 +12,7 @@ pub(crate) fn list(regions: &[RegionInfo], width: Width) -> String {
         vec![
             region.name.clone(),
             units::size(region.bytes),
-            names(&region.access),
+            rights(region.access),
             yes_no(region.token_required).to_owned(),
             names(&region.allow),
             region.grants.to_string(),
@@ -32,7 +33,7 @@ pub(crate) fn show(region: &RegionInfo) -> String {
     pairs(&[
         ("name", region.name.clone()),
         ("bytes", format!("{} ({})", region.bytes, units::size(region.bytes))),
-        ("access", names(&region.access)),
+        ("access", rights(region.access)),
         ("token_required", yes_no(region.token_required).to_owned()),
         ("allow", names(&region.allow)),
         ("backing", backing(region)),
@@ -49,7 +50,7 @@ pub(crate) fn registered(region: &RegionInfo) -> String {
         "region {}  {}  {}  {}\n",
         region.name,
         units::size(region.bytes),
-        names(&region.access),
+        rights(region.access),
         backing(region)
     )
 }
@@ -58,6 +59,10 @@ pub(crate) fn registered(region: &RegionInfo) -> String {
 pub(crate) fn deregistered(region: &RegionDeregistered) -> String {
     let grants = if region.grants_revoked == 1 { "grant" } else { "grants" };
     format!("region {} is gone, {} {grants} revoked\n", region.name, region.grants_revoked)
+}
+
+fn rights(access: Access) -> String {
+    names(&access.names().collect::<Vec<_>>())
 }
 
 fn backing(region: &RegionInfo) -> String {

@@ -44,6 +44,11 @@ impl Access {
     /// All rights of a peer.
     pub const REMOTE: Self = Self(0x0f);
 
+    /// Rights that a region can grant: all of a peer but the invalidation of its STag.
+    pub const REGION: Self = Self(0x07);
+    /// Names of the rights that a region can grant, in files, on the command line and on the control socket.
+    pub const REGION_NAMES: [&'static str; 3] = ["remote-read", "remote-write", "remote-atomic"];
+
     /// Returns the set of a peer's rights with these bits; `None` if a bit has no meaning.
     pub const fn from_bits(bits: u8) -> Option<Self> {
         if bits & !0x0f == 0 { Some(Self(bits)) } else { None }
@@ -73,6 +78,11 @@ impl Access {
     /// Returns a peer's right by name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, right)| right)
+    }
+
+    /// Returns a right by name, if a region can grant it.
+    pub fn from_region_name(name: &str) -> Option<Self> {
+        Self::from_name(name).filter(|right| Self::REGION.contains(*right))
     }
 }
 
@@ -124,6 +134,12 @@ mod tests {
             assert_eq!(Access::from_bits(right.bits()), Some(right));
         }
         assert_eq!(Access::from_name("local-write"), None);
+        let grantable: Vec<_> = Access::REGION_NAMES.into_iter().map(Access::from_region_name).collect();
+        assert!(grantable.iter().all(Option::is_some));
+        assert_eq!(Access::REGION.names().collect::<Vec<_>>(), Access::REGION_NAMES);
+        for wrong in ["local", "local-read", "remote-invalidate", ""] {
+            assert_eq!(Access::from_region_name(wrong), None, "{wrong}");
+        }
         assert_eq!(Access::from_bits(0x10), None);
         assert_eq!((Access::REMOTE_READ | Access::REMOTE_WRITE).to_string(), "remote-read,remote-write");
         assert_eq!(Access::NONE.to_string(), "none");

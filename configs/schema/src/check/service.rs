@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
-use rdma::Access;
 use rdma::service::{PREFIXES_MAX, Token, parse_prefix};
+use rdma::{Access, CrcPolicy};
 
 use super::tcp::{conn_options, share_of_connections};
-use super::tuning::{CRC, CRC_HELP};
+use super::tuning::CRC_HELP;
 use crate::read::{Place, Report, Section};
-use crate::text::{REGION_RIGHTS, RegionName, region_right, token_from_file, token_from_text};
+use crate::text::{RegionName, token_from_file, token_from_text};
 use crate::types::{Control, Limits, Listener, Log, LogLevel, Mpa, Region, Service, Tcp};
 
 /// Bytes of `sun_path` without its terminating zero.
@@ -67,7 +67,7 @@ fn listener(mut section: Section<'_>, report: &Report, tcp: &Tcp, mpa: &Mpa) -> 
     }
     let backlog = section.number("backlog", 1..=65_535, "connections being opened").unwrap_or(128);
     let connections_max = share_of_connections(&mut section, report, "connections_max", tcp.connections_max);
-    let crc = section.choice("crc", &CRC, CRC_HELP);
+    let crc = section.choice("crc", &CrcPolicy::NAMES, CRC_HELP);
     if crc.is_some() && service.is_some_and(|service| service != Service::Region) {
         let place = section.place_of("crc");
         report.at(
@@ -139,7 +139,7 @@ fn region(mut section: Section<'_>, report: &Report, folder: &Path) -> Named {
 }
 
 fn access(section: &mut Section<'_>, report: &Report) -> Option<Access> {
-    let allowed = REGION_RIGHTS.map(|name| format!("`{name}`")).join(", ");
+    let allowed = Access::REGION_NAMES.map(|name| format!("`{name}`")).join(", ");
     let list = section.list("access", "a list of access rights")?;
     if list.is_empty() {
         let help = "a region that nobody may use is no region";
@@ -148,7 +148,7 @@ fn access(section: &mut Section<'_>, report: &Report) -> Option<Access> {
     let mut access = Access::NONE;
     for item in list {
         let Some(name) = item.text(report, &allowed) else { continue };
-        match region_right(name) {
+        match Access::from_region_name(name) {
             None => {
                 let message = format!("`{name}` is not an access right");
                 report.not_allowed(&item.place, message, &allowed, "write what peers may do");

@@ -93,9 +93,6 @@ fn cores(section: &mut Section<'_>, report: &Report) -> Option<Vec<u16>> {
     Some(cores)
 }
 
-/// Words for the CRC policies.
-pub(super) const CRC: [(&str, CrcPolicy); 2] = [("on", CrcPolicy::Required), ("off", CrcPolicy::IfPeerAsks)];
-
 /// Help text for the CRC policies.
 pub(super) const CRC_HELP: &str = "`on` checks every FPDU, `off` does without if the peer agrees";
 
@@ -111,7 +108,7 @@ const LAST_SEGMENT: [(&str, bool); 2] = [("in-order", false), ("early", true)];
 
 pub(super) fn mpa(mut section: Section<'_>) -> Mpa {
     let mpa = Mpa {
-        crc: section.choice("crc", &CRC, CRC_HELP).unwrap_or(CrcPolicy::Required),
+        crc: section.choice("crc", &CrcPolicy::NAMES, CRC_HELP).unwrap_or(CrcPolicy::Required),
         markers: section
             .choice("markers", &MARKERS, "`receive` asks peers for them; some refuse a peer that asks")
             .unwrap_or(false),

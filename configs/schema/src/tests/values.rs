@@ -186,16 +186,6 @@ fn a_token_is_never_printed() {
     assert!(token_from_text(&"7".repeat(33)).is_err() && token_from_text("").is_err());
 }
 
-#[test]
-fn rights_have_names_and_bits() {
-    let all = access_from_names(REGION_RIGHTS).unwrap();
-    assert_eq!((all.bits(), all.names().collect::<Vec<_>>()), (0b111, REGION_RIGHTS.to_vec()));
-    assert!(access_from_names([""; 0]).unwrap().is_empty());
-    for wrong in ["local", "local-read", "remote-invalidate"] {
-        assert!(access_from_names(["remote-read", wrong]).unwrap_err().contains(&format!("`{wrong}`")));
-    }
-}
-
 /// The memory plan computed by hand: one worker, one port, all values at their defaults.
 #[test]
 fn the_plan_adds_up() {

@@ -36,6 +36,24 @@ pub enum CrcPolicy {
     IfPeerAsks,
 }
 
+impl CrcPolicy {
+    /// Policies with their names in files, on the command line and in reports.
+    pub const NAMES: [(&'static str, Self); 2] = [("on", Self::Required), ("off", Self::IfPeerAsks)];
+
+    /// Returns the name of the policy.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Required => "on",
+            Self::IfPeerAsks => "off",
+        }
+    }
+
+    /// Returns the policy of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, policy)| policy)
+    }
+}
+
 /// Local settings of a negotiation.
 #[derive(Clone, Copy, Debug)]
 pub struct NegotiationConfig {
