@@ -145,7 +145,7 @@ fn row_of(item: &Value) -> Row {
         // A pair of a key and a result.
         Value::Array(pair) => {
             if let [of, value] = pair.as_slice() {
-                row.keys.push(("of".to_owned(), plain(of)));
+                row.keys.push(("of".to_owned(), text_of(of)));
                 row.take("value", value);
             }
         }
@@ -172,7 +172,7 @@ impl Row {
                 self.cells.extend(one.map(|one| (name.to_owned(), one)));
             }
             Value::Number(_) | Value::String(_) | Value::Bool(_) => {
-                self.keys.push((name.to_owned(), plain(value)));
+                self.keys.push((name.to_owned(), text_of(value)));
             }
             Value::Object(fields) => match Samples::deserialize(value) {
                 Ok(samples) => self.cells.push((name.to_owned(), samples)),
@@ -201,7 +201,7 @@ impl Row {
     }
 }
 
-fn plain(value: &Value) -> String {
+fn text_of(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 

@@ -1,4 +1,4 @@
-//! Runs the commands of the command line.
+//! Runs the commands of the command line, which `main` has parsed.
 
 use std::fmt::Write as _;
 use std::io::{self, Read as _};

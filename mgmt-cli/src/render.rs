@@ -144,13 +144,13 @@ mod tests {
             &["NAME", "SIZE"],
             [vec!["lab".into(), "64 MiB".into()], vec!["longer".into(), "1".into()]],
         );
-        let plain = anstream::adapter::strip_str(&text).to_string();
-        assert_eq!(plain, "NAME    SIZE\nlab     64 MiB\nlonger  1\n");
+        let unstyled = anstream::adapter::strip_str(&text).to_string();
+        assert_eq!(unstyled, "NAME    SIZE\nlab     64 MiB\nlonger  1\n");
         assert_eq!(pairs(&[("a", "1".into()), ("long", String::new())]), "a     1\nlong\n");
         assert_eq!(list::<u8>(&[]), "-");
     }
 
-    fn plain(text: &str) -> String {
+    fn unstyled(text: &str) -> String {
         anstream::adapter::strip_str(text).to_string()
     }
 
@@ -158,7 +158,7 @@ mod tests {
     fn columns_are_left_out_until_the_rest_fits() {
         let header = ["NAME", "SIZE", "RX", "NOTE"];
         let rows = [["lab", "64 MiB", "100", "something long"].map(str::to_owned).to_vec()];
-        let within = |width| plain(&table_within(width, &header, &["NOTE", "RX"], &rows));
+        let within = |width| unstyled(&table_within(width, &header, &["NOTE", "RX"], &rows));
         assert_eq!(within(None), "NAME  SIZE    RX   NOTE\nlab   64 MiB  100  something long\n");
         assert_eq!(within(Some(33)), within(None));
         assert!(within(Some(32)).starts_with("NAME  SIZE    RX\nlab   64 MiB  100\n(too narrow for NOTE;"));
@@ -170,9 +170,9 @@ mod tests {
     #[test]
     fn the_last_column_is_folded() {
         let rows = || [vec!["bad".to_owned(), "Frames that nobody wanted, and others".to_owned()]];
-        assert_eq!(plain(&table(None, &["A", "MEANING"], rows())).lines().count(), 2);
+        assert_eq!(unstyled(&table(None, &["A", "MEANING"], rows())).lines().count(), 2);
         for width in 24..60 {
-            let text = plain(&table(Some(width), &["A", "MEANING"], rows()));
+            let text = unstyled(&table(Some(width), &["A", "MEANING"], rows()));
             assert!(text.lines().all(|line| line.chars().count() <= usize::from(width)), "{width}: {text}");
             assert!(
                 text.split_whitespace().eq("A MEANING bad Frames that nobody wanted, and others".split(' '))
@@ -184,8 +184,11 @@ mod tests {
     fn lines_are_folded_between_their_parts() {
         let line = format!("port p0  {GOOD}up{GOOD:#}  mtu 1500  rx 1250 packets\n");
         assert_eq!(folded(None, &line), line);
-        assert_eq!(plain(&folded(Some(39), &line)), "port p0  up  mtu 1500  rx 1250 packets\n");
-        assert_eq!(plain(&folded(Some(30), &line)), "port p0  up  mtu 1500\n    rx 1250 packets\n");
-        assert_eq!(plain(&folded(Some(12), &line)), "port p0  up\n    mtu 1500\n    rx 1250\n    packets\n");
+        assert_eq!(unstyled(&folded(Some(39), &line)), "port p0  up  mtu 1500  rx 1250 packets\n");
+        assert_eq!(unstyled(&folded(Some(30), &line)), "port p0  up  mtu 1500\n    rx 1250 packets\n");
+        assert_eq!(
+            unstyled(&folded(Some(12), &line)),
+            "port p0  up\n    mtu 1500\n    rx 1250\n    packets\n"
+        );
     }
 }

@@ -196,21 +196,21 @@ impl<'a> Stage<'a> {
 
 /// Captures every kind of connection that MPA defines.
 fn connections(capture: &mut Capture) {
-    let plain = initiator_config();
-    let mut marked = plain;
+    let defaults = initiator_config();
+    let mut marked = defaults;
     marked.mpa.markers = true;
-    let mut unchecked = plain;
+    let mut unchecked = defaults;
     unchecked.mpa.crc = CrcPolicy::IfPeerAsks;
     let rtr = |write, read| Some(RtrOptions { send: false, write, read });
     for (config, revision, rtr) in [
-        (plain, 1, None),
-        (plain, 2, None),
+        (defaults, 1, None),
+        (defaults, 2, None),
         (marked, 1, None),
         (marked, 2, None),
         (unchecked, 1, None),
         (unchecked, 2, None),
-        (plain, 2, rtr(true, false)),
-        (plain, 2, rtr(false, true)),
+        (defaults, 2, rtr(true, false)),
+        (defaults, 2, rtr(false, true)),
     ] {
         let mut stage = Stage::new(capture, config, ConnectRequest { revision, rtr, ..request(b"") });
         stage.work();

@@ -123,8 +123,8 @@ pub mod wire;
 
 pub use endpoint::{Endpoint, EndpointConfig, EndpointInfo, Env, MessageSizes, POKES_MAX, Progress, Sink};
 pub use memory::{
-    Access, AccessError, Bind, Fetch, GrantError, LocalSlice, Memory, Origin, PdId, Placement, RegionId,
-    Scope, StagTable, StreamId, VecMemory, Window, Word,
+    Access, AccessError, Bind, Fetch, GrantError, GrantedRange, LocalSlice, Memory, Origin, PdId, Placement,
+    RegionId, Scope, StagTable, StreamId, VecMemory, Word,
 };
 pub use mpa::{ConnectRequest, CrcPolicy, LocalError, MpaStats, NegotiationConfig, OutOfOrderPolicy};
 pub use qp::{CloseHow, Event, PostError, SGE_MAX, Sge, StreamCounters, StreamState, WcOpcode, WcStatus};

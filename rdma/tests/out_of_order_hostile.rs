@@ -9,7 +9,8 @@
 use rdma::testutil::bytes::*;
 use rdma::testutil::*;
 use rdma::{
-    Access, CrcPolicy, EndpointConfig, Event, OutOfOrderPolicy, RegionId, Scope, Stag, StreamState, Window,
+    Access, CrcPolicy, EndpointConfig, Event, GrantedRange, OutOfOrderPolicy, RegionId, Scope, Stag,
+    StreamState,
 };
 
 /// Bytes of the window, and of the guards before and after it.
@@ -41,9 +42,9 @@ impl Lab {
         side.transmit();
         side.wire.take();
         assert_eq!(side.endpoint.info().state, StreamState::ReadyToSend);
-        let window = Window { region: lab, offset: GUARD as u64, bytes: WINDOW as u64, base_to: 0 };
+        let range = GrantedRange { region: lab, offset: GUARD as u64, bytes: WINDOW as u64, base_to: 0 };
         let access = Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE;
-        let stag = side.stags.grant_window(window, access, Scope::Stream(STREAM)).unwrap();
+        let stag = side.stags.grant_range(range, access, Scope::Stream(STREAM)).unwrap();
         let base = side.position;
         Self { side, lab, stag, base }
     }

@@ -18,15 +18,15 @@ pub trait Buf: Sized {
     fn bytes(&self) -> &[u8];
     /// Returns the bytes for writing; `None` while shared.
     fn bytes_mut(&mut self) -> Option<&mut [u8]>;
-    /// Adds `n` bytes before the first; returns them for writing, with unspecified content. Returns `None`,
+    /// Adds `len` bytes before the first; returns them for writing, with unspecified content. Returns `None`,
     /// changing nothing, while shared or if the headroom is shorter.
-    fn prepend(&mut self, n: usize) -> Option<&mut [u8]>;
-    /// Adds `n` bytes after the last; returns them for writing, with unspecified content. Returns `None`, changing
+    fn prepend(&mut self, len: usize) -> Option<&mut [u8]>;
+    /// Adds `len` bytes after the last; returns them for writing, with unspecified content. Returns `None`, changing
     /// nothing, while shared or if the tailroom is shorter.
-    fn append(&mut self, n: usize) -> Option<&mut [u8]>;
-    /// Removes `n` bytes from the front, which become headroom. Returns `false`, changing nothing, while shared or
+    fn append(&mut self, len: usize) -> Option<&mut [u8]>;
+    /// Removes `len` bytes from the front, which become headroom. Returns `false`, changing nothing, while shared or
     /// if there are fewer bytes.
-    fn trim_front(&mut self, n: usize) -> bool;
+    fn trim_front(&mut self, len: usize) -> bool;
     /// Removes bytes from the end until `len` are left. Returns `false`, changing nothing, while shared or if there
     /// are fewer bytes.
     fn truncate(&mut self, len: usize) -> bool;

@@ -1,5 +1,5 @@
 //! Unpredictable values, all derived from one seed: initial sequence numbers, timestamp offsets, source ports,
-//! keys.
+//! keys. [`Stack`](crate::Stack) owns the generator, and passes the values to connections and tables.
 
 use core::net::{IpAddr, SocketAddr};
 

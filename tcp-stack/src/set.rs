@@ -1,4 +1,4 @@
-//! Sets of at most eight enum values, in one byte.
+//! Sets of at most eight enum values, in one byte. A connection keeps its pending notices and queues in such sets.
 
 use core::fmt;
 use core::marker::PhantomData;

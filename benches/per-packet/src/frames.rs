@@ -70,26 +70,26 @@ impl Buf for Frame {
     }
 
     #[inline]
-    fn prepend(&mut self, n: usize) -> Option<&mut [u8]> {
+    fn prepend(&mut self, len: usize) -> Option<&mut [u8]> {
         let Memory { bytes, start, .. } = self.unique()?;
-        let front = start.checked_sub(u16::try_from(n).ok()?)?;
+        let front = start.checked_sub(u16::try_from(len).ok()?)?;
         *start = front;
-        bytes.get_mut(front.into()..)?.get_mut(..n)
+        bytes.get_mut(front.into()..)?.get_mut(..len)
     }
 
     #[inline]
-    fn append(&mut self, n: usize) -> Option<&mut [u8]> {
+    fn append(&mut self, len: usize) -> Option<&mut [u8]> {
         let Memory { bytes, end, .. } = self.unique()?;
         let before = usize::from(*end);
-        let room = bytes.get_mut(before..before.checked_add(n)?)?;
-        *end = end.checked_add(u16::try_from(n).ok()?)?;
+        let room = bytes.get_mut(before..before.checked_add(len)?)?;
+        *end = end.checked_add(u16::try_from(len).ok()?)?;
         Some(room)
     }
 
     #[inline]
-    fn trim_front(&mut self, n: usize) -> bool {
+    fn trim_front(&mut self, len: usize) -> bool {
         let Some(Memory { start, end, .. }) = self.unique() else { return false };
-        match u16::try_from(n).ok().and_then(|n| start.checked_add(n)).filter(|front| *front <= *end) {
+        match u16::try_from(len).ok().and_then(|len| start.checked_add(len)).filter(|front| *front <= *end) {
             Some(front) => *start = front,
             None => return false,
         }

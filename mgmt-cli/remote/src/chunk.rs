@@ -1,4 +1,4 @@
-//! Receive buffers and their pool.
+//! Receive buffers and their pool. `kernel.rs` reads the socket into them.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! FPDUs that wait for room in the socket.
+//! FPDUs that wait for room in the socket. The endpoint builds them here, and `kernel.rs` sends them.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;

@@ -1,4 +1,4 @@
-//! Progress bars on stderr.
+//! Progress bars on stderr, of `put`, `get` and `ping`.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! Pipelined RDMA Reads, delivered in order.
+//! Pipelined RDMA Reads, delivered in order. `get` reads a region with them, and `put --verify` what it wrote.
 
 use std::fs::File;
 use std::path::Path;

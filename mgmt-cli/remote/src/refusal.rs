@@ -1,4 +1,4 @@
-//! Failures of a peer, in words.
+//! Failures of a peer, in words. Every connector, here and in `iwarp-rping`, reports them alike.
 
 use std::net::SocketAddr;
 

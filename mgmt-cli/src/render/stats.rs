@@ -76,17 +76,17 @@ mod tests {
         StatsReply { groups: vec![CounterGroup { group: "rdmap".into(), counters }], workers: Vec::new() }
     }
 
-    fn plain(text: &str) -> String {
+    fn unstyled(text: &str) -> String {
         anstream::adapter::strip_str(text).to_string()
     }
 
     #[test]
     fn counters_with_rates_and_meaning() {
         assert_eq!(
-            plain(&show(&reply(7), None, false, None)),
+            unstyled(&show(&reply(7), None, false, None)),
             "GROUP  COUNTER         VALUE\nrdmap  in_rdma_writes  7\n"
         );
-        let text = plain(&show(&reply(3007), Some((Duration::from_secs(2), &reply(7))), true, None));
+        let text = unstyled(&show(&reply(3007), Some((Duration::from_secs(2), &reply(7))), true, None));
         assert_eq!(
             text.lines().nth(1).unwrap(),
             "rdmap  in_rdma_writes  3007   1.5 k/s  iwInRdmaWrites  Writes received."

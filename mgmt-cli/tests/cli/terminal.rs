@@ -19,7 +19,7 @@ fn at_a_terminal(daemon: &Daemon, columns: usize, rows: usize, arguments: &str) 
 }
 
 /// The same without escape sequences.
-fn plain(text: &str) -> String {
+fn unstyled(text: &str) -> String {
     anstream::adapter::strip_str(text).to_string()
 }
 
@@ -44,7 +44,7 @@ fn nothing_is_wider_than_the_terminal() {
     let daemon = with_a_region();
     for arguments in LISTS {
         for columns in [60, 72, 80, 100, 132] {
-            let text = plain(&at_a_terminal(&daemon, columns, 24, &arguments.join(" ")));
+            let text = unstyled(&at_a_terminal(&daemon, columns, 24, &arguments.join(" ")));
             for line in text.lines() {
                 assert!(line.chars().count() <= columns, "{arguments:?} at {columns}:\n{text}");
             }
@@ -55,7 +55,7 @@ fn nothing_is_wider_than_the_terminal() {
 #[test]
 fn what_is_left_out_is_named() {
     let daemon = with_a_region();
-    let text = plain(&at_a_terminal(&daemon, 80, 24, "region list"));
+    let text = unstyled(&at_a_terminal(&daemon, 80, 24, "region list"));
     let mut lines = text.lines();
     let header: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
     assert_eq!(header[..4], ["NAME", "SIZE", "ACCESS", "TOKEN"]);
@@ -70,7 +70,7 @@ fn a_wide_terminal_and_a_pipe_get_the_same() {
     for arguments in LISTS.into_iter().filter(|list| list[0] != "stats") {
         let piped = iwarpctl(daemon.socket(), arguments).stdout;
         assert!(!piped.contains('\x1b'));
-        assert_eq!(plain(&at_a_terminal(&daemon, 400, 24, &arguments.join(" "))), piped, "{arguments:?}");
+        assert_eq!(unstyled(&at_a_terminal(&daemon, 400, 24, &arguments.join(" "))), piped, "{arguments:?}");
     }
     assert!(iwarpctl(daemon.socket(), &["port", "list"]).stdout.lines().any(|line| line.len() > 120));
 }

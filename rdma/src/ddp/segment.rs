@@ -1,4 +1,4 @@
-//! Segmentation of messages to the MULPDU.
+//! Segmentation of messages to the MULPDU. The transmit path of RDMAP calls [`cut`] for each FPDU.
 
 /// Next segment of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

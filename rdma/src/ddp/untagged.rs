@@ -1,4 +1,4 @@
-//! Message order in an untagged queue.
+//! Message order in an untagged queue. The receive path of RDMAP checks each untagged segment here.
 
 use crate::terminate::StreamError;
 use crate::wire::ddp::UntaggedHeader;

@@ -14,7 +14,7 @@ mod vec;
 mod window;
 
 pub use access::Access;
-pub use table::{AccessError, GrantError, Origin, PdId, Scope, StagTable, StreamId, Window};
+pub use table::{AccessError, GrantError, GrantedRange, Origin, PdId, Scope, StagTable, StreamId};
 pub use token::{Fetch, LocalSlice, Placement, Word};
 
 pub use vec::VecMemory;

@@ -40,7 +40,7 @@ pub struct Origin {
 
 /// Part of a region that an STag opens, and the tagged offsets that address it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct GrantedRange {
     /// Region that the STag gives access to.
     pub region: RegionId,
     /// Offset of the first byte in the region.
@@ -62,7 +62,7 @@ pub enum AccessError {
     Rights,
     /// Tagged offset plus length exceeds 2⁶⁴.
     Wrap,
-    /// The bytes are outside the window.
+    /// The bytes are outside the granted range.
     Bounds,
 }
 
@@ -71,7 +71,7 @@ pub enum AccessError {
 pub enum GrantError {
     /// The maximum number of STags is valid.
     NoResources,
-    /// The window's end, in the region or in tagged offsets, exceeds 2⁶⁴ − 1.
+    /// The range's end, in the region or in tagged offsets, exceeds 2⁶⁴ − 1.
     Range,
 }
 
@@ -79,7 +79,7 @@ impl fmt::Display for GrantError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoResources => "no STag is free",
-            Self::Range => "the window ends beyond 2^64 - 1",
+            Self::Range => "the range ends beyond 2^64 - 1",
         })
     }
 }
@@ -91,7 +91,7 @@ pub(super) struct Entry {
     pub(super) stag: Stag,
     pub(super) serial: u64,
     /// Protection domain of the memory window that has reserved this index, bound or not.
-    pub(super) kept: Option<PdId>,
+    pub(super) reserved_for: Option<PdId>,
     /// `None` if the STag is revoked and its index in quarantine (not to be reused yet), or if it belongs to an unbound
     /// window.
     pub(super) live: Option<Live>,
@@ -99,7 +99,7 @@ pub(super) struct Entry {
 
 #[derive(Debug)]
 pub(super) struct Live {
-    pub(super) window: Window,
+    pub(super) range: GrantedRange,
     pub(super) access: Access,
     pub(super) scope: Scope,
     /// Next index in the list of the stream, for STags of a stream.
@@ -118,7 +118,7 @@ pub struct StagTable {
     /// First index in the list of each stream.
     pub(super) streams: HashMap<StreamId, u32, FixedState>,
     issuer: StagIssuer,
-    /// Number of STags that are valid, or kept for a memory window.
+    /// Number of STags that are valid, or reserved for a memory window.
     pub(super) live: usize,
     pub(super) capacity: usize,
 }
@@ -148,7 +148,7 @@ impl StagTable {
         }
     }
 
-    /// Returns the number of STags that are valid, or kept for a memory window.
+    /// Returns the number of STags that are valid, or reserved for a memory window.
     pub const fn len(&self) -> usize {
         self.live
     }
@@ -176,13 +176,17 @@ impl StagTable {
         access: Access,
         scope: Scope,
     ) -> Result<Stag, GrantError> {
-        self.grant_window(Window { region, offset: 0, bytes, base_to: 0 }, access, scope)
+        self.grant_range(GrantedRange { region, offset: 0, bytes, base_to: 0 }, access, scope)
     }
 
     /// Grants an STag for a part of a region, at tagged offsets of the caller's choice.
-    pub fn grant_window(&mut self, window: Window, access: Access, scope: Scope) -> Result<Stag, GrantError> {
-        if window.offset.checked_add(window.bytes).is_none()
-            || window.base_to.checked_add(window.bytes).is_none()
+    pub fn grant_range(
+        &mut self,
+        range: GrantedRange,
+        access: Access,
+        scope: Scope,
+    ) -> Result<Stag, GrantError> {
+        if range.offset.checked_add(range.bytes).is_none() || range.base_to.checked_add(range.bytes).is_none()
         {
             return Err(GrantError::Range);
         }
@@ -195,8 +199,8 @@ impl StagTable {
             Scope::Stream(stream) => self.streams.insert(stream, index),
             Scope::Pd(_) => None,
         };
-        let live = Live { window, access, scope, next, parent: None, windows: 0 };
-        self.entries.insert(index, Entry { stag, serial, kept: None, live: Some(live) });
+        let live = Live { range, access, scope, next, parent: None, windows: 0 };
+        self.entries.insert(index, Entry { stag, serial, reserved_for: None, live: Some(live) });
         self.live = self.live.saturating_add(1);
         Ok(stag)
     }
@@ -213,7 +217,7 @@ impl StagTable {
             }
             match self.entries.get(&index) {
                 None => return (stag, serial),
-                Some(Entry { live: Some(_), .. } | Entry { kept: Some(_), .. }) => {}
+                Some(Entry { live: Some(_), .. } | Entry { reserved_for: Some(_), .. }) => {}
                 Some(Entry { live: None, .. }) => {
                     self.entries.remove(&index);
                 }
@@ -263,7 +267,7 @@ impl StagTable {
     pub(super) fn retire(&mut self, index: u32) {
         let Some(entry) = self.entries.get_mut(&index) else { return };
         let parent = entry.live.take().and_then(|live| live.parent);
-        if entry.kept.is_none() {
+        if entry.reserved_for.is_none() {
             if !entry.is_in_quarantine(self.issuer.next) {
                 self.entries.remove(&index);
             }
@@ -303,7 +307,7 @@ impl StagTable {
             }
             entry.live = None;
             revoked = revoked.saturating_add(1);
-            if entry.kept.is_some() {
+            if entry.reserved_for.is_some() {
                 return true;
             }
             *live = live.saturating_sub(1);
@@ -415,12 +419,12 @@ impl StagTable {
         len: u64,
         origin: Origin,
     ) -> Result<(RegionId, u64), AccessError> {
-        let window = self.entitled(right, stag, origin)?.window;
+        let range = self.entitled(right, stag, origin)?.range;
         // RFC 5041 §7.1: "A 64-bit unsigned sum of the DDP Segment payload length and the TO does not wrap."
         to.checked_add(len).ok_or(AccessError::Wrap)?;
-        let skip = to.checked_sub(window.base_to).ok_or(AccessError::Bounds)?;
+        let skip = to.checked_sub(range.base_to).ok_or(AccessError::Bounds)?;
         match skip.checked_add(len) {
-            Some(end) if end <= window.bytes => Ok((window.region, window.offset.saturating_add(skip))),
+            Some(end) if end <= range.bytes => Ok((range.region, range.offset.saturating_add(skip))),
             _ => Err(AccessError::Bounds),
         }
     }
@@ -432,7 +436,7 @@ fn list_without(entries: &mut HashMap<u32, Entry, FixedState>, first: u32, regio
     while let Some(index) = at {
         let Some(live) = entries.get(&index).and_then(|entry| entry.live.as_ref()) else { break };
         at = live.next;
-        if live.window.region != region {
+        if live.range.region != region {
             begin = begin.or(Some(index));
             link(entries, last, Some(index));
             last = Some(index);
@@ -456,7 +460,7 @@ impl Entry {
     }
 
     fn opens(&self, region: RegionId) -> bool {
-        self.live.as_ref().is_some_and(|live| live.window.region == region)
+        self.live.as_ref().is_some_and(|live| live.range.region == region)
     }
 }
 

@@ -15,8 +15,8 @@ fn on(stream: u64) -> Origin {
 #[test]
 fn a_granted_window_can_be_used_to_its_last_byte() {
     let mut table = table(4);
-    let window = Window { region: RegionId(2), offset: 1000, bytes: 100, base_to: 5000 };
-    let stag = table.grant_window(window, BOTH, Scope::Stream(STREAM)).unwrap();
+    let range = GrantedRange { region: RegionId(2), offset: 1000, bytes: 100, base_to: 5000 };
+    let stag = table.grant_range(range, BOTH, Scope::Stream(STREAM)).unwrap();
     let placement = table.check_place(stag, 5001, 99, ORIGIN).unwrap();
     assert_eq!((placement.region(), placement.offset(), placement.len()), (RegionId(2), 1001, 99));
     let fetch = table.check_fetch(stag, 5000, 100, ORIGIN).unwrap();
@@ -26,8 +26,8 @@ fn a_granted_window_can_be_used_to_its_last_byte() {
 #[test]
 fn each_refusal_and_their_order() {
     let mut table = table(4);
-    let window = Window { region: RegionId(2), offset: 0, bytes: 100, base_to: 5000 };
-    let stag = table.grant_window(window, Access::REMOTE_READ, Scope::Stream(STREAM)).unwrap();
+    let range = GrantedRange { region: RegionId(2), offset: 0, bytes: 100, base_to: 5000 };
+    let stag = table.grant_range(range, Access::REMOTE_READ, Scope::Stream(STREAM)).unwrap();
     let other_key = Stag(stag.0 ^ 1);
     let other_index = Stag(stag.0 ^ 0x100);
     use AccessError::*;
@@ -75,10 +75,10 @@ fn capacity_is_kept_and_given_back() {
 #[test]
 fn a_window_beyond_the_end_of_offsets_is_not_granted() {
     let mut table = table(1);
-    let window = Window { region: RegionId(0), offset: 0, bytes: 2, base_to: u64::MAX - 1 };
-    assert_eq!(table.grant_window(window, BOTH, Scope::Stream(STREAM)), Err(GrantError::Range));
-    let window = Window { base_to: 0, offset: u64::MAX, ..window };
-    assert_eq!(table.grant_window(window, BOTH, Scope::Stream(STREAM)), Err(GrantError::Range));
+    let range = GrantedRange { region: RegionId(0), offset: 0, bytes: 2, base_to: u64::MAX - 1 };
+    assert_eq!(table.grant_range(range, BOTH, Scope::Stream(STREAM)), Err(GrantError::Range));
+    let range = GrantedRange { base_to: 0, offset: u64::MAX, ..range };
+    assert_eq!(table.grant_range(range, BOTH, Scope::Stream(STREAM)), Err(GrantError::Range));
     assert!(table.is_empty());
 }
 

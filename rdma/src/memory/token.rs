@@ -63,10 +63,10 @@ macro_rules! token {
                 self.len
             }
 
-            /// Splits the token after `n` bytes (or after all, if there are fewer).
+            /// Splits the token after `len` bytes (or after all, if there are fewer).
             #[must_use]
-            pub fn split_at(self, n: usize) -> (Self, Self) {
-                let first = n.min(self.len);
+            pub fn split_at(self, len: usize) -> (Self, Self) {
+                let first = len.min(self.len);
                 let rest = self.len.saturating_sub(first);
                 (
                     Self { len: first, ..self },

@@ -4,7 +4,7 @@
 //! invalidation from either side, or the end of the stream, makes them invalid.
 
 use super::table::{Entry, Live, index_of};
-use super::{Access, AccessError, GrantError, Origin, PdId, Scope, StagTable, Window};
+use super::{Access, AccessError, GrantError, GrantedRange, Origin, PdId, Scope, StagTable};
 use crate::wire::Stag;
 
 /// Part of a memory region to bind a memory window to.
@@ -41,7 +41,7 @@ impl StagTable {
             return Err(GrantError::NoResources);
         }
         let (stag, serial) = self.issue();
-        self.entries.insert(index_of(stag), Entry { stag, serial, kept: Some(pd), live: None });
+        self.entries.insert(index_of(stag), Entry { stag, serial, reserved_for: Some(pd), live: None });
         self.live = self.live.saturating_add(1);
         Ok(stag)
     }
@@ -49,11 +49,13 @@ impl StagTable {
     /// Frees a reserved STag, valid or not. Returns false if it was not reserved.
     pub fn release(&mut self, stag: Stag) -> bool {
         let index = index_of(stag);
-        let Some(entry) = self.entries.get(&index).filter(|entry| entry.kept.is_some()) else { return false };
+        let Some(entry) = self.entries.get(&index).filter(|entry| entry.reserved_for.is_some()) else {
+            return false;
+        };
         let valid = entry.stag;
         self.revoke(valid);
         if let Some(entry) = self.entries.get_mut(&index) {
-            entry.kept = None;
+            entry.reserved_for = None;
         }
         self.retire(index);
         true
@@ -64,7 +66,7 @@ impl StagTable {
     pub fn bind(&mut self, stag: Stag, bind: &Bind, origin: Origin) -> Result<(), AccessError> {
         let index = index_of(stag);
         let entry = self.entries.get(&index).ok_or(AccessError::InvalidStag)?;
-        let pd = entry.kept.ok_or(AccessError::InvalidStag)?;
+        let pd = entry.reserved_for.ok_or(AccessError::InvalidStag)?;
         if entry.live.is_some() {
             return Err(AccessError::InvalidStag);
         }
@@ -77,10 +79,10 @@ impl StagTable {
         let (region, offset) =
             self.check(required(bind.access), bind.lkey, bind.address, bind.len, origin)?;
         let base_to = if bind.zero_based { 0 } else { bind.address };
-        let window = Window { region, offset, bytes: bind.len, base_to };
+        let range = GrantedRange { region, offset, bytes: bind.len, base_to };
         let next = self.streams.insert(origin.stream, index);
         let scope = Scope::Stream(origin.stream);
-        let live = Live { window, access: bind.access, scope, next, parent: Some(bind.lkey), windows: 0 };
+        let live = Live { range, access: bind.access, scope, next, parent: Some(bind.lkey), windows: 0 };
         if let Some(entry) = self.entries.get_mut(&index) {
             (entry.stag, entry.live) = (stag, Some(live));
         }
@@ -121,8 +123,8 @@ mod tests {
     fn table() -> (StagTable, Stag, Stag) {
         let mut table = StagTable::new(3, [5; 32]);
         let access = Access::LOCAL_READ | Access::WINDOW_BIND;
-        let window = Window { region: REGION, offset: 100, bytes: 50, base_to: 1000 };
-        let lkey = table.grant_window(window, access, Scope::Pd(PD)).unwrap();
+        let range = GrantedRange { region: REGION, offset: 100, bytes: 50, base_to: 1000 };
+        let lkey = table.grant_range(range, access, Scope::Pd(PD)).unwrap();
         let stag = table.keep(PD).unwrap();
         (table, lkey, stag)
     }

@@ -150,8 +150,8 @@ impl Framer {
         if out.len() != self.fpdu_len(ulpdu_len) {
             return Err(wrong);
         }
-        let plain = out.get_mut(..fpdu_len(ulpdu_len)).ok_or(wrong)?;
-        let (header, rest) = plain.split_first_chunk_mut::<LENGTH_LEN>().ok_or(wrong)?;
+        let unmarked = out.get_mut(..fpdu_len(ulpdu_len)).ok_or(wrong)?;
+        let (header, rest) = unmarked.split_first_chunk_mut::<LENGTH_LEN>().ok_or(wrong)?;
         let (ulpdu, pad_and_crc) = rest.split_at_mut_checked(ulpdu_len).ok_or(wrong)?;
         *header = length.to_be_bytes();
         fill(ulpdu);
@@ -179,9 +179,9 @@ impl Framer {
     }
 }
 
-/// Moves the first `plain` bytes of `out` apart to make room for the FPDU's markers, and writes the markers.
-fn insert_markers(out: &mut [u8], layout: Layout, plain: usize) -> Option<()> {
-    let mut from = plain;
+/// Moves the first `unmarked_len` bytes of `out` apart to make room for the FPDU's markers, and writes the markers.
+fn insert_markers(out: &mut [u8], layout: Layout, unmarked_len: usize) -> Option<()> {
+    let mut from = unmarked_len;
     let mut behind = out.len();
     for (at, pointer) in layout.markers(out.len()).rev() {
         let to = at.checked_add(MARKER_LEN)?;

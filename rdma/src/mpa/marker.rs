@@ -45,12 +45,12 @@ impl Layout {
     #[inline]
     #[must_use]
     pub const fn fpdu_len(self, ulpdu_len: usize) -> usize {
-        let plain = fpdu_len(ulpdu_len);
-        let markers = match plain.checked_sub(self.first) {
+        let unmarked = fpdu_len(ulpdu_len);
+        let markers = match unmarked.checked_sub(self.first) {
             None | Some(0) => 0,
             Some(behind) => (behind.saturating_sub(1) / BETWEEN).saturating_add(1),
         };
-        plain.saturating_add(markers.saturating_mul(MARKER_LEN))
+        unmarked.saturating_add(markers.saturating_mul(MARKER_LEN))
     }
 
     /// Returns the offset of ULPDU_Length in the FPDU: 4 if the FPDU begins with a marker, otherwise 0.

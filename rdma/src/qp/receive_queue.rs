@@ -1,4 +1,4 @@
-//! Receive queue: buffers posted for the peer's Sends and Immediate Data.
+//! Receive queue: buffers posted for the peer's Sends and Immediate Data. The receive path of RDMAP consumes them.
 
 use std::collections::VecDeque;
 

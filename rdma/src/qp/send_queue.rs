@@ -1,4 +1,5 @@
-//! Send queue: work requests posted by the owner, until their completions are polled.
+//! Send queue: work requests posted by the owner, until their completions are polled. The transmit path of RDMAP
+//! sends from it.
 
 use core::fmt;
 use std::collections::VecDeque;

@@ -79,8 +79,9 @@ impl QueuePair {
                     self.gather(list, 0, list.len as usize, env.stags).is_some()
                 };
                 let fetches = self.gather(list, skip, len, env.stags).filter(|fetches| {
-                    let held = |fetch: &Fetch| env.memory.holds(fetch.region(), fetch.offset(), fetch.len());
-                    whole && fetches.all(held)
+                    let present =
+                        |fetch: &Fetch| env.memory.holds(fetch.region(), fetch.offset(), fetch.len());
+                    whole && fetches.all(present)
                 });
                 let Some(fetches) = fetches else {
                     return self.work_failed(work, WcStatus::LocalProtectionError, env.stats);

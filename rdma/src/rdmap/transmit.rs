@@ -16,7 +16,7 @@ use crate::{Env, Sink};
 
 /// Returns the token if the memory has its bytes.
 #[inline]
-fn held<M: Memory>(env: &Env<'_, M>, fetch: Fetch) -> Option<Fetch> {
+fn in_memory<M: Memory>(env: &Env<'_, M>, fetch: Fetch) -> Option<Fetch> {
     env.memory.holds(fetch.region(), fetch.offset(), fetch.len()).then_some(fetch)
 }
 
@@ -102,7 +102,7 @@ impl QueuePair {
             // Checked for every run: the right may have been revoked since the request arrived.
             let (stag, to, size) = (request.source_stag, request.source_offset.0, request.size as usize);
             let allowed = env.stags.check_fetch(stag, to, size, self.origin).map_err(StreamError::Read);
-            match allowed.and_then(|allowed| held(env, allowed).ok_or(StreamError::Fetch)) {
+            match allowed.and_then(|allowed| in_memory(env, allowed).ok_or(StreamError::Fetch)) {
                 Ok(fetch) => self.push_run(front, fetch, env, sink),
                 Err(error) => {
                     let len = UntaggedHeader::LEN + ReadRequest::LEN;
@@ -171,7 +171,7 @@ impl QueuePair {
         let run = match self.in_one_piece(work, left, env) {
             Some(allowed) if left > 0 => {
                 // RFC 5040 §7.1 item 1: "the Terminate Message and Error code are sent instead of the request".
-                let Some(fetch) = allowed.and_then(|allowed| held(env, allowed)) else {
+                let Some(fetch) = allowed.and_then(|allowed| in_memory(env, allowed)) else {
                     return self.work_failed(work, WcStatus::LocalProtectionError, env.stats);
                 };
                 self.push_run(front, fetch, env, sink)

@@ -14,10 +14,10 @@ pub fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
 
 /// Appends an FPDU to a stream with markers (RFC 5044 §4.3).
 pub fn append_marked(stream: &mut Vec<u8>, ulpdu: &[u8]) {
-    let plain = fpdu(ulpdu);
+    let unmarked = fpdu(ulpdu);
     let begin = stream.len();
     let mut length_at = None;
-    for (index, word) in plain.chunks(4).enumerate() {
+    for (index, word) in unmarked.chunks(4).enumerate() {
         if stream.len().is_multiple_of(512) {
             let back = length_at.map_or(0, |at: usize| stream.len() - at);
             stream.extend([0, 0]);

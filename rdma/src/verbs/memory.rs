@@ -2,7 +2,7 @@
 
 use super::ids::MwId;
 use super::{Device, VerbsError};
-use crate::memory::{Access, PdId, RegionId, Scope, StagTable, Window};
+use crate::memory::{Access, GrantedRange, PdId, RegionId, Scope, StagTable};
 use crate::wire::Stag;
 
 /// Handle of a memory region.
@@ -119,8 +119,8 @@ impl<C: AsRef<[u8]>> Device<C> {
             AddressBase::At(address) => address,
         };
         addr.checked_add(length).ok_or(VerbsError::Invalid)?;
-        let window = Window { region, offset, bytes: length, base_to: addr };
-        let stag = stags.grant_window(window, access, Scope::Pd(pd)).map_err(|_| VerbsError::NoResources)?;
+        let range = GrantedRange { region, offset, bytes: length, base_to: addr };
+        let stag = stags.grant_range(range, access, Scope::Pd(pd)).map_err(|_| VerbsError::NoResources)?;
         let Some(id) = self.mrs.insert(Mr { pd, stag }) else {
             stags.revoke(stag);
             return Err(VerbsError::NoResources);

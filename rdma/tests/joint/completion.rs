@@ -1,6 +1,6 @@
 //! Checks on each completion of a work request.
 
-use rdma::{Access, AccessError, RegionId, Scope, Stag, WcOpcode, WcStatus, Window};
+use rdma::{Access, AccessError, GrantedRange, RegionId, Scope, Stag, WcOpcode, WcStatus};
 use tcp_stack::Instant;
 
 use crate::model::{Buffer, Message, Place, Ticket};
@@ -147,13 +147,13 @@ impl Stream {
     }
 
     fn grant(&self, access: Access, tools: &mut Tools) -> Result<Stag, String> {
-        let window = Window {
+        let range = GrantedRange {
             region: RegionId(self.open(self.host).region),
             offset: GUARD,
             bytes: self.window.into(),
             base_to: self.base_to[self.side],
         };
-        let granted = tools.stags.grant_window(window, access, Scope::Stream(self.id));
+        let granted = tools.stags.grant_range(range, access, Scope::Stream(self.id));
         granted.map_err(|error| format!("{error}"))
     }
 

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use rdma::verbs::{AddressBase, MemoryRegion, RecvWr};
 use rdma::{
-    Access, ConnectRequest, Endpoint, EndpointConfig, NegotiationConfig, PdId, RdmaStats, RegionId, Scope,
-    Stag, StagTable, StreamId, VecMemory, Window,
+    Access, ConnectRequest, Endpoint, EndpointConfig, GrantedRange, NegotiationConfig, PdId, RdmaStats,
+    RegionId, Scope, Stag, StagTable, StreamId, VecMemory,
 };
 use tcp_stack::testutil::{HeapBuf, HeapPool, Random};
 use tcp_stack::{
@@ -146,8 +146,8 @@ impl Host {
         let mut stags = StagTable::new(256, random.seed());
         let mut device = verbs::new_device(device_config(scenario, index));
         let shared = verbs::Shared::new(&mut device, plan, scenario.connections.len())?;
-        let window = Window { region, offset: 0, bytes: 8, base_to: 0 };
-        let word = stags.grant_window(window, Access::REMOTE_ATOMIC, Scope::Pd(shared.pd));
+        let range = GrantedRange { region, offset: 0, bytes: 8, base_to: 0 };
+        let word = stags.grant_range(range, Access::REMOTE_ATOMIC, Scope::Pd(shared.pd));
         let room = usize::from(plan.mtu) + 64;
         let pool = HeapPool::new(plan.buffers, plan.buffers / 16, room);
         let stats = RdmaStats::default();

@@ -117,7 +117,7 @@ struct Datagram {
     have: u32,
     end: Option<u32>,
     /// True size of its buffers, bytes.
-    held: u32,
+    buffer_bytes: u32,
     /// Offset of the IP header in the first fragment's frame.
     ip_at: usize,
     /// ECN codepoints that its fragments carried, one bit each.
@@ -132,7 +132,7 @@ struct Datagram {
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
     datagrams: u16,
-    held: u32,
+    buffer_bytes: u32,
 }
 
 /// The packets that wait for fragments.
@@ -144,7 +144,7 @@ pub(super) struct Fragments<B> {
     index: HashMap<Key, u32, Keys>,
     /// Usage per source, by a keyed hash: sources that collide share an entry.
     shares: Vec<Share>,
-    held: u32,
+    buffer_bytes: u32,
     oldest: u32,
     newest: u32,
 }
@@ -162,7 +162,7 @@ impl<B: Buf> Fragments<B> {
             // Twice the entries, so that removals never make the table grow.
             index: HashMap::with_capacity_and_hasher(datagrams.wrapping_mul(2), keys),
             shares,
-            held: 0,
+            buffer_bytes: 0,
             oldest: NIL,
             newest: NIL,
         }
@@ -170,8 +170,8 @@ impl<B: Buf> Fragments<B> {
 
     /// Returns the true size of the waiting buffers, bytes.
     #[cfg(test)]
-    pub(super) fn held(&self) -> u32 {
-        self.held
+    pub(super) fn buffer_bytes(&self) -> u32 {
+        self.buffer_bytes
     }
 
     /// Adds a valid fragment; calls `lost` for each waiting one that is dropped to make room.
@@ -225,7 +225,7 @@ impl<B: Buf> Fragments<B> {
             pieces: 0,
             have: 0,
             end: None,
-            held: 0,
+            buffer_bytes: 0,
             ip_at: 0,
             ecn: 0,
             poisoned: false,
@@ -308,10 +308,12 @@ impl<B: Buf> Fragments<B> {
         let Some(share) = self.datagrams.get(index).map(|datagram| datagram.share) else { return false };
         let size = u32::try_from(size).unwrap_or(u32::MAX);
         for _ in 0..=self.limits.datagrams_max {
-            let held = self.shares.get(share).map_or(0, |share| share.held);
-            let victim = if held.saturating_add(size) > self.limits.bytes_max / SHARE_DIVISOR {
+            let buffer_bytes = self.shares.get(share).map_or(0, |share| share.buffer_bytes);
+            let victim = if buffer_bytes.saturating_add(size) > self.limits.bytes_max / SHARE_DIVISOR {
                 self.oldest_of(share)
-            } else if self.held.saturating_add(size) > self.limits.bytes_max || self.pieces.available() == 0 {
+            } else if self.buffer_bytes.saturating_add(size) > self.limits.bytes_max
+                || self.pieces.available() == 0
+            {
                 self.oldest
             } else {
                 return true;
@@ -346,11 +348,11 @@ impl<B: Buf> Fragments<B> {
         }
         datagram.pieces = datagram.pieces.saturating_add(1);
         datagram.have = datagram.have.saturating_add(end.wrapping_sub(start));
-        datagram.held = datagram.held.saturating_add(size);
+        datagram.buffer_bytes = datagram.buffer_bytes.saturating_add(size);
         datagram.ecn |= 1 << (fragment.ecn & 3);
-        self.held = self.held.saturating_add(size);
+        self.buffer_bytes = self.buffer_bytes.saturating_add(size);
         if let Some(share) = self.shares.get_mut(datagram.share) {
-            share.held = share.held.saturating_add(size);
+            share.buffer_bytes = share.buffer_bytes.saturating_add(size);
         }
         true
     }
@@ -418,19 +420,19 @@ impl<B: Buf> Fragments<B> {
     fn poison(&mut self, index: u32, lost: &mut dyn FnMut(DropReason)) {
         let Some(datagram) = self.datagrams.get_mut(index) else { return };
         datagram.poisoned = true;
-        let (mut at, held, share) = (datagram.head, datagram.held, datagram.share);
-        (datagram.head, datagram.held, datagram.pieces) = (NIL, 0, 0);
-        self.release(held, share);
+        let (mut at, buffer_bytes, share) = (datagram.head, datagram.buffer_bytes, datagram.share);
+        (datagram.head, datagram.buffer_bytes, datagram.pieces) = (NIL, 0, 0);
+        self.release(buffer_bytes, share);
         while let Some(piece) = self.pieces.remove(at) {
             lost(DropReason::FragmentOverlap);
             at = piece.next;
         }
     }
 
-    fn release(&mut self, held: u32, share: usize) {
-        self.held = self.held.saturating_sub(held);
+    fn release(&mut self, buffer_bytes: u32, share: usize) {
+        self.buffer_bytes = self.buffer_bytes.saturating_sub(buffer_bytes);
         if let Some(share) = self.shares.get_mut(share) {
-            share.held = share.held.saturating_sub(held);
+            share.buffer_bytes = share.buffer_bytes.saturating_sub(buffer_bytes);
         }
     }
 
@@ -446,7 +448,7 @@ impl<B: Buf> Fragments<B> {
             Some(newer) => newer.older = datagram.older,
             None => self.newest = datagram.older,
         }
-        self.release(datagram.held, datagram.share);
+        self.release(datagram.buffer_bytes, datagram.share);
         if let Some(share) = self.shares.get_mut(datagram.share) {
             share.datagrams = share.datagrams.saturating_sub(1);
         }

@@ -84,16 +84,16 @@ impl Buf for HeapBuf {
         self.unique()?.get_mut(range)
     }
 
-    fn prepend(&mut self, n: usize) -> Option<&mut [u8]> {
-        let start = self.start.checked_sub(n)?;
+    fn prepend(&mut self, len: usize) -> Option<&mut [u8]> {
+        let start = self.start.checked_sub(len)?;
         self.unique()?;
         let range = start..self.start;
         self.start = start;
         self.unique()?.get_mut(range)
     }
 
-    fn append(&mut self, n: usize) -> Option<&mut [u8]> {
-        let end = self.end.checked_add(n)?;
+    fn append(&mut self, len: usize) -> Option<&mut [u8]> {
+        let end = self.end.checked_add(len)?;
         if end > self.unique()?.len() {
             return None;
         }
@@ -102,10 +102,10 @@ impl Buf for HeapBuf {
         self.unique()?.get_mut(range)
     }
 
-    fn trim_front(&mut self, n: usize) -> bool {
-        let may = self.unique().is_some() && n <= self.end.saturating_sub(self.start);
+    fn trim_front(&mut self, len: usize) -> bool {
+        let may = self.unique().is_some() && len <= self.end.saturating_sub(self.start);
         if may {
-            self.start = self.start.saturating_add(n);
+            self.start = self.start.saturating_add(len);
         }
         may
     }

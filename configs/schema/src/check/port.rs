@@ -238,12 +238,14 @@ fn own_ipv6(net: Ipv6Net) -> Option<String> {
     (!is_host_v6(address)).then(|| format!("{address} cannot be the address of a port"))
 }
 
-fn is_host_v4(a: Ipv4Addr) -> bool {
-    !(a.is_unspecified() || a.is_loopback() || a.is_multicast() || a.is_broadcast() || a.octets()[0] == 0)
+fn is_host_v4(address: Ipv4Addr) -> bool {
+    let reserved = address.is_loopback() || address.is_multicast() || address.is_broadcast();
+    !(reserved || address.octets()[0] == 0)
 }
 
-fn is_host_v6(a: Ipv6Addr) -> bool {
-    !(a.is_unspecified() || a.is_loopback() || a.is_multicast() || a.to_ipv4_mapped().is_some())
+fn is_host_v6(address: Ipv6Addr) -> bool {
+    let reserved = address.is_unspecified() || address.is_loopback() || address.is_multicast();
+    !(reserved || address.to_ipv4_mapped().is_some())
 }
 
 fn check_gateways(
@@ -522,8 +524,8 @@ fn memif(section: &mut Section<'_>) -> Memif {
 }
 
 fn word(text: &str, len_max: usize) -> Result<String, String> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || ['.', '-', '_'].contains(&c);
-    if (1..=len_max).contains(&text.len()) && text.chars().all(plain) {
+    let allowed = |it: char| it.is_ascii_alphanumeric() || ['.', '-', '_'].contains(&it);
+    if (1..=len_max).contains(&text.len()) && text.chars().all(allowed) {
         return Ok(text.to_owned());
     }
     Err(format!("`{text}` does not fit"))

@@ -276,8 +276,8 @@ fn mode(section: &mut Section<'_>, report: &Report) -> Option<u32> {
 }
 
 fn group(text: &str) -> Result<String, String> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || ['.', '-', '_'].contains(&c);
-    if (1..=32).contains(&text.len()) && text.chars().all(plain) && !text.starts_with('-') {
+    let allowed = |it: char| it.is_ascii_alphanumeric() || ['.', '-', '_'].contains(&it);
+    if (1..=32).contains(&text.len()) && text.chars().all(allowed) && !text.starts_with('-') {
         return Ok(text.to_owned());
     }
     Err(format!("`{text}` is not the name of a group"))

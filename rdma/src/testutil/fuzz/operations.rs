@@ -10,8 +10,8 @@ use crate::testutil::bytes::{REPLY, REQUEST, fpdu, mpa};
 use crate::testutil::{STREAM, Side, Wire, request, slice};
 use crate::wire::mpa::RtrOptions;
 use crate::{
-    Access, AtomicOp, ConnectRequest, CrcPolicy, EndpointConfig, Event, LocalSlice, PostError, RegionId,
-    Scope, Stag, StreamState, WcOpcode, Window,
+    Access, AtomicOp, ConnectRequest, CrcPolicy, EndpointConfig, Event, GrantedRange, LocalSlice, PostError,
+    RegionId, Scope, Stag, StreamState, WcOpcode,
 };
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -321,8 +321,8 @@ impl Run {
 /// Grants STags on this stream: one to write, one to read, one for atomic operations, one to invalidate, and a revoked
 /// one.
 fn grants(side: &mut Side, lab: RegionId) -> Vec<u32> {
-    let window = |offset: usize| Window { region: lab, offset: offset as u64, bytes: 256, base_to: 0 };
-    let (written, read) = (window(GUARD), window(2 * GUARD + WINDOW));
+    let range = |offset: usize| GrantedRange { region: lab, offset: offset as u64, bytes: 256, base_to: 0 };
+    let (written, read) = (range(GUARD), range(2 * GUARD + WINDOW));
     let all = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
     let grants = [
         (written, Access::REMOTE_WRITE),
@@ -331,8 +331,7 @@ fn grants(side: &mut Side, lab: RegionId) -> Vec<u32> {
         (read, Access::REMOTE_INVALIDATE),
         (written, Access::NONE),
     ];
-    let mut grant =
-        |(window, access)| side.stags.grant_window(window, access, Scope::Stream(STREAM)).unwrap().0;
+    let mut grant = |(range, access)| side.stags.grant_range(range, access, Scope::Stream(STREAM)).unwrap().0;
     let mut stags: Vec<u32> = grants.into_iter().map(&mut grant).collect();
     let dead = grant((written, all));
     side.stags.revoke(Stag(dead));

@@ -6,7 +6,7 @@ use super::fpdu_stream::{Shape, end};
 use crate::testutil::STREAM;
 use crate::testutil::Side;
 use crate::testutil::bytes::{SEND, TAGGED_LAST, TAGGED_MORE, UNTAGGED_LAST, WRITE, tagged, untagged};
-use crate::{Access, EndpointConfig, OutOfOrderPolicy, RegionId, Scope, Stag, StreamState, Window};
+use crate::{Access, EndpointConfig, GrantedRange, OutOfOrderPolicy, RegionId, Scope, Stag, StreamState};
 
 /// Bytes of the window, and of the guards before and after it.
 const WINDOW: usize = 4096;
@@ -60,8 +60,8 @@ pub(super) fn placed(input: &mut Input<'_>, shape: Shape) {
         ..EndpointConfig::default()
     };
     let (mut side, lab) = shape.responder(config, vec![UNTOUCHED; WINDOW + 2 * GUARD]);
-    let window = Window { region: lab, offset: GUARD as u64, bytes: WINDOW as u64, base_to: 0 };
-    let stag = side.stags.grant_window(window, Access::REMOTE_WRITE, Scope::Stream(STREAM)).unwrap();
+    let range = GrantedRange { region: lab, offset: GUARD as u64, bytes: WINDOW as u64, base_to: 0 };
+    let stag = side.stags.grant_range(range, Access::REMOTE_WRITE, Scope::Stream(STREAM)).unwrap();
     let made = make(input, shape, stag);
     let starts =
         made.chunks.iter().scan(0, |at, chunk| Some(core::mem::replace(at, *at + chunk.len() as u64)));

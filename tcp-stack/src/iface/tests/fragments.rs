@@ -78,7 +78,7 @@ fn a_fragmented_packet_is_reassembled() {
             assert_eq!(payload_of(&segment), bytes(1400));
             assert_eq!((segment.local, segment.remote), (whole.local, whole.remote));
             assert_eq!((segment.header, segment.options), (whole.header, whole.options));
-            assert_eq!(lab.interface.fragments.held(), 0);
+            assert_eq!(lab.interface.fragments.buffer_bytes(), 0);
             assert_eq!(lab.interface.next_deadline(), None);
         }
         assert_eq!((lab.interface.stats().rx_reassembled, lab.interface.drops().total()), (3, 0));
@@ -178,7 +178,7 @@ fn overlapping_fragments_discard_the_packet() {
             lab.receive(&cut(&frame, 1, 600..1020));
             lab.receive(&hostile);
             assert_eq!(lab.interface.drops().drop_fragment_overlap, 3, "{ipv6}");
-            assert_eq!((lab.interface.fragments.held(), lab.pool.live()), (0, 0));
+            assert_eq!((lab.interface.fragments.buffer_bytes(), lab.pool.live()), (0, 0));
             // RFC 5722 §4: "including those not yet received".
             for part in fragments(&frame, 1, 200) {
                 lab.expect_drop(&part, DropReason::FragmentOverlap);
@@ -219,7 +219,7 @@ fn impossible_fragments_are_dropped() {
             fix_ipv4(&mut udp);
         }
         lab.expect_drop(&udp, DropReason::IpProtocol);
-        assert_eq!(lab.interface.fragments.held(), 0);
+        assert_eq!(lab.interface.fragments.buffer_bytes(), 0);
     }
     let mut lab = Lab::new(config());
     let frame = packet(true, &bytes(1000));
@@ -316,7 +316,7 @@ fn an_expired_packet_is_reported_to_its_sender_once() {
         assert_eq!(lab.interface.drops().total(), 0);
         lab.interface.handle_timeouts(deadline);
         assert_eq!(lab.interface.drops().drop_fragment_timeout, 2);
-        assert_eq!((lab.interface.next_deadline(), lab.interface.fragments.held()), (None, 0));
+        assert_eq!((lab.interface.next_deadline(), lab.interface.fragments.buffer_bytes()), (None, 0));
         let sent = lab.transmit();
         let [error] = sent.as_slice() else { panic!("{}", sent.len()) };
         let at = if ipv6 { 54 } else { 34 };
@@ -347,7 +347,7 @@ fn reassembly_memory_per_source_is_bounded() {
     other[29] = 200;
     for id in 100..1000 {
         lab.receive(&cut(&other, id, 0..400));
-        assert!(lab.interface.fragments.held() <= 16 << 10);
+        assert!(lab.interface.fragments.buffer_bytes() <= 16 << 10);
     }
     // Two of eight.
     assert_eq!(lab.interface.drops().drop_fragment_limit, 898);
@@ -367,7 +367,7 @@ fn reassembly_memory_is_bounded() {
             other[29] = source;
             for part in [400..600, 0..400] {
                 lab.receive(&cut(&other, 1, part));
-                assert!(lab.interface.fragments.held() <= 32 << 10);
+                assert!(lab.interface.fragments.buffer_bytes() <= 32 << 10);
                 assert!(lab.pool.live() <= 16);
             }
         }
@@ -376,7 +376,7 @@ fn reassembly_memory_is_bounded() {
         for part in more.take(60) {
             lab.receive(&part);
         }
-        assert!(lab.interface.fragments.held() <= 32 << 10);
+        assert!(lab.interface.fragments.buffer_bytes() <= 32 << 10);
     }
 }
 
@@ -424,7 +424,7 @@ proptest! {
                 seen.clear();
                 came += 1;
             }
-            prop_assert!(lab.interface.fragments.held() <= 512 << 10);
+            prop_assert!(lab.interface.fragments.buffer_bytes() <= 512 << 10);
         }
         prop_assert!(came >= 1);
         prop_assert_eq!(lab.interface.drops().drop_fragment_overlap, 0);
@@ -446,7 +446,7 @@ proptest! {
                 let payload = payload_of(&segment);
                 prop_assert!(payload == bytes(400) || payload == &bytes(401)[1..]);
             }
-            prop_assert!(lab.interface.fragments.held() <= 512 << 10);
+            prop_assert!(lab.interface.fragments.buffer_bytes() <= 512 << 10);
         }
     }
 }
