@@ -103,6 +103,7 @@ fn goodput(cell: &Cell, ipv6: bool) -> u64 {
         hosts: vec![host(1, cell.congestion), host(2, cell.congestion)],
         link,
         link_back: None,
+        switched: false,
         conns: vec![conn],
         conn_options: ConnOptions::default(),
         listener_connections_max: u32::MAX,

@@ -39,6 +39,9 @@ pub struct Scenario {
     pub link: LinkConfig,
     /// Link from a higher host to a lower one, if it is different.
     pub link_back: Option<LinkConfig>,
+    /// True if all frames to a host share one queue, as behind a port of a switch: `link_back` to the first host,
+    /// `link` to each other one.
+    pub switched: bool,
     /// Connections to open, in numerical order.
     pub conns: Vec<ConnPlan>,
     /// Options of both ends of every connection.

@@ -47,6 +47,7 @@ pub(crate) fn two_hosts(link: LinkConfig, conns: Vec<ConnPlan>) -> Scenario {
         hosts: vec![host(0), host(1)],
         link,
         link_back: None,
+        switched: false,
         conns,
         conn_options: ConnOptions::default(),
         listener_connections_max: u32::MAX,

@@ -168,6 +168,7 @@ mod tests {
             hosts: alloc::vec![host(1), host(2)],
             link: LinkConfig::CLEAN,
             link_back: None,
+            switched: false,
             conns: alloc::vec![conn],
             conn_options: ConnOptions::default(),
             listener_connections_max: u32::MAX,

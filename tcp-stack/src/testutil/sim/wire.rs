@@ -105,7 +105,9 @@ impl Simulation {
             if !ethernet.dst.is_group() && mac != Some(ethernet.dst) {
                 continue;
             }
-            let link = self.links.get_mut(from).and_then(|row| row.get_mut(to)).ok_or("no such link")?;
+            // Behind a switch, the link from one host stands for those from all.
+            let row = if self.scenario.switched { usize::from(to == 0) } else { from };
+            let link = self.links.get_mut(row).and_then(|row| row.get_mut(to)).ok_or("no such link")?;
             link.send(now, bytes, &mut |at, frame| arrivals.push((at, to, frame)));
             arrivals.extend(link.too_big(bytes).map(|error| (now + Duration::from_micros(50), from, error)));
             sent_at = sent_at.max(link.busy_until(now));
