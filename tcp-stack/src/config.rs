@@ -359,8 +359,8 @@ pub enum Congestion {
     /// DCTCP (RFC 8257), for data centers whose switches mark packets, with both ends alike. Requests ECN unless
     /// that is [`Ecn::Off`]; without ECN, same as [`Self::NewReno`].
     Dctcp,
-    /// BBR version 1 (draft-cardwell-iccrg-bbr-congestion-control-00): paces by a model of the path's bandwidth and
-    /// round-trip time, and does not treat loss as congestion.
+    /// BBR version 3 (draft-ietf-ccwg-bbr-06): paces by a model of the path's bandwidth and round-trip time, and
+    /// tolerates loss rates of up to 2 %.
     Bbr,
 }
 

@@ -9,6 +9,7 @@
 //! | `on_ack` | new data acknowledged outside of recovery, cwnd-limited | NewReno, CUBIC, DCTCP |
 //! | `on_not_cwnd_limited` | the same, not cwnd-limited | CUBIC |
 //! | `on_path_sample` | data was delivered or lost, in any phase | BBR |
+//! | `on_segment_lost` | a segment was marked lost | BBR |
 //! | `on_loss` | a loss episode begins | all |
 //! | `on_timeout` | the retransmission timer expired | all |
 //! | `on_recovery_exit` | the episode is over | BBR |
@@ -21,7 +22,6 @@ mod dctcp;
 mod hystart;
 mod new_reno;
 mod pacing;
-mod windowed_max;
 
 use core::time::Duration;
 
@@ -30,6 +30,7 @@ use crate::recovery::RateSample;
 use crate::time::Instant;
 use bbr::Bbr;
 pub use bbr::BbrInfo;
+pub(crate) use bbr::LostSegment;
 use cubic::Cubic;
 use dctcp::Dctcp;
 pub(crate) use dctcp::MarkSample;
@@ -101,6 +102,10 @@ pub(crate) struct PathSample {
     pub(crate) in_flight: u32,
     /// Bytes in flight before the acknowledgment.
     pub(crate) prior_in_flight: u32,
+    /// The initial window, bytes.
+    pub(crate) initial_cwnd: u32,
+    /// True if the peer sends selective acknowledgments.
+    pub(crate) sack: bool,
 }
 
 /// The facts of one acknowledgment that grow a window.
@@ -167,7 +172,7 @@ impl Controller {
     /// Notes that the connection is established.
     pub(crate) fn start(&mut self, window: &Window, srtt: Option<Duration>) {
         if let Self::Bbr(cc) = self {
-            cc.init_pacing(window, srtt);
+            cc.init_pacing_rate(window, srtt);
         }
     }
 
@@ -178,6 +183,14 @@ impl Controller {
         }
     }
 
+    /// Notes that a segment was marked lost.
+    #[cold]
+    pub(crate) fn on_segment_lost(&mut self, window: &Window, lost: &LostSegment) {
+        if let Self::Bbr(cc) = self {
+            cc.on_segment_lost(window, lost);
+        }
+    }
+
     /// Notes that a recovery is complete.
     pub(crate) fn on_recovery_exit(&mut self, window: &mut Window) {
         if let Self::Bbr(cc) = self {
@@ -185,10 +198,11 @@ impl Controller {
         }
     }
 
-    /// Notes that a segment leaves after an application-limited pause, with nothing else in flight.
-    pub(crate) fn on_restart(&mut self, window: &mut Window, now: Instant) {
+    /// Notes that a segment leaves after an application-limited pause, with nothing else in flight. `delivered` is the
+    /// sum of the bytes delivered so far, modulo 2^32.
+    pub(crate) fn on_restart(&mut self, window: &mut Window, now: Instant, delivered: u32) {
         if let Self::Bbr(cc) = self {
-            cc.on_restart(window, now);
+            cc.on_restart(window, now, delivered);
         }
     }
 
@@ -255,8 +269,7 @@ impl Controller {
                 window.ssthresh = cc.ssthresh_after_mark(window).max(window.mss.saturating_mul(2));
             }
             Self::NewReno(_) | Self::Cubic(_) => self.on_loss(window, in_flight),
-            // BBR version 1 does not respond to marks, so its connections do not negotiate ECN.
-            Self::Bbr(_) => return,
+            Self::Bbr(cc) => return cc.on_mark(),
         }
         window.cwnd = window.cwnd.min(window.ssthresh);
     }
@@ -268,15 +281,14 @@ impl Controller {
         if let Self::Cubic(cc) = self {
             cc.on_timeout();
         }
-        if let Self::Bbr(cc) = self {
-            cc.on_timeout();
-        }
     }
 
     /// Undoes the last response, which was to no loss; the caller restores the window.
-    pub(crate) fn undo(&mut self) {
-        if let Self::Cubic(cc) = self {
-            cc.undo();
+    pub(crate) fn undo(&mut self, window: &mut Window) {
+        match self {
+            Self::Cubic(cc) => cc.undo(),
+            Self::Bbr(cc) => cc.undo(window),
+            Self::NewReno(_) | Self::Dctcp(_) => {}
         }
     }
 

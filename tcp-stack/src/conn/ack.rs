@@ -1,5 +1,6 @@
 //! The ACK field: window update, round-trip time, loss recovery and congestion control.
 
+use super::pace::lost_segment;
 use super::{Conn, Cx, Notice, Pending, TxNode};
 use crate::buf::Buf;
 use crate::cc::AckSample;
@@ -332,7 +333,7 @@ impl Conn {
             self.enter_recovery(cx);
         }
         if self.cc.models_path() {
-            self.model_path(cx.now, delivery);
+            self.model_path(cx, delivery);
         } else if self.recovery.phase == Phase::Fast {
             let (pipe, ssthresh, mss) = (self.pipe(), self.window.ssthresh, self.window.mss);
             self.window.cwnd = self.episode.prr.on_ack(delivered, pipe, ssthresh, mss).max(mss);
@@ -392,7 +393,17 @@ impl Conn {
             self.rtt.srtt(),
         );
         // The timer runs for the first remaining segment, and is then set for the next one.
-        let overdue = |node: &TxNode<B>| recovery.rack.deadline(node.sent_at, node.end(), window);
+        let (cc, now, sack) = (&mut self.cc, cx.now, self.negotiated.sack);
+        let (mut lost, delivered) = (self.snd.queue.lost_ever(), self.rate.delivered());
+        let overdue = |node: &TxNode<B>| {
+            let deadline = recovery.rack.deadline(node.sent_at, node.end(), window)?;
+            if deadline <= now && cc.models_path() {
+                let segment = lost_segment(node, now, lost, delivered, sack);
+                lost = segment.lost;
+                cc.on_segment_lost(&self.window, &segment);
+            }
+            Some(deadline)
+        };
         match self.snd.queue.lose_overdue(cx.tx, cx.now, overdue) {
             Some(deadline) => {
                 self.set_timer(TimerKind::Reordering, cx.now, deadline.saturating_since(cx.now));
@@ -412,7 +423,7 @@ impl Conn {
                 let gone = delivery.segments.saturating_sub(1);
                 self.recovery.dup_acks = self.recovery.dup_acks.saturating_sub(gone);
                 if self.snd.una.before(self.episode.point) {
-                    self.snd.queue.mark_lost(cx.tx, head);
+                    self.lose(cx, head);
                 }
             } else {
                 // After a timeout all segments are marked lost, and those sent since are in flight.
@@ -430,7 +441,7 @@ impl Conn {
         // retransmissions.
         let fresh = !self.episode.has_ended || self.snd.una.after(self.episode.point);
         if self.recovery.phase == Phase::Open && self.recovery.dup_acks == DUP_THRESH && fresh {
-            self.snd.queue.mark_lost(cx.tx, head);
+            self.lose(cx, head);
         }
         mss
     }
@@ -455,7 +466,7 @@ impl Conn {
     }
 
     fn leave_recovery(&mut self) {
-        if self.recovery.phase == Phase::Fast {
+        if self.recovery.phase == Phase::Fast && !self.cc.models_path() {
             self.window.cwnd = self.window.ssthresh;
         }
         self.cc.on_recovery_exit(&mut self.window);

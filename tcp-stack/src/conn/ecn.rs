@@ -77,8 +77,6 @@ impl Ecn {
         let congestion = options.congestion.unwrap_or(config.congestion);
         let dctcp = congestion == Congestion::Dctcp;
         let mut bits = match options.ecn.unwrap_or(config.ecn) {
-            // A sender that does not respond to marks must not request them.
-            _ if congestion == Congestion::Bbr => 0,
             Mode::Off => 0,
             Mode::Accept if !dctcp => ACCEPTS,
             Mode::Accept | Mode::On => ASKS | ACCEPTS,

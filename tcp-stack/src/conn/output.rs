@@ -211,9 +211,6 @@ impl Conn {
         seq_len: u32,
     ) -> Option<Frame> {
         let usable = self.usable(seq);
-        if seq_len > usable {
-            self.note_window_limit();
-        }
         if seq_len <= usable || self.snd.queue.has_outstanding() {
             return None;
         }

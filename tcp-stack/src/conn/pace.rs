@@ -1,8 +1,8 @@
 //! Delivery rate samples and pacing of a connection.
 
 use super::ack::Delivery;
-use super::{Conn, Cx};
-use crate::cc::PathSample;
+use super::{Conn, Cx, TxNode, TxState};
+use crate::cc::{LostSegment, PathSample, Window};
 use crate::pool::NIL;
 use crate::recovery::RateStamp;
 use crate::time::Instant;
@@ -40,17 +40,21 @@ impl Conn {
     #[inline]
     pub(super) fn note_departure<B>(&mut self, cx: &Cx<'_, B>, bytes: u32) -> RateStamp {
         let alone = !self.snd.queue.has_outstanding();
-        let stamp = self.rate.on_send(cx.now, alone);
-        if alone && self.rate.is_app_limited() && self.cc.models_path() {
-            self.cc.on_restart(&mut self.window, cx.now);
-            self.set_pace(cx);
+        let mut stamp = self.rate.on_send(cx.now, alone);
+        if self.cc.models_path() {
+            stamp.load = stamp.load.with_load(self.pipe().saturating_add(bytes), self.snd.queue.lost_ever());
+            if alone && self.rate.is_app_limited() {
+                self.cc.on_restart(&mut self.window, cx.now, self.rate.delivered());
+                self.set_pace(cx);
+            }
         }
         self.pacer.on_sent(cx.now, bytes);
         stamp
     }
 
     /// Called before data is queued: if everything before was sent and more could have been, the application
-    /// limited the rate.
+    /// limited the rate. The peer's window does not: draft-ietf-ccwg-bbr-06 §4.1.1.3.1 "treats receiver bottlenecks the
+    /// same as network bottlenecks".
     pub(super) fn note_queueing(&mut self) {
         let queue = &self.snd.queue;
         if queue.unsent() == NIL && queue.lost() == 0 && self.pipe() < self.window.cwnd {
@@ -58,28 +62,56 @@ impl Conn {
         }
     }
 
-    /// Marks the rate as limited by the peer's window: no measure of the network, just as a pause of the
-    /// application.
-    pub(super) fn note_window_limit(&mut self) {
-        self.rate.mark_app_limited(self.snd.queue.in_flight());
-    }
-
     /// Passes a sample of the path to a congestion control that models it (BBR).
-    pub(super) fn model_path(&mut self, now: Instant, delivery: &Delivery) {
+    pub(super) fn model_path<B>(&mut self, cx: &Cx<'_, B>, delivery: &Delivery) {
         let in_flight = self.pipe();
         let sample = PathSample {
-            now,
-            rtt: delivery.newest.rtt(now),
+            now: cx.now,
+            rtt: delivery.newest.rtt(cx.now),
             rate: delivery.rate,
             delivered: delivery.newest.delivered,
             delivered_total: self.rate.delivered(),
             lost: self.snd.queue.lost_ever(),
             in_flight,
             prior_in_flight: delivery.prior_in_flight,
+            initial_cwnd: Window::initial(self.window.mss, &cx.config.tcp).cwnd,
+            sack: self.negotiated.sack,
         };
         self.cc.on_path_sample(&mut self.window, &sample);
         if self.cc.is_probing_rtt() {
             self.rate.mark_app_limited(in_flight);
         }
+    }
+
+    /// Marks a segment in flight lost.
+    pub(super) fn lose<B>(&mut self, cx: &mut Cx<'_, B>, index: u32) {
+        let Some(node) = cx.tx.get(index).filter(|node| node.state == TxState::Flight) else { return };
+        if self.cc.models_path() {
+            let before = self.snd.queue.lost_ever();
+            let lost = lost_segment(node, cx.now, before, self.rate.delivered(), self.negotiated.sack);
+            self.cc.on_segment_lost(&self.window, &lost);
+        }
+        self.snd.queue.mark_lost(cx.tx, index);
+    }
+}
+
+/// Returns the description of a segment that is marked lost now, for a congestion control that models the path.
+/// `before` are the bytes marked lost before it.
+pub(super) fn lost_segment<B>(
+    node: &TxNode<B>,
+    now: Instant,
+    before: u32,
+    delivered: u32,
+    sack: bool,
+) -> LostSegment {
+    let size = node.seq_len();
+    LostSegment {
+        now,
+        load: node.rate.load,
+        seq: node.seq.get(),
+        size,
+        lost: before.wrapping_add(size),
+        delivered,
+        sack,
     }
 }

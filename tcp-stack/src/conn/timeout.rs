@@ -50,12 +50,11 @@ impl Conn {
                 let lost = self.recovery.phase == Phase::Open && self.snd.queue.lost() > 0;
                 if lost && !self.only_probe_lost(cx) {
                     self.enter_recovery(cx);
-                    let (pipe, mss) = (self.pipe(), self.window.mss);
-                    self.window.cwnd = if self.cc.models_path() {
-                        pipe.saturating_add(mss)
-                    } else {
-                        self.episode.prr.on_ack(0, pipe, self.window.ssthresh, mss).max(mss)
-                    };
+                    if !self.cc.models_path() {
+                        let (pipe, mss) = (self.pipe(), self.window.mss);
+                        let reduced = self.episode.prr.on_ack(0, pipe, self.window.ssthresh, mss);
+                        self.window.cwnd = reduced.max(mss);
+                    }
                 }
             }
             TimerKind::Persist => self.on_persist_timeout(cx),
@@ -175,10 +174,10 @@ impl Conn {
         let all = !self.negotiated.sack;
         let mut index = queue.oldest();
         while let Some(node) = cx.tx.get(index) {
-            let newer = queue.newer(cx.tx, index);
+            let newer = self.snd.queue.newer(cx.tx, index);
             let overdue = self.recovery.rack.overdue(node.sent_at, window) <= cx.now;
             if index == head || all || overdue {
-                queue.mark_lost(cx.tx, index);
+                self.lose(cx, index);
             }
             index = newer;
         }

@@ -119,7 +119,7 @@ impl Conn {
             let now = self.pipe().saturating_add(delivery.acked.min(initial).max(self.window.mss));
             self.window.cwnd = self.window.cwnd.max(now.min(cwnd));
             self.window.ssthresh = self.window.ssthresh.max(ssthresh).max(cwnd);
-            self.cc.undo();
+            self.cc.undo(&mut self.window);
         }
         self.recovery.backoff = 0;
         self.recovery.slow_start_after_timeout = false;

@@ -4,6 +4,7 @@
 //! segments themselves are in the connection's send queue; the connection combines the two.
 
 mod f_rto;
+mod load;
 mod prr;
 mod rack;
 mod rate;
@@ -12,6 +13,7 @@ mod tlp;
 mod undo;
 
 pub(crate) use f_rto::{FRto, FRtoAck, FRtoVerdict};
+pub(crate) use load::LoadStamp;
 pub(crate) use prr::Prr;
 pub(crate) use rack::{Delivered, Rack};
 pub(crate) use rate::{DeliveryRate, NewestDelivered, RateSample, RateStamp};

@@ -12,6 +12,7 @@
 
 use core::time::Duration;
 
+use super::LoadStamp;
 use crate::time::{Instant, Stamp, nanos};
 
 /// Longest time in flight of a segment that gives a sample: beyond it the stamps may have wrapped.
@@ -26,8 +27,8 @@ pub(crate) struct RateStamp {
     delivered_at: Stamp,
     /// P.first_sent_time: transmission time of the segment delivered last by then.
     first_sent_at: Stamp,
-    /// P.is_app_limited: true if the application, not the network, limited the sender.
-    app_limited: bool,
+    /// P.tx_in_flight, P.lost and P.is_app_limited.
+    pub(crate) load: LoadStamp,
 }
 
 /// A sample of the delivery rate.
@@ -41,6 +42,8 @@ pub(crate) struct RateSample {
     pub(crate) prior_delivered: u32,
     /// True if the application limited the sender, so that the rate may be below the network's.
     pub(crate) app_limited: bool,
+    /// The load of the path when the segment of the sample was sent.
+    pub(crate) load: LoadStamp,
 }
 
 impl RateSample {
@@ -125,7 +128,7 @@ impl DeliveryRate {
             delivered: self.delivered,
             delivered_at: if alone { now } else { self.delivered_at },
             first_sent_at: if alone { now } else { self.first_sent_at },
-            app_limited: self.app_limited_until.is_some(),
+            load: LoadStamp::unloaded(self.app_limited_until.is_some()),
         }
     }
 
@@ -136,7 +139,8 @@ impl DeliveryRate {
     }
 
     /// Processes an acknowledgment that delivered data; returns its sample. `min_rtt` is in nanoseconds: an interval
-    /// below it means that the original of a retransmitted segment arrived after all.
+    /// below it, or an acknowledgment sooner after the transmission, means that an earlier transmission of the segment
+    /// arrived after all.
     #[inline]
     pub(crate) fn on_ack(
         &mut self,
@@ -153,13 +157,10 @@ impl DeliveryRate {
         }
         let send = self.first_sent_at.nanos_since(segment.first_sent_at);
         let ack = self.delivered_at.nanos_since(segment.delivered_at);
-        let interval_ns = send.max(ack);
-        let least = min_rtt.unwrap_or(0);
+        let (interval_ns, age) = (send.max(ack), now.nanos_since(sent_at));
         // The stamps may be short by one unit.
-        if interval_ns == 0
-            || interval_ns.saturating_add(1 << 8) < least
-            || now.nanos_since(sent_at) > nanos(AGE_MAX)
-        {
+        let least = min_rtt.unwrap_or(0).saturating_sub(1 << 8);
+        if interval_ns == 0 || interval_ns < least || age < least || age > nanos(AGE_MAX) {
             return None;
         }
         let delivered = self.delivered.wrapping_sub(segment.delivered);
@@ -167,7 +168,8 @@ impl DeliveryRate {
             delivered,
             interval_ns,
             prior_delivered: segment.delivered,
-            app_limited: segment.app_limited,
+            app_limited: segment.load.app_limited(),
+            load: segment.load,
         };
         self.keep(&sample);
         Some(sample)
@@ -259,16 +261,30 @@ mod tests {
         assert_eq!(rate.delivered(), 1000, "what came counts all the same");
     }
 
+    /// The retransmission leaves long after the delivery before it, and the original arrives right after that.
+    #[test]
+    fn the_acknowledgment_of_an_earlier_transmission_is_no_sample() {
+        for (acked_at, is_sample) in [(10_020, false), (10_048, false), (10_050, true)] {
+            let mut rate = DeliveryRate::default();
+            let first = (1000, rate.on_send(us(0), true), us(0));
+            rate.on_ack(us(50), &newest(&[first]), Some(50 * 1024)).unwrap();
+            let again = rate.on_send(us(10_000), false);
+            let sample = rate.on_ack(us(acked_at), &newest(&[(1000, again, us(10_000))]), Some(50 * 1024));
+            assert_eq!(sample.is_some(), is_sample, "{acked_at}");
+            assert_eq!(rate.delivered(), 2000);
+        }
+    }
+
     #[test]
     fn samples_after_a_pause_are_app_limited() {
         let mut rate = DeliveryRate::default();
         rate.mark_app_limited(0);
         let (a, at) = (rate.on_send(us(0), true), us(0));
-        assert!(a.app_limited);
+        assert!(a.load.app_limited());
         let sample = rate.on_ack(us(10), &newest(&[(1000, a, at)]), None).unwrap();
         assert!(sample.app_limited);
         let b = rate.on_send(us(10), true);
-        assert!(!b.app_limited);
+        assert!(!b.load.app_limited());
         // A lower application-limited sample does not hide the measured one.
         let before = rate.latest().unwrap();
         rate.mark_app_limited(1000);

@@ -61,16 +61,45 @@ fn bbr_fills_a_long_path_and_leaves_its_queue_short() {
     }
 }
 
+/// draft-ietf-ccwg-bbr-06 §3.1: full throughput "with average packet loss rates of up to 1%".
 #[test]
 fn bbr_does_not_take_random_loss_for_congestion() {
-    for (percent, ipv6, least) in [(1, false, 0.88), (2, true, 0.84), (3, false, 0.8), (3, true, 0.8)] {
-        let link = LinkConfig { loss: percent * PERCENT, ..LONG };
-        for report in expect_all_delivered(&flows(link, Congestion::Bbr, ipv6, 1, 60 << 20), 0..1) {
-            let (share, tcp) = (shares(&report, &link)[0], &report.stats[0].tcp);
-            assert!(share > least, "{percent} %: {share} {tcp:?}");
-            assert!(tcp.retransmits < report.links.lost * 2, "{tcp:?} {:?}", report.links);
+    let gigabit = |rtt_us: u64| LinkConfig {
+        delay: Duration::from_micros(rtt_us / 2),
+        queue: (125 * rtt_us).max(64 << 10),
+        ..LinkConfig::CLEAN
+    };
+    for (path, time_ms, ipv6) in
+        [(LONG, 6_000, false), (gigabit(1_000), 500, true), (gigabit(100), 500, false)]
+    {
+        let scenario = |loss| Scenario {
+            abort_at: Some(Duration::from_millis(time_ms)),
+            ..flows(LinkConfig { loss, ..path }, Congestion::Bbr, ipv6, 1, 1 << 40)
+        };
+        let lossless = run(&scenario(0), 1).outcomes[0][1].received as f64;
+        for seed in seeds(1..3) {
+            let report = run(&scenario(PERCENT), seed);
+            let (share, tcp) = (report.outcomes[0][1].received as f64 / lossless, &report.stats[0].tcp);
+            assert!(share > 0.7, "{path:?}: {share} {tcp:?}");
+            assert!(
+                tcp.retransmits < report.links.lost * 2 && tcp.timeouts == 0,
+                "{tcp:?} {:?}",
+                report.links
+            );
         }
     }
+}
+
+/// A loss rate above 2 % is congestion: unlike version 1, BBR yields.
+#[test]
+fn bbr_takes_much_loss_for_congestion() {
+    let scenario = |loss| Scenario {
+        abort_at: Some(Duration::from_millis(6_000)),
+        ..flows(LinkConfig { loss, ..LONG }, Congestion::Bbr, false, 1, 1 << 40)
+    };
+    let received = |loss| run(&scenario(loss), 1).outcomes[0][1].received as f64;
+    let (lossless, lossy) = (received(0), received(5 * PERCENT));
+    assert!(lossy < 0.5 * lossless && lossy > 0.05 * lossless, "{lossy} of {lossless}");
 }
 
 #[test]

@@ -45,6 +45,25 @@ fn dctcp_keeps_the_queue_short_and_the_link_busy() {
     }
 }
 
+/// A mark ends a probe of BBR before the queue overflows. The marks of random packets reduce what is in flight, but not
+/// below a share of the link.
+#[test]
+fn bbr_responds_to_marks() {
+    for ipv6 in [false, true] {
+        let conns = vec![conn(ipv6, Plan::bulk(16 << 20), Plan::sink())];
+        let link = LinkConfig { mark: Some(3 * K), queue: 8 * K, ..BOTTLENECK };
+        for report in expect_all_delivered(&scenario(link, Congestion::Bbr, conns), 0..3) {
+            let [_, listener] = report.outcomes[0];
+            let (queue, tcp) = (queue(&report), &report.stats[0].tcp);
+            assert_eq!((report.links.overflowed, tcp.retransmits), (0, 0), "{tcp:?} {:?}", report.links);
+            assert!(report.links.marked > 0 && tcp.ecn_reductions > 0, "{tcp:?}");
+            assert!(tcp.ecn_reductions.abs_diff(tcp.cwr_out) <= 1, "{tcp:?}");
+            assert!(goodput(&listener) > 0.9 * BEST, "{}", goodput(&listener));
+            assert!(queue < 3 * K, "{queue}");
+        }
+    }
+}
+
 /// On the same path without marks, only overflow ends the growth of the window.
 #[test]
 fn without_marks_the_queue_fills() {
@@ -82,7 +101,7 @@ fn nothing_is_lost_where_a_link_marks() {
 /// Several connections share one queue.
 #[test]
 fn connections_share_a_link_that_marks() {
-    for congestion in [Congestion::Dctcp, Congestion::Cubic] {
+    for congestion in [Congestion::Dctcp, Congestion::Cubic, Congestion::Bbr] {
         let conns = (0..6).map(|index| conn(index % 2 == 0, Plan::bulk(2 << 20), Plan::sink())).collect();
         let link = LinkConfig { mark: Some(30_000), queue: 400_000, ..BOTTLENECK };
         let mut scenario = scenario(link, congestion, conns);
@@ -111,11 +130,16 @@ fn clearing_the_ecn_field_breaks_no_connection() {
     }
 }
 
-/// With every packet marked for ever, the window stays at two segments, and the stream still gets through.
+/// With every packet marked for ever, the window stays at the least, and the stream still gets through.
 #[test]
 fn a_link_that_marks_every_packet_still_delivers() {
     let link = LinkConfig { mark: Some(0), ..BOTTLENECK };
-    for congestion in [Congestion::NewReno, Congestion::Cubic, Congestion::Dctcp] {
+    for (congestion, least_ms) in [
+        (Congestion::NewReno, 150),
+        (Congestion::Cubic, 150),
+        (Congestion::Dctcp, 150),
+        (Congestion::Bbr, 75),
+    ] {
         let plan = Plan::bulk(300_000);
         let conns = vec![conn(false, plan, plan), conn(true, plan, plan)];
         let mut scenario = scenario(link, congestion, conns);
@@ -124,9 +148,9 @@ fn a_link_that_marks_every_packet_still_delivers() {
             let tcp = &report.stats[0].tcp;
             assert_eq!((tcp.timeouts, report.links.overflowed), (0, 0), "{tcp:?}");
             for outcome in report.outcomes.iter().flatten() {
-                // Two segments per round trip of 2 ms.
+                // Two segments per round trip of 2 ms; with BBR four.
                 let took = outcome.last_data.unwrap() - outcome.established.unwrap();
-                assert!((MS * 150..MS * 500).contains(&took), "{congestion:?} {took:?}");
+                assert!((MS * least_ms..MS * 500).contains(&took), "{congestion:?} {took:?}");
             }
         }
     }
@@ -135,7 +159,7 @@ fn a_link_that_marks_every_packet_still_delivers() {
 /// Marks and losses together, with reordering and duplication.
 #[test]
 fn marks_and_losses_together() {
-    for congestion in [Congestion::NewReno, Congestion::Cubic, Congestion::Dctcp] {
+    for congestion in [Congestion::NewReno, Congestion::Cubic, Congestion::Dctcp, Congestion::Bbr] {
         let link = LinkConfig {
             mark: Some(20_000),
             loss: 5_000,

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "what a test builds is right")]
 
+mod coexistence;
 mod congestion;
 mod ecn;
 mod harness;
