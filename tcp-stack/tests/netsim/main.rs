@@ -9,6 +9,7 @@ mod coexistence;
 mod congestion;
 mod ecn;
 mod harness;
+mod incast;
 mod path;
 mod random;
 mod thousand;
