@@ -5,9 +5,9 @@
 //!  args ─▶ device ─▶ dataplane::verbs::Node ─▶ Client | Server ─▶ stats
 //!                          the poll loop         objects, protocol
 //! ```
-//! [`Client`] and [`Server`] depend on neither DPDK nor a clock: they take a node's [`Verbs`] and the time.
+//! [`Client`] and [`Server`] depend on neither DPDK nor a clock: they take a node's [`Engine`] and the time.
 //!
-//! [`Verbs`]: dataplane::verbs::Verbs
+//! [`Engine`]: dataplane::engine::Engine
 #![forbid(unsafe_code)]
 
 mod client;
