@@ -157,6 +157,10 @@ fuzz: deps ## FUZZ_SECONDS of libFuzzer on each target of each crate (60 by defa
 	        -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=10 -print_final_stats=1); \
 	done; done
 
+# A target folder of its own: the flag changes every crate.
+loom: ## every order of memory accesses in the queues that programs share with the daemon
+	RUSTFLAGS="--cfg loom" $(CARGO) test --locked --quiet -p iwarp-shared-queues --test loom --target-dir target/loom
+
 # Without isolation, because tests read documents and corpora. One process for each test program: Miri takes seconds to start.
 miri: deps ## the tests of rdma under Miri (nightly Rust with its miri component)
 	PROPTEST_CASES=2 PROPTEST_RNG_SEED=1 MIRIFLAGS=-Zmiri-disable-isolation \

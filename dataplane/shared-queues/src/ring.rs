@@ -1,0 +1,219 @@
+//! Rings with one producer and one consumer, in two processes that do not trust each other.
+//!
+//! ```text
+//!  line 0   entries produced, written by the producer
+//!  line 1   entries consumed, written by the consumer
+//!  then     2^n entries of equal length
+//! ```
+//! Both counts begin at 0 and never wrap: at a billion entries per second, 64 bits last for 580 years.
+
+use crate::LINE_WORDS;
+use crate::sync::{AtomicU64, Ordering};
+
+/// Words in front of the entries.
+const HEADER_WORDS: usize = 2 * LINE_WORDS;
+/// Word with the number of entries produced.
+const PRODUCED: usize = 0;
+/// Word with the number of entries consumed.
+const CONSUMED: usize = LINE_WORDS;
+
+/// Reason why an entry cannot be added or taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RingError {
+    /// The ring is full.
+    #[error("the ring is full")]
+    Full,
+    /// The other side's count lies outside of the ring, or the memory is shorter than the ring. The ring cannot be used
+    /// any more.
+    #[error("the other side's index is invalid")]
+    Corrupt,
+    /// The entry has more words than the ring's entries.
+    #[error("the entry is longer than those of the ring")]
+    TooLong,
+}
+
+/// Size of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingShape {
+    entries: u32,
+    entry_words: u32,
+}
+
+impl RingShape {
+    /// Most entries of a ring.
+    pub const ENTRIES_MAX: u32 = 1 << 16;
+    /// Most words of an entry.
+    pub const ENTRY_WORDS_MAX: u32 = 128;
+
+    /// Returns a ring of at least `entries` entries of `entry_words` words, rounded up to a power of two; `None` unless
+    /// both are from 1 to their largest values.
+    pub fn new(entries: u32, entry_words: u32) -> Option<Self> {
+        let valid =
+            (1..=Self::ENTRIES_MAX).contains(&entries) && (1..=Self::ENTRY_WORDS_MAX).contains(&entry_words);
+        valid.then(|| Self { entries: entries.next_power_of_two(), entry_words })
+    }
+
+    /// Returns the number of entries.
+    pub const fn entries(self) -> u32 {
+        self.entries
+    }
+
+    /// Returns the words of memory that the ring takes, whole cache lines.
+    pub fn words(self) -> usize {
+        let entries = (self.entries as usize).saturating_mul(self.entry_words as usize);
+        HEADER_WORDS.saturating_add(entries).next_multiple_of(LINE_WORDS)
+    }
+}
+
+/// Memory of a ring, within shared memory.
+#[derive(Debug)]
+struct Ring<M> {
+    memory: M,
+    /// First word of the ring.
+    start: usize,
+    shape: RingShape,
+}
+
+impl<M: AsRef<[AtomicU64]>> Ring<M> {
+    fn new(memory: M, start: usize, shape: RingShape) -> Option<Self> {
+        let end = start.checked_add(shape.words())?;
+        (end <= memory.as_ref().len()).then_some(Self { memory, start, shape })
+    }
+
+    /// Returns a word of the header.
+    #[inline]
+    fn header(&self, word: usize) -> Option<&AtomicU64> {
+        self.memory.as_ref().get(self.start.saturating_add(word))
+    }
+
+    /// Returns the words of the entry with this number.
+    #[inline]
+    fn entry(&self, number: u64) -> Option<&[AtomicU64]> {
+        let mask = u64::from(self.shape.entries).saturating_sub(1);
+        let index = usize::try_from(number & mask).ok()?;
+        let words = self.shape.entry_words as usize;
+        let from = self.start.checked_add(HEADER_WORDS)?.checked_add(index.checked_mul(words)?)?;
+        self.memory.as_ref().get(from..from.checked_add(words)?)
+    }
+}
+
+/// Side of a ring that adds entries.
+#[derive(Debug)]
+pub struct Producer<M> {
+    ring: Ring<M>,
+    /// Entries added, of which the consumer may not know the last ones yet.
+    produced: u64,
+    /// Entries that the consumer had taken when that was last read.
+    consumed: u64,
+}
+
+impl<M: AsRef<[AtomicU64]>> Producer<M> {
+    /// Creates the producer of a new ring whose memory begins at word `start` and is zero; `None` if the memory is
+    /// shorter.
+    pub fn new(memory: M, start: usize, shape: RingShape) -> Option<Self> {
+        Some(Self { ring: Ring::new(memory, start, shape)?, produced: 0, consumed: 0 })
+    }
+
+    /// Adds an entry. The consumer sees it after [`Self::publish`].
+    ///
+    /// # Errors
+    /// See [`RingError`]; nothing has changed.
+    #[inline]
+    pub fn push(&mut self, entry: &[u64]) -> Result<(), RingError> {
+        if self.used() >= u64::from(self.ring.shape.entries) {
+            self.refresh()?;
+            if self.used() >= u64::from(self.ring.shape.entries) {
+                return Err(RingError::Full);
+            }
+        }
+        let words = self.ring.entry(self.produced).ok_or(RingError::Corrupt)?;
+        if entry.len() > words.len() {
+            return Err(RingError::TooLong);
+        }
+        for (to, from) in words.iter().zip(entry) {
+            to.store(*from, Ordering::Relaxed);
+        }
+        self.produced = self.produced.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Shows all entries added so far to the consumer.
+    #[inline]
+    pub fn publish(&self) {
+        if let Some(produced) = self.ring.header(PRODUCED) {
+            produced.store(self.produced, Ordering::Release);
+        }
+    }
+
+    /// Returns the entries that the consumer has not taken, as far as this side knows.
+    #[inline]
+    fn used(&self) -> u64 {
+        self.produced.wrapping_sub(self.consumed)
+    }
+
+    /// Reads how many entries the consumer has taken. The count may neither decrease nor exceed what was produced.
+    fn refresh(&mut self) -> Result<(), RingError> {
+        let consumed = self.ring.header(CONSUMED).ok_or(RingError::Corrupt)?.load(Ordering::Acquire);
+        if !(self.consumed..=self.produced).contains(&consumed) {
+            return Err(RingError::Corrupt);
+        }
+        self.consumed = consumed;
+        Ok(())
+    }
+}
+
+/// Side of a ring that takes entries.
+#[derive(Debug)]
+pub struct Consumer<M> {
+    ring: Ring<M>,
+    /// Entries taken, of which the producer may not know the last ones yet.
+    consumed: u64,
+    /// Entries that had been produced when that was last read.
+    produced: u64,
+}
+
+impl<M: AsRef<[AtomicU64]>> Consumer<M> {
+    /// Creates the consumer of a new ring whose memory begins at word `start` and is zero; `None` if the memory is
+    /// shorter.
+    pub fn new(memory: M, start: usize, shape: RingShape) -> Option<Self> {
+        Some(Self { ring: Ring::new(memory, start, shape)?, consumed: 0, produced: 0 })
+    }
+
+    /// Copies the next entry into `out`, up to the length of the shorter one. Returns false if there is none. The
+    /// producer may reuse its place after [`Self::release`].
+    ///
+    /// # Errors
+    /// [`RingError::Corrupt`].
+    #[inline]
+    pub fn pop(&mut self, out: &mut [u64]) -> Result<bool, RingError> {
+        if self.consumed == self.produced && !self.refresh()? {
+            return Ok(false);
+        }
+        let words = self.ring.entry(self.consumed).ok_or(RingError::Corrupt)?;
+        for (to, from) in out.iter_mut().zip(words) {
+            *to = from.load(Ordering::Relaxed);
+        }
+        self.consumed = self.consumed.wrapping_add(1);
+        Ok(true)
+    }
+
+    /// Returns the places of all entries taken so far to the producer.
+    #[inline]
+    pub fn release(&self) {
+        if let Some(consumed) = self.ring.header(CONSUMED) {
+            consumed.store(self.consumed, Ordering::Release);
+        }
+    }
+
+    /// Reads how many entries were produced: no fewer than before, and at most a ring more than were taken. Returns
+    /// true if there is one to take.
+    fn refresh(&mut self) -> Result<bool, RingError> {
+        let produced = self.ring.header(PRODUCED).ok_or(RingError::Corrupt)?.load(Ordering::Acquire);
+        let most = self.consumed.saturating_add(u64::from(self.ring.shape.entries));
+        if !(self.produced..=most).contains(&produced) {
+            return Err(RingError::Corrupt);
+        }
+        self.produced = produced;
+        Ok(produced > self.consumed)
+    }
+}

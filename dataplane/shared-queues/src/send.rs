@@ -1,0 +1,282 @@
+//! Entries of a send queue: one work request each.
+//!
+//! | word | low half | high half |
+//! |---|---|---|
+//! | 0 | `wr_id` | |
+//! | 1 | byte 0 operation, byte 1 flags, byte 2 elements, byte 3 rights | bytes 4 and 5 length of the inline data |
+//! | 2 | address at the peer | |
+//! | 3 | key of the peer's memory | STag to invalidate, memory window, or key of the region to bind |
+//! | 4 to 7 | operands: Immediate Data; atomic operation; address and length to bind | |
+//! | from 8 | elements of two words: address; length and key; or inline data | |
+
+use arrayvec::ArrayVec;
+use rdma::AtomicOp;
+use rdma::verbs::{Access, Bind, Data, MwId, SGE_MAX, SendFlags, SendOp, SendWr, Sge, Stag};
+
+use crate::{EntryError, RingShape, halves, split};
+
+/// Words in front of the elements.
+const HEAD_WORDS: usize = 8;
+/// Words of an element.
+const SGE_WORDS: usize = 2;
+/// Bytes of a word.
+const WORD_BYTES: usize = 8;
+/// Most bytes of inline data.
+pub const INLINE_MAX: usize = 512;
+
+// Flags.
+const SIGNALED: u8 = 1 << 0;
+const SOLICITED: u8 = 1 << 1;
+const FENCE: u8 = 1 << 2;
+const INLINE: u8 = 1 << 3;
+/// The third operand's meaning: a Send invalidates, a window is zero-based.
+const OPTION: u8 = 1 << 4;
+const FLAGS: u8 = SIGNALED | SOLICITED | FENCE | INLINE | OPTION;
+
+// Operation codes.
+const SEND: u8 = 1;
+const RDMA_WRITE: u8 = 2;
+const RDMA_WRITE_WITH_IMM: u8 = 3;
+const IMMEDIATE: u8 = 4;
+const RDMA_READ: u8 = 5;
+const RDMA_READ_INVALIDATE: u8 = 6;
+const FETCH_ADD: u8 = 7;
+const COMPARE_SWAP: u8 = 8;
+const BIND_MW: u8 = 9;
+const LOCAL_INVALIDATE: u8 = 10;
+
+/// Returns the words of an entry with up to `sges` elements or `inline` bytes; `None` if they exceed [`SGE_MAX`] and
+/// [`INLINE_MAX`].
+pub fn send_words(sges: usize, inline: usize) -> Option<u32> {
+    let list = sges.checked_mul(SGE_WORDS)?;
+    let words = HEAD_WORDS.checked_add(list.max(inline.div_ceil(WORD_BYTES)))?;
+    let words = u32::try_from(words).ok().filter(|words| *words <= RingShape::ENTRY_WORDS_MAX)?;
+    (sges <= SGE_MAX && inline <= INLINE_MAX).then_some(words)
+}
+
+/// A work request that was read from a ring and checked. Its keys and addresses are not: the device checks them when
+/// it executes the request.
+#[derive(Clone, Debug)]
+pub struct SendEntry {
+    /// Number that the completion returns.
+    pub wr_id: u64,
+    /// Operation with its parameters.
+    pub op: SendOp,
+    /// Flags of the request.
+    pub flags: SendFlags,
+    sges: ArrayVec<Sge, SGE_MAX>,
+    /// Inline data, if the request has such in place of a list.
+    inline: Option<ArrayVec<u8, INLINE_MAX>>,
+}
+
+impl SendEntry {
+    /// Returns the request for the device.
+    pub fn request(&self) -> SendWr<'_> {
+        let data = self.inline.as_ref().map_or(Data::List(&self.sges), |bytes| Data::Inline(bytes));
+        SendWr { wr_id: self.wr_id, op: self.op, data, flags: self.flags }
+    }
+
+    /// Decodes the words of an entry.
+    ///
+    /// # Errors
+    /// The words are no work request.
+    pub fn decode(words: &[u64]) -> Result<Self, EntryError> {
+        let (head, rest) = words.split_first_chunk::<HEAD_WORDS>().ok_or(EntryError::TooShort)?;
+        let [wr_id, control, remote_addr, keys, operands @ ..] = *head;
+        let [opcode, flags, count, access, ..] = control.to_le_bytes();
+        let inline_len = (control >> 32 & 0xffff) as u16;
+        if flags & !FLAGS != 0 {
+            return Err(EntryError::Flags(flags));
+        }
+        let op = decode_op((opcode, flags, access), remote_addr, keys, operands)?;
+        let inline = if flags & INLINE == 0 { None } else { Some(decode_inline(rest, inline_len)?) };
+        let sges = if inline.is_none() { decode_sges(rest, count)? } else { ArrayVec::new() };
+        let has = |flag| flags & flag != 0;
+        let flags = SendFlags { signaled: has(SIGNALED), solicited: has(SOLICITED), fence: has(FENCE) };
+        Ok(Self { wr_id, op, flags, sges, inline })
+    }
+}
+
+fn decode_op(
+    (opcode, flags, access): (u8, u8, u8),
+    remote_addr: u64,
+    keys: u64,
+    operands: [u64; 4],
+) -> Result<SendOp, EntryError> {
+    let (rkey, other) = split(keys);
+    let (rkey, other) = (Stag(rkey), Stag(other));
+    let [first, second, third, fourth] = operands;
+    let option = flags & OPTION != 0;
+    Ok(match opcode {
+        SEND => SendOp::Send { invalidate: option.then_some(other) },
+        RDMA_WRITE => SendOp::RdmaWrite { remote_addr, rkey },
+        RDMA_WRITE_WITH_IMM => SendOp::RdmaWriteWithImm { remote_addr, rkey, imm_data: first.to_le_bytes() },
+        IMMEDIATE => SendOp::Immediate { imm_data: first.to_le_bytes() },
+        RDMA_READ => SendOp::RdmaRead { remote_addr, rkey },
+        RDMA_READ_INVALIDATE => SendOp::RdmaReadInvalidate { remote_addr, rkey },
+        FETCH_ADD => {
+            SendOp::Atomic { remote_addr, rkey, op: AtomicOp::FetchAdd { add: first, mask: second } }
+        }
+        COMPARE_SWAP => {
+            let op = AtomicOp::CompareSwap {
+                compare: first,
+                compare_mask: second,
+                swap: third,
+                swap_mask: fourth,
+            };
+            SendOp::Atomic { remote_addr, rkey, op }
+        }
+        BIND_MW => {
+            let access = Access::from_bits(access).ok_or(EntryError::Access(access))?;
+            let bind = Bind { lkey: other, address: first, len: second, access, zero_based: option };
+            SendOp::BindMw { mw: MwId(split(third).0), rkey, bind }
+        }
+        LOCAL_INVALIDATE => SendOp::LocalInvalidate { stag: other },
+        _ => return Err(EntryError::Opcode(opcode)),
+    })
+}
+
+/// Decodes a scatter/gather list of `count` elements.
+pub(crate) fn decode_sges(words: &[u64], count: u8) -> Result<ArrayVec<Sge, SGE_MAX>, EntryError> {
+    if usize::from(count) > SGE_MAX {
+        return Err(EntryError::ListLength(count));
+    }
+    let (pairs, _) = words.as_chunks::<SGE_WORDS>();
+    let pairs = pairs.get(..usize::from(count)).ok_or(EntryError::TooShort)?;
+    let sge = |&[addr, rest]: &[u64; SGE_WORDS]| {
+        let (length, lkey) = split(rest);
+        Sge { addr, length, lkey: Stag(lkey) }
+    };
+    Ok(pairs.iter().map(sge).collect())
+}
+
+/// Writes a scatter/gather list.
+pub(crate) fn encode_sges(sges: &[Sge], words: &mut [u64]) -> Result<(), EntryError> {
+    let (pairs, _) = words.as_chunks_mut::<SGE_WORDS>();
+    let pairs = pairs.get_mut(..sges.len()).ok_or(EntryError::TooShort)?;
+    for (pair, sge) in pairs.iter_mut().zip(sges) {
+        *pair = [sge.addr, halves(sge.length, sge.lkey.0)];
+    }
+    Ok(())
+}
+
+fn decode_inline(words: &[u64], len: u16) -> Result<ArrayVec<u8, INLINE_MAX>, EntryError> {
+    let len_bytes = usize::from(len);
+    if len_bytes > INLINE_MAX {
+        return Err(EntryError::InlineLength(len));
+    }
+    let words = words.get(..len_bytes.div_ceil(WORD_BYTES)).ok_or(EntryError::TooShort)?;
+    let mut bytes: ArrayVec<u8, INLINE_MAX> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    bytes.truncate(len_bytes);
+    Ok(bytes)
+}
+
+/// Encodes a work request into the words of an entry. Words behind it keep their values.
+///
+/// # Errors
+/// The entry has too few words for the list or the inline data, or these are longer than any request's.
+pub fn encode_send(request: &SendWr<'_>, words: &mut [u64]) -> Result<(), EntryError> {
+    let (head, rest) = words.split_first_chunk_mut::<HEAD_WORDS>().ok_or(EntryError::TooShort)?;
+    let SendFlags { signaled, solicited, fence } = request.flags;
+    let mut flags = flag(signaled, SIGNALED) | flag(solicited, SOLICITED) | flag(fence, FENCE);
+    let (mut count, mut inline_len) = (0, 0);
+    match request.data {
+        Data::List(sges) => {
+            count = u8::try_from(sges.len()).unwrap_or(u8::MAX);
+            if sges.len() > SGE_MAX {
+                return Err(EntryError::ListLength(count));
+            }
+            encode_sges(sges, rest)?;
+        }
+        Data::Inline(bytes) => {
+            flags |= INLINE;
+            inline_len = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
+            if bytes.len() > INLINE_MAX {
+                return Err(EntryError::InlineLength(inline_len));
+            }
+            encode_inline(bytes, rest)?;
+        }
+    }
+    let Operation { opcode, option, access, remote_addr, keys, operands } = Operation::of(&request.op);
+    let control = [opcode, flags | flag(option, OPTION), count, access, 0, 0, 0, 0];
+    let control = u64::from_le_bytes(control) | u64::from(inline_len) << 32;
+    let [first, second, third, fourth] = operands;
+    *head = [request.wr_id, control, remote_addr, halves(keys.0, keys.1), first, second, third, fourth];
+    Ok(())
+}
+
+fn encode_inline(bytes: &[u8], words: &mut [u64]) -> Result<(), EntryError> {
+    let words = words.get_mut(..bytes.len().div_ceil(WORD_BYTES)).ok_or(EntryError::TooShort)?;
+    for (word, chunk) in words.iter_mut().zip(bytes.chunks(WORD_BYTES)) {
+        let mut padded = [0; WORD_BYTES];
+        for (to, from) in padded.iter_mut().zip(chunk) {
+            *to = *from;
+        }
+        *word = u64::from_le_bytes(padded);
+    }
+    Ok(())
+}
+
+const fn flag(set: bool, flag: u8) -> u8 {
+    if set { flag } else { 0 }
+}
+
+/// Fields of an operation.
+#[derive(Default)]
+struct Operation {
+    opcode: u8,
+    option: bool,
+    access: u8,
+    remote_addr: u64,
+    keys: (u32, u32),
+    operands: [u64; 4],
+}
+
+impl Operation {
+    fn of(op: &SendOp) -> Self {
+        let none = Self::default();
+        match *op {
+            SendOp::Send { invalidate } => {
+                let keys = (0, invalidate.map_or(0, |stag| stag.0));
+                Self { opcode: SEND, option: invalidate.is_some(), keys, ..none }
+            }
+            SendOp::RdmaWrite { remote_addr, rkey } => {
+                Self { opcode: RDMA_WRITE, remote_addr, keys: (rkey.0, 0), ..none }
+            }
+            SendOp::RdmaWriteWithImm { remote_addr, rkey, imm_data } => {
+                let operands = [u64::from_le_bytes(imm_data), 0, 0, 0];
+                Self { opcode: RDMA_WRITE_WITH_IMM, remote_addr, keys: (rkey.0, 0), operands, ..none }
+            }
+            SendOp::Immediate { imm_data } => {
+                Self { opcode: IMMEDIATE, operands: [u64::from_le_bytes(imm_data), 0, 0, 0], ..none }
+            }
+            SendOp::RdmaRead { remote_addr, rkey } => {
+                Self { opcode: RDMA_READ, remote_addr, keys: (rkey.0, 0), ..none }
+            }
+            SendOp::RdmaReadInvalidate { remote_addr, rkey } => {
+                Self { opcode: RDMA_READ_INVALIDATE, remote_addr, keys: (rkey.0, 0), ..none }
+            }
+            SendOp::Atomic { remote_addr, rkey, op } => {
+                let (opcode, operands) = match op {
+                    AtomicOp::FetchAdd { add, mask } => (FETCH_ADD, [add, mask, 0, 0]),
+                    AtomicOp::CompareSwap { compare, compare_mask, swap, swap_mask } => {
+                        (COMPARE_SWAP, [compare, compare_mask, swap, swap_mask])
+                    }
+                };
+                Self { opcode, remote_addr, keys: (rkey.0, 0), operands, ..none }
+            }
+            SendOp::BindMw { mw, rkey, bind } => {
+                let Bind { lkey, address, len, access, zero_based } = bind;
+                Self {
+                    opcode: BIND_MW,
+                    option: zero_based,
+                    access: access.bits(),
+                    keys: (rkey.0, lkey.0),
+                    operands: [address, len, u64::from(mw.0), 0],
+                    ..none
+                }
+            }
+            SendOp::LocalInvalidate { stag } => Self { opcode: LOCAL_INVALIDATE, keys: (0, stag.0), ..none },
+        }
+    }
+}
