@@ -1,7 +1,7 @@
 //! RDMA Read: a program reads the memory of another, which does nothing meanwhile.
 //!
-//! Both run here, each with a port on a thread of its own; a ring in memory connects the ports. A program on a NIC
-//! opens its port with `Node::open`. Run the example with `cargo run -p dataplane --example read`.
+//! The program runs both ends, each with a port on a thread of its own; a ring in memory connects the ports. A program
+//! on a NIC opens its port with `Node::open`. Run the example with `cargo run -p dataplane --example read`.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Send and receive: two programs exchange messages through buffers that the receiver has posted.
 //!
-//! Both run here, each with a port on a thread of its own; a ring in memory connects the ports. A program on a NIC
-//! opens its port with `Node::open`. Run the example with `cargo run -p dataplane --example send`.
+//! The program runs both ends, each with a port on a thread of its own; a ring in memory connects the ports. A program
+//! on a NIC opens its port with `Node::open`. Run the example with `cargo run -p dataplane --example send`.
 
 use std::time::Duration;
 

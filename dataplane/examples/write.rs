@@ -1,7 +1,7 @@
-//! RDMA Write: a program writes to the memory of another, which only waits.
+//! RDMA Write: the initiator writes to the target's memory, then sends an empty message that announces it.
 //!
-//! Both run here, each with a port on a thread of its own; a ring in memory connects the ports. A program on a NIC
-//! opens its port with `Node::open`. Run the example with `cargo run -p dataplane --example write`.
+//! The program runs both ends, each with a port on a thread of its own; a ring in memory connects the ports. A program
+//! on a NIC opens its port with `Node::open`. Run the example with `cargo run -p dataplane --example write`.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn target(mut node: Node) -> Result<String> {
     node.listen("10.0.0.2:7471".parse()?, 1)?;
     let request = node.wait_event(TIME_LIMIT)?;
     node.device_mut().accept(request.id, qp, &mr.remote().to_bytes())?;
-    node.wait_event(TIME_LIMIT)?;
+    // Messages are delivered in order: the Write is complete when the Send has arrived.
     node.wait_completion(cq, TIME_LIMIT)?;
     let mut text = vec![0; 13];
     mr.read(100, &mut text)?;

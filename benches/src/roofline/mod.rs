@@ -18,8 +18,8 @@ use crate::{Cores, Machine, PAYLOADS, Progress, Report, size};
 pub use copy::CopyRow;
 pub use handoff::{Handoff, HandoffRow, Prepared};
 pub use lines::LinesRow;
+pub(crate) use round_trip::{HISTOGRAM_MAX_NS, interruptions, round_trips};
 pub use round_trip::{InterruptionsRow, RoundTripRow};
-pub(crate) use round_trip::{LONGEST_NS, interruptions, round_trips};
 
 /// Duration of the measurement of round trips, and of interruptions, seconds.
 pub(crate) const ROUND_TRIP_S: f64 = 0.5;

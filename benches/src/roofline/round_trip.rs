@@ -1,5 +1,5 @@
-//! Measures the round trip of one small frame between two cores, without a protocol: written into a packet buffer,
-//! handed over by a pair of ring ports, read. Also counts interruptions of either core by the machine.
+//! Measures the round trip of one frame over a pair of ring ports, without a protocol, and how often the kernel or the
+//! hypervisor interrupts either core. The roofline and the latency benchmarks call it.
 
 use std::hint::black_box;
 use std::io::{self, Write};
@@ -21,9 +21,9 @@ use crate::{Cores, Gate, on_two_cores};
 /// Bytes of the frame: those of a 64-byte RDMA Write, with Ethernet, IP and TCP headers, and the FPDU.
 const FRAME: usize = 66 + 84;
 /// Largest value of the histogram of round trips, nanoseconds.
-pub(crate) const LONGEST_NS: u64 = 10_000_000_000;
+pub(crate) const HISTOGRAM_MAX_NS: u64 = 10_000_000_000;
 /// Thresholds of counted interruptions, microseconds.
-const LONG_US: [u64; 2] = [20, 50];
+const INTERRUPTION_BOUNDS_US: [u64; 2] = [20, 50];
 
 /// Distribution of the round trips.
 #[derive(Clone, Debug, Serialize)]
@@ -92,7 +92,7 @@ impl RingEnd {
         let ports = Port::open_pair(eal, [&spec, &spec], [left_pools, right_pools])?;
         let [left, right] = ports.map(|(port, pairs)| (port, pairs.into_iter().next()));
         let end = |(port, pair): (Port, Option<PortQueues>), [pool]: &[Arc<Mempool>; 1]| -> Result<Self> {
-            let PortQueues { rx, tx } = pair.context("a port has a queue")?;
+            let PortQueues { rx, tx } = pair.context("the port has no queue")?;
             let pool = MbufPool::new(Arc::clone(pool), 0);
             Ok(Self { rx, tx, pool, batch: TxBatch::new(), received: ArrayVec::new(), _port: port })
         };
@@ -100,17 +100,17 @@ impl RingEnd {
     }
 
     /// Writes the frame and transmits it.
-    fn send(&mut self, mut frame: Mbuf, number: u8) -> Result<()> {
-        frame.bytes_mut().context("nobody else has the buffer")?.fill(number);
+    fn send(&mut self, mut frame: Mbuf, fill: u8) -> Result<()> {
+        frame.bytes_mut().context("the buffer is shared")?.fill(fill);
         let sent = self.batch.push(TxFrame { buf: frame, offload: TxOffload::default() });
-        sent.map_err(|_| ()).ok().context("the batch was empty")?;
+        sent.map_err(|_| ()).ok().context("the batch is full")?;
         while !self.batch.is_empty() {
             self.tx.burst(&mut self.batch);
         }
         Ok(())
     }
 
-    /// Waits for the frame and reads it; `None` once the other thread has ended the measurement.
+    /// Waits for the frame and reads it; `None` once either thread has closed the gate.
     fn receive(&mut self, gate: &Gate) -> Option<Mbuf> {
         while gate.is_open() {
             self.rx.burst(&mut self.received);
@@ -123,7 +123,7 @@ impl RingEnd {
     }
 }
 
-/// Measures round trips for this number of seconds.
+/// Measures round trips for `seconds`, after a warm-up of a fifth of that.
 ///
 /// # Errors
 /// There is not enough memory, or a CPU is not available.
@@ -133,12 +133,12 @@ pub(crate) fn round_trips(eal: &Eal, cores: Cores, seconds: f64) -> Result<Round
     let (histogram, ()) = on_two_cores(
         cores,
         || {
+            let _closes = CloseAtEnd(&gate);
             let _registered = RegisteredThread::new(eal)?;
-            let outcome = ping_pong(&mut initiator, &gate, seconds);
-            gate.close();
-            outcome
+            ping_pong(&mut initiator, &gate, seconds)
         },
         || {
+            let _closes = CloseAtEnd(&gate);
             let _registered = RegisteredThread::new(eal)?;
             while let Some(frame) = target.receive(&gate) {
                 target.send(frame, 0x5a)?;
@@ -157,10 +157,19 @@ pub(crate) fn round_trips(eal: &Eal, cores: Cores, seconds: f64) -> Result<Round
     })
 }
 
+/// Closes the gate when its thread ends, for whatever reason, so that the other thread does not wait forever.
+struct CloseAtEnd<'a>(&'a Gate);
+
+impl Drop for CloseAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 fn ping_pong(end: &mut RingEnd, gate: &Gate, seconds: f64) -> Result<Histogram<u64>> {
-    let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3)?;
-    let mut frame = end.pool.alloc(BufClass::Data).context("the pool has buffers")?;
-    frame.append(FRAME).context("a buffer holds the frame")?;
+    let mut histogram = Histogram::new_with_bounds(1, HISTOGRAM_MAX_NS, 3)?;
+    let mut frame = end.pool.alloc(BufClass::Data).context("the pool has no buffer")?;
+    frame.append(FRAME).context("the frame does not fit into a buffer")?;
     let (clock, warm_up) = (Clock::start(), seconds / 5.0);
     loop {
         let began = clock.now().as_nanos();
@@ -186,7 +195,8 @@ fn seconds_of(nanoseconds: u64) -> f64 {
 /// # Errors
 /// A CPU is not available.
 pub(crate) fn interruptions(cores: Cores, seconds: f64, p50_ns: u64) -> Result<[InterruptionsRow; 2]> {
-    let bounds = [p50_ns.saturating_mul(5), LONG_US[0] * 1000, LONG_US[1] * 1000];
+    let bounds =
+        [p50_ns.saturating_mul(5), INTERRUPTION_BOUNDS_US[0] * 1000, INTERRUPTION_BOUNDS_US[1] * 1000];
     let watch = || Ok(gaps_per_second(seconds, bounds));
     let (left, right) = on_two_cores(cores, watch, watch)?;
     let Cores([left_cpu, right_cpu]) = cores;

@@ -17,7 +17,7 @@ use super::node::{BenchNode, PairSetup};
 use super::nodes;
 use super::peer_process::Rendezvous;
 use crate::cores::preemptions;
-use crate::roofline::{LONGEST_NS, ROUND_TRIP_S, RoundTripRow, round_trips};
+use crate::roofline::{HISTOGRAM_MAX_NS, ROUND_TRIP_S, RoundTripRow, round_trips};
 use crate::{Progress, Report};
 
 /// Default message sizes, bytes.
@@ -198,7 +198,7 @@ impl<'a> Player<'a> {
     /// Sends messages and waits for the answers; returns the round trips and the preemptions of the thread.
     fn initiate(mut self) -> Result<(Histogram<u64>, u64)> {
         let _registered = self.node.node.enter()?;
-        let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3)?;
+        let mut histogram = Histogram::new_with_bounds(1, HISTOGRAM_MAX_NS, 3)?;
         self.post_buffers(BUFFERS.into())?;
         let time = Duration::from_secs_f64(self.bench.duration);
         let (warm_up, before) = (time / 5, preemptions());
@@ -222,7 +222,7 @@ impl<'a> Player<'a> {
             let ended = elapsed();
             if first.is_some() {
                 let nanoseconds = ended.saturating_sub(began).as_nanos();
-                histogram.saturating_record(u64::try_from(nanoseconds).unwrap_or(LONGEST_NS));
+                histogram.saturating_record(u64::try_from(nanoseconds).unwrap_or(HISTOGRAM_MAX_NS));
             } else if ended >= warm_up {
                 first = Some((trip + 1, ended));
             }
@@ -275,7 +275,7 @@ impl<'a> Player<'a> {
         };
         let list = [Sge { addr: local.addr, length: *size, lkey: local.lkey }];
         let wr = SendWr { wr_id: *sent, op, data: Data::List(&list), flags: SendFlags::SIGNALED };
-        let qp = *node.qps.first().context("there is a queue pair")?;
+        let qp = *node.qps.first().context("the node has no queue pair")?;
         node.node.device_mut().post_send(qp, &wr)?;
         *sent += 1;
         Ok(())
@@ -331,7 +331,7 @@ impl<'a> Player<'a> {
         }
         let BenchNode { node, qps, sink, .. } = &mut *self.node;
         let list = [Sge { addr: sink.addr, length: self.bench.size, lkey: sink.lkey }];
-        let qp = *qps.first().context("there is a queue pair")?;
+        let qp = *qps.first().context("the node has no queue pair")?;
         for wr_id in 0..count {
             node.device_mut().post_recv(qp, &RecvWr { wr_id, sg_list: &list })?;
         }

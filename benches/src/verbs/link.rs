@@ -177,7 +177,7 @@ fn join<T: Send>(
     let rendezvous = peer.synchronize(role == Role::Initiator, || {
         node.node.poll();
     })?;
-    let cpu = load.cores.0.get(role.index()).copied().context("a node has a core")?;
+    let cpu = load.cores.0.get(role.index()).copied().context("the node has no core")?;
     let result = on_core(cpu, || rendezvous.guard(|| run(&mut node, &rendezvous)))?;
     close(node, role, peer)?;
     Ok(result)

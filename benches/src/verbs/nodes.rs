@@ -42,7 +42,7 @@ fn config_memif(load: &Load, mtu: u16, role: Role, socket: &Path) -> Result<Conf
 
 fn configure(load: &Load, mtu: u16, role: Role, driver: &str) -> Result<Config> {
     let Load { packet_buffers, descriptors, window, region, .. } = load;
-    let (core, address) = (load.cores.0.get(role.index()).context("a node has a core")?, address(role));
+    let (core, address) = (load.cores.0.get(role.index()).context("the node has no core")?, address(role));
     // Two regions, the packet buffers of a node, and DPDK's own memory.
     let limit = (2 * region) + u64::from(*packet_buffers) * (u64::from(mtu) + 1024) + (256 << 20);
     let text = format!(
@@ -71,7 +71,7 @@ pub(super) fn check(load: &Load) -> Result<()> {
 
 /// Starts DPDK with memory for the nodes of these roles at the largest MTU.
 pub(super) fn start_dpdk(load: &Load, roles: &[Role]) -> Result<Eal> {
-    let mtu = load.mtus().iter().copied().max().context("an MTU is needed")?;
+    let mtu = load.mtus().iter().copied().max().context("no MTU is given")?;
     let configs = roles.iter().map(|role| config(load, mtu, *role)).collect::<Result<Vec<_>>>()?;
     Node::start_dpdk(&configs.iter().collect::<Vec<_>>())
 }
@@ -187,7 +187,11 @@ impl Connecting {
         if self.role == Role::Target {
             let device = node.node.device_mut();
             let listener = device.create_id(Some(Self::target()))?;
-            device.listen(listener, NonZeroU16::new(64).context("a backlog")?, &ConnParam::default())?;
+            device.listen(
+                listener,
+                NonZeroU16::new(64).context("the backlog is zero")?,
+                &ConnParam::default(),
+            )?;
         }
         Ok(())
     }
@@ -208,7 +212,7 @@ impl Connecting {
             match event.kind {
                 CmEventKind::ConnectRequest { .. } => {
                     let qp = node.qps.get(self.begun).copied();
-                    device.accept(event.id, qp.context("a queue pair for each connection")?, &[])?;
+                    device.accept(event.id, qp.context("more connections than queue pairs")?, &[])?;
                     self.begun += 1;
                 }
                 CmEventKind::Established { .. } => self.established += 1,

@@ -82,7 +82,7 @@ impl Relay {
         seed: u64,
     ) -> Result<Self> {
         let [(left_port, left), (right_port, right)] = ends;
-        let first = |pairs: Vec<PortQueues>| pairs.into_iter().next().context("a port has a queue");
+        let first = |pairs: Vec<PortQueues>| pairs.into_iter().next().context("the port has no queue");
         let (left, right) = (first(left)?, first(right)?);
         let direction = |rx, tx| Direction {
             rx,

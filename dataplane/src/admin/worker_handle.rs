@@ -1,4 +1,5 @@
-//! Handle of a worker for the control side: sends commands and reads counters.
+//! The control side's access to one worker: its command ring and its published counters. `ControlHandler` and its
+//! reports use it; `setup` creates it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,10 +10,10 @@ use tokio::sync::oneshot;
 
 use crate::worker::{Command, Published};
 
-/// Interval of the check whether a worker that owes an answer has ended.
+/// Interval at which [`WorkerHandle::ask`] checks that the worker still runs.
 const ENDED_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Handle of one worker.
+/// Command ring and published counters of one worker.
 #[derive(Debug)]
 pub struct WorkerHandle {
     /// CPU that the worker is pinned to.
@@ -57,6 +58,7 @@ impl WorkerHandle {
         self.send(command(reply))?;
         loop {
             // A command left in the ring of an ended worker keeps its reply channel open: it would never be answered.
+            // Read before the wait, so that an answer sent just before the end is received.
             let ended = self.has_ended();
             match tokio::time::timeout(ENDED_CHECK_INTERVAL, &mut answer).await {
                 Ok(Ok(answer)) => return Ok(answer),

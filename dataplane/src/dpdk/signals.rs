@@ -1,4 +1,4 @@
-//! Keeps the TAP driver from installing signal handlers.
+//! Keeps the TAP driver from installing signal handlers. `Port::open` uses it for TAP ports.
 //!
 //! net_tap asks the kernel for a real-time signal per frame received. Real-time signals queue: a burst costs
 //! one interruption of some thread per frame, and when the queue overflows the kernel falls back to SIGIO,
@@ -10,12 +10,12 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Two of them at once would put back each other's dispositions.
-static ONE: Mutex<()> = Mutex::new(());
+/// Held by the one [`RealtimeSignalsOccupied`] that exists: a second one would save and restore the wrong dispositions.
+static EXCLUSIVE: Mutex<()> = Mutex::new(());
 
 /// While this lives, no real-time signal looks free. Dropping it puts the dispositions back.
 ///
-/// To be held while TAP devices are probed and their queues set up; never for long, as a signal that is
+/// `Port::open` holds it while it opens a TAP port and sets up its queues; never for long, as a signal that is
 /// ignored is lost. Real-time signals that somebody already handles are not touched.
 #[derive(Debug)]
 pub struct RealtimeSignalsOccupied {
@@ -26,7 +26,7 @@ pub struct RealtimeSignalsOccupied {
 impl RealtimeSignalsOccupied {
     /// Occupies every real-time signal that has its default disposition.
     pub fn new() -> Self {
-        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let one = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
         // SIGRTMIN itself is not considered by the driver.
         let occupied = (libc::SIGRTMIN().saturating_add(1)..libc::SIGRTMAX())
             .filter(|&signal| disposition(signal) == Some(libc::SIG_DFL))

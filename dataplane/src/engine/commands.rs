@@ -11,7 +11,7 @@ use rdma::{EndpointInfo, Memory, MessageSizes, RdmaStats, RegionId};
 use tcp_stack::{BufPool, ConnId, ConnInfo, Instant, Segment, Stack};
 
 use super::{Engine, RdmaCmStats, Service, ServiceStats};
-use crate::services::RegionClient;
+use crate::services::RegionResponder;
 use crate::transport::since_start;
 
 /// One row of a list of connections.
@@ -186,7 +186,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             Some(Service::Rdma(rdma_conn)) => {
                 let name = if rdma_conn.is_region { "region" } else { "verbs" };
                 let rdma = rdma_conn.id.and_then(|id| self.device.stream_info(id));
-                (name, rdma, rdma_conn.id.and_then(|id| RegionClient::granted(&self.device, id)))
+                (name, rdma, rdma_conn.id.and_then(|id| RegionResponder::granted(&self.device, id)))
             }
             None => ("none", None, None),
         };

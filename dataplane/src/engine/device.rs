@@ -1,4 +1,5 @@
-//! The device on our TCP: passes events and data of its connections to it, and carries out its requests.
+//! Adapter between the TCP stack and the [`Device`](rdma::verbs::Device): passes received data and events to the
+//! device, and carries out the device's transport requests. `Engine::poll` calls it.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -7,22 +8,22 @@ use rdma::{CloseHow, EndpointConfig, Memory, OutOfOrderPolicy};
 use tcp_stack::{BufPool, ConnId, ConnInfo, Event, Instant, ListenError, ListenOptions, ListenerId, Segment};
 
 use super::rdma_conn::RdmaConn;
-use super::{Acceptor, DEFERRED_MAX, Engine, Service};
-use crate::services::RegionClient;
+use super::{DEFERRED_MAX, Engine, ListenerOwner, Service};
+use crate::services::RegionResponder;
 use crate::transport::{DataRun, LINGER, since_start};
 
 iwarp_counters::counters! {
-    /// Counters of the connections between TCP and RDMA.
+    /// Counters of the TCP connections that the device uses.
     pub struct RdmaCmStats {
         /// Connections accepted by listeners.
         accepted,
-        /// Connections opened by the program.
+        /// Connections opened for the device.
         opened,
         /// Connections reset because the listener's backlog was full, or the device had no free id.
         drop_backlog,
-        /// Connections reset because their listener is bound to another address.
+        /// Connections reset because their listener is bound to another address, or no longer exists.
         drop_address,
-        /// Bytes received after the program's connection had ended.
+        /// Bytes received after the device had released the connection.
         late_bytes,
     }
 }
@@ -34,16 +35,16 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         port: u16,
         mut options: ListenOptions,
         config: EndpointConfig,
-    ) -> Result<(ListenerId, Acceptor), ListenError> {
+    ) -> Result<(ListenerId, ListenerOwner), ListenError> {
         options.conn.out_of_order = config.out_of_order != OutOfOrderPolicy::Off;
         let listener = self.stack.listen(port, options)?;
         let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-        let Ok(id) = self.device.create_listener(any, config, RegionClient::LISTENER_CONTEXT) else {
+        let Ok(id) = self.device.create_listener(any, config, RegionResponder::LISTENER_CONTEXT) else {
             self.stack.unlisten(listener);
             return Err(ListenError::TooMany);
         };
         self.serves_regions = true;
-        Ok((listener, Acceptor::Device(id)))
+        Ok((listener, ListenerOwner::Device(id)))
     }
 
     /// Passes the events of connections to the region service.
@@ -81,7 +82,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     /// Binds a new connection to an identifier of the device.
     fn bind(&mut self, conn: ConnId, id: CmId) {
-        let is_region = RegionClient::owns(&self.device, id);
+        let is_region = self.serves_regions && RegionResponder::owns(&self.device, id);
         self.services.stats.region_connections += u64::from(is_region);
         let mut rdma_conn = RdmaConn::new(id, is_region);
         rdma_conn.update_eviction(conn, &mut self.stack, &self.device);
@@ -134,8 +135,8 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         }
     }
 
-    /// Passes a segment, and the segments of the same connection that follow, to the device. Returns the event after
-    /// them, if one was polled.
+    /// Passes a segment, and the segments of the same connection that follow, to the device. Returns the event that
+    /// ended the run, if any.
     pub(super) fn rdma_data(
         &mut self,
         now: Instant,
@@ -146,7 +147,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         let Self { stack, device, rdma, conns, stats, .. } = self;
         let Some(Service::Rdma(rdma_conn)) = conns.service_mut(conn) else { return None };
         let (id, at) = (rdma_conn.id, since_start(now));
-        let (bytes, behind) = if segment.was_taken() {
+        let (bytes, next) = if segment.was_taken() {
             let bytes = segment.len();
             if let Some(id) = id {
                 let chunks = device.receive_placed(id, at, offset, bytes, &mut rdma.env());
@@ -167,7 +168,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         }
         stack.consumed(conn, bytes);
         self.schedule(conn);
-        behind
+        next
     }
 
     /// Offers out-of-order data to the device for placement.
@@ -219,7 +220,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             match request {
                 TransportRequest::Transmit { id } => {
                     if let Some(conn) = self.conn_of(id) {
-                        // There is usually work to send; servicing it schedules the rest.
+                        // The device asks only when it has work to send; `service_tx_ready` defers the rest.
                         self.queue_tx(conn);
                     }
                 }
@@ -236,7 +237,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             ListenOptions { backlog: u32::from(backlog), conn: self.options, ..ListenOptions::default() };
         let ours = local.ip().is_unspecified() || self.stack.is_local(local.ip());
         match self.stack.listen(local.port(), options) {
-            Ok(listener) if ours => self.listeners.push((listener, Acceptor::Device(id))),
+            Ok(listener) if ours => self.listeners.push((listener, ListenerOwner::Device(id))),
             Ok(listener) => {
                 self.stack.unlisten(listener);
                 self.device.listen_failed(id);
@@ -246,8 +247,8 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     }
 
     fn unlisten(&mut self, id: CmId) {
-        let is_it = |acceptor: &Acceptor| matches!(acceptor, Acceptor::Device(of) if *of == id);
-        if let Some(at) = self.listeners.iter().position(|(_, acceptor)| is_it(acceptor)) {
+        let is_it = |owner: &ListenerOwner| matches!(owner, ListenerOwner::Device(of) if *of == id);
+        if let Some(at) = self.listeners.iter().position(|(_, owner)| is_it(owner)) {
             let (listener, _) = self.listeners.swap_remove(at);
             self.stack.unlisten(listener);
         }
@@ -285,7 +286,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         self.defer(conn);
     }
 
-    /// Defers completions and deadline of a connection until the frames of this poll are sent.
+    /// Queues a connection for [`Self::run_deferred`], unless it is the last one in the queue.
     #[inline]
     pub(super) fn defer(&mut self, conn: ConnId) {
         if self.deferred.last() == Some(&conn) {

@@ -33,7 +33,7 @@ use tcp_stack::{
 };
 
 pub use crate::services::{ListenerService, ServiceStats};
-use crate::services::{RegionClient, TcpService, TcpServices, clear_waits_for_buffers};
+use crate::services::{RegionResponder, TcpService, TcpServices, clear_waits_for_buffers};
 use crate::transport::{ConnTable, Deadlines, RdmaState, StreamIds, TxOutcome};
 pub use commands::ConnRow;
 pub use device::RdmaCmStats;
@@ -45,7 +45,7 @@ const TX_SERVICED_MAX: usize = 64;
 /// Most echo connections resumed per poll after a lack of packet buffers.
 const ECHO_RESUMED_MAX: usize = 4;
 
-/// Capacity of `deferred`. Work of further connections is done within the poll.
+/// Capacity of `deferred`. When it is full, all of it runs before another connection is added.
 const DEFERRED_MAX: usize = 64;
 
 /// Sizes and settings of an [`Engine`].
@@ -74,8 +74,8 @@ impl EngineConfig {
         Limits { silent: limits.silent.min(connections_max.div_euclid(2)), ..limits }
     }
 
-    /// Returns limits for a device without queue pairs that serves the region service on each of `connections_max`
-    /// TCP connections, at `listeners` listeners.
+    /// Returns limits for a device without queue pairs: the region service may use all `connections_max` TCP
+    /// connections and `listeners` listeners.
     pub fn service_limits(connections_max: u32, listeners: u32) -> Limits {
         let none = Limits { pds: 0, mrs: 0, mws: 0, cqs: 0, qps: 0, srqs: 0, ..Limits::default() };
         // TCP bounds the connections without an MPA Request: by listener, by source, and by eviction.
@@ -90,9 +90,9 @@ enum Service<B> {
     Rdma(RdmaConn),
 }
 
-/// Owner of a listener's connections.
+/// Part of the engine that the connections of a listener belong to.
 #[derive(Clone, Debug)]
-enum Acceptor {
+enum ListenerOwner {
     /// A service on plain TCP.
     Tcp(ListenerService),
     /// A listener of the device.
@@ -104,12 +104,12 @@ enum Acceptor {
 pub struct Engine<P: BufPool, M> {
     stack: Stack<P::Buf>,
     conns: ConnTable<Service<P::Buf>>,
-    listeners: Vec<(ListenerId, Acceptor)>,
+    listeners: Vec<(ListenerId, ListenerOwner)>,
     services: TcpServices,
     device: Device<Segment<P::Buf>>,
     rdma: RdmaState<M>,
-    regions: RegionClient,
-    /// True if the region service has a listener; the device's connection events are its own then.
+    regions: RegionResponder,
+    /// True if the region service has a listener. It then receives all connection events of the device.
     serves_regions: bool,
     cm_conns: CmConns,
     /// TCP options of the device's connections.
@@ -119,7 +119,7 @@ pub struct Engine<P: BufPool, M> {
     tx_ready: VecDeque<ConnId>,
     /// Deadlines of RDMA connections: MPA handshake, incomplete FPDU, linger.
     deadlines: Deadlines,
-    /// RDMA connections whose completions and deadlines are processed after this poll's frames are sent.
+    /// RDMA connections whose transmit completions, eviction policy and deadline [`Self::run_deferred`] updates.
     deferred: Vec<ConnId>,
     stats: RdmaCmStats,
 }
@@ -135,7 +135,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             services: TcpServices::new(config.stack.receive_window_bytes as usize),
             device: Device::new(config.limits, config.endpoint),
             rdma: RdmaState::new(config.stags_max, config.seed, memory),
-            regions: RegionClient {
+            regions: RegionResponder {
                 service: RegionService::new(config.regions_max as usize, names_seed(&config.seed)),
             },
             serves_regions: false,
@@ -160,11 +160,11 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         options: ListenOptions,
         service: ListenerService,
     ) -> Result<(), ListenError> {
-        let (listener, acceptor) = match service {
+        let (listener, owner) = match service {
             ListenerService::Region(config) => self.listen_region(port, options, config)?,
-            service => (self.stack.listen(port, options)?, Acceptor::Tcp(service)),
+            service => (self.stack.listen(port, options)?, ListenerOwner::Tcp(service)),
         };
-        self.listeners.push((listener, acceptor));
+        self.listeners.push((listener, owner));
         Ok(())
     }
 
@@ -187,12 +187,13 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         self.serve_regions();
         self.apply_requests(now);
         self.service_tx_ready(now, pool);
-        // Closes what the service of ready connections has completed.
+        // Carries out requests of connections whose deferred work ran because `deferred` was full.
         self.apply_requests(now);
         self.stack.poll_transmit(now, pool, out, max)
     }
 
-    /// Runs work that can wait until the emitted frames have been sent. Called after every poll, before anything else.
+    /// Runs work that can wait until the emitted frames have been sent. The caller of [`Self::poll`] runs it after it
+    /// has handed the frames to the port.
     #[inline]
     pub fn run_deferred(&mut self) {
         while let Some(conn) = self.deferred.pop() {
@@ -200,7 +201,8 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         }
     }
 
-    /// Returns the time at which the next poll is due even if no frame arrives. Only a poll changes it.
+    /// Returns the time at which the next poll is due even if no frame arrives. `poll`, `run_deferred` and
+    /// `conns_close` change it.
     pub fn next_deadline(&self) -> Option<Instant> {
         [self.stack.next_deadline(), self.deadlines.first()].into_iter().flatten().min()
     }
@@ -212,7 +214,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         !self.tx_ready.is_empty() || self.device.has_request() || self.stack.has_output()
     }
 
-    /// Resets every connection, because the program ends.
+    /// Resets every connection. `WorkerPort::shut_down` calls it.
     pub fn abort_all(&mut self, now: Instant) {
         for conn in self.conns.ids() {
             self.stack.abort(now, conn);
@@ -220,14 +222,12 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     }
 
     fn handle_events(&mut self, now: Instant, pool: &mut P) {
-        let mut behind = None;
-        while let Some(event) = behind.take().or_else(|| self.stack.poll_event()) {
+        let mut next = None;
+        while let Some(event) = next.take().or_else(|| self.stack.poll_event()) {
             match event {
                 Event::Accepted { conn, listener } => self.accepted(now, conn, listener),
                 Event::Connected { conn } => self.rdma_connected(now, conn),
-                Event::Data { conn, offset, segment } => {
-                    behind = self.data(now, conn, (offset, segment), pool)
-                }
+                Event::Data { conn, offset, segment } => next = self.data(now, conn, (offset, segment), pool),
                 Event::OutOfOrder { conn } => self.rdma_out_of_order(conn),
                 Event::PeerClosed { conn } => self.peer_closed(now, conn),
                 Event::Writable { conn } => self.queue_tx(conn),
@@ -242,15 +242,15 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     fn accepted(&mut self, now: Instant, conn: ConnId, listener: ListenerId) {
         let Self { stack, listeners, services, .. } = self;
         let found = listeners.iter().find(|(id, _)| *id == listener);
-        let (Some((_, acceptor)), Some(info)) = (found, stack.info(conn)) else {
+        let (Some((_, owner)), Some(info)) = (found, stack.info(conn)) else {
             return stack.abort(now, conn);
         };
-        match acceptor {
-            Acceptor::Device(id) => {
+        match owner {
+            ListenerOwner::Device(id) => {
                 let id = *id;
                 self.rdma_accepted(now, conn, id, &info);
             }
-            Acceptor::Tcp(service) => {
+            ListenerOwner::Tcp(service) => {
                 let Some(service) = services.accepted(service, &info) else { return stack.abort(now, conn) };
                 stack.set_eviction_policy(conn, service.eviction_policy());
                 let speaks_first = service.speaks_first();
@@ -263,7 +263,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     }
 
     /// Passes a segment to the connection's service. An RDMA connection also takes the segments of the same connection
-    /// that follow. Returns the event after them, if one was polled.
+    /// that follow. Returns the event that ended the run, if any.
     #[inline]
     fn data(
         &mut self,

@@ -7,7 +7,7 @@ mod echo;
 mod region;
 mod tcp;
 
-pub(crate) use region::RegionClient;
+pub(crate) use region::RegionResponder;
 pub(crate) use tcp::{TcpService, TcpServices, clear_waits_for_buffers};
 
 use rdma::EndpointConfig;

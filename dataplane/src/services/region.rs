@@ -1,6 +1,6 @@
 //! The region service: a client of the [`Device`] that answers connect requests with grants on registered regions. Its
-//! connections have no queue pairs; the peers' RDMA Reads, Writes and atomics need no work of the service. The engine
-//! calls it after each burst that has raised connection events.
+//! connections have no queue pairs; the peers' RDMA Reads, Writes and atomics need no work of the service.
+//! `Engine::poll` passes it each connection event of the device.
 
 use std::net::IpAddr;
 
@@ -11,21 +11,23 @@ use tcp_stack::{Buf, Segment};
 
 use crate::transport::RdmaState;
 
-/// Context of an id that belongs to the region service. The low half is the number of the granted region, plus one.
+/// Context of an id of the region service, in an engine that serves regions. The low 32 bits are 0, or the number of
+/// the granted region plus 1.
 const CONTEXT: u64 = 1 << 32;
 
-/// The regions that peers may ask for.
+/// Answers connect requests with grants. Holds the regions that peers may ask for.
 #[derive(Debug)]
-pub(crate) struct RegionClient {
+pub(crate) struct RegionResponder {
     /// Names, rights and tokens of the regions.
     pub(crate) service: RegionService,
 }
 
-impl RegionClient {
+impl RegionResponder {
     /// Context of the service's listeners. Their connections begin with it.
     pub(crate) const LISTENER_CONTEXT: u64 = CONTEXT;
 
-    /// Returns true if the service uses the id.
+    /// Returns true if the service uses the id. Valid only in an engine that serves regions: elsewhere, a program may
+    /// choose any context.
     pub(crate) fn owns<B: Buf>(device: &Device<Segment<B>>, id: CmId) -> bool {
         device.context(id).is_ok_and(|context| context >= CONTEXT)
     }
@@ -85,7 +87,7 @@ impl RegionClient {
     }
 }
 
-/// Gives up an id whose connection has ended, or ends without the service.
+/// Destroys an id. The device resets its connection, or, after a rejection, lets the reply finish.
 fn release<B: Buf>(device: &mut Device<Segment<B>>, id: CmId) {
     // Fails only if the id is gone already.
     let _ = device.destroy_id(id);

@@ -193,6 +193,11 @@ impl Node {
         closed
     }
 
+    /// Reads the clock.
+    pub(super) fn time(&self) -> Instant {
+        self.poll_loop.now()
+    }
+
     /// Returns the time at which the last iteration began.
     pub fn now(&self) -> Instant {
         self.now

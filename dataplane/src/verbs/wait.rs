@@ -1,4 +1,4 @@
-//! Calls of a [`Node`] that poll until something happens: connection events and completions. Programs that do other
+//! Connection calls of a [`Node`], and calls that poll until an event or a completion arrives. Programs that do other
 //! work meanwhile call [`Node::poll`] and the device's `poll_…` methods themselves.
 
 use std::net::SocketAddr;
@@ -30,19 +30,19 @@ pub enum WaitError {
 }
 
 impl Node {
-    /// Polls until `done` returns a value.
+    /// Polls until `done` returns a value. Calls it after each iteration.
     ///
     /// # Errors
-    /// [`WaitError::TimedOut`]: it did not within `timeout`.
+    /// [`WaitError::TimedOut`]: it did not within `timeout`, counted from this call.
     pub fn wait<T>(
         &mut self,
         timeout: Duration,
         mut done: impl FnMut(&mut Self) -> Option<T>,
     ) -> Result<T, WaitError> {
-        let until = self.now() + timeout;
+        let until = self.time() + timeout;
         self.run(|node| match done(node) {
             Some(value) => ControlFlow::Break(Ok(value)),
-            None if node.now() >= until => ControlFlow::Break(Err(WaitError::TimedOut(timeout))),
+            None if node.time() >= until => ControlFlow::Break(Err(WaitError::TimedOut(timeout))),
             None => ControlFlow::Continue(()),
         })
     }
@@ -59,7 +59,7 @@ impl Node {
     ///
     /// # Errors
     /// [`WaitError::TimedOut`]. [`WaitError::Failed`]: the request did not succeed. [`WaitError::Poll`]: there is no
-    /// such queue, or it has overrun.
+    /// such queue, or it has overrun and is empty.
     pub fn wait_completion(&mut self, cq: CqId, timeout: Duration) -> Result<WorkCompletion, WaitError> {
         let mut completions = [WorkCompletion::default()];
         let polled = self.wait(timeout, |node| match node.device_mut().poll_cq(cq, &mut completions) {
@@ -103,9 +103,10 @@ impl Node {
         Ok(id)
     }
 
-    /// Closes a connection when its work is done (`rdma_disconnect`).
+    /// Closes a connection when its posted work is done (`rdma_disconnect`), or resets it after `disconnect_timeout`.
+    /// Resets a connection that is not established.
     pub fn disconnect(&mut self, id: CmId) {
-        let now = self.now();
+        let now = self.time();
         self.engine_mut().disconnect(id, now);
     }
 }

@@ -1,9 +1,8 @@
-//! A counting global allocator, for tests that assert zero allocations.
+//! A counting global allocator, for the tests of `tcp-stack`, `rdma` and `dataplane` that assert zero allocations.
 //!
 //! Every program that links this crate uses its allocator. It counts per thread, and only while that thread is
 //! [watched](watch).
-// JUSTIFICATION: `GlobalAlloc` is an unsafe trait; nothing else can see every allocation.
-#![allow(unsafe_code, reason = "a global allocator that counts")]
+#![allow(unsafe_code, reason = "`GlobalAlloc` is an unsafe trait; nothing else can see every allocation")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -22,7 +21,7 @@ fn note() {
     }
 }
 
-// SAFETY: every call is handed on to the system's allocator unchanged, which keeps the contract; counting touches
+// SAFETY: every call goes unchanged to `System`, which keeps the contract; counting touches
 // two thread-locals that are initialized at compile time and have no destructor, so it allocates nothing itself.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

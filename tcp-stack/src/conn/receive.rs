@@ -1,4 +1,5 @@
-//! Segment text and FIN of received segments, and their acknowledgment.
+//! Takes the text and FIN of received segments, and decides when to acknowledge. `established`, `syn_sent` and
+//! `predicted` pass segments; `output` asks for SACK blocks.
 
 use super::{Conn, Cx, Held, HoldError, HoldLimits, Notice, Payload, Pending, Reassembly, RxNode};
 use crate::buf::Buf;
@@ -30,7 +31,7 @@ impl Conn {
             return Err(DropReason::TcpAfterFin);
         }
         if fin && !self.rcv.fin_known {
-            // A FIN before text that is held already contradicts what the peer sent earlier.
+            // Ignores a FIN in front of text that is held: the peer has contradicted itself.
             let end = payload.end();
             let is_last = self.rcv.held.held_end(cx.rx).is_none_or(|held| held.at_or_before(end));
             if is_last && end.at_or_before(self.rcv.edge) {
@@ -143,7 +144,7 @@ impl Conn {
                 Ok(())
             }
             Err(HoldError::Duplicate(run)) => {
-                // RFC 2883 §4: the second block is the one that the duplicate lies in.
+                // RFC 2883 §4: the block after the D-SACK block is the held run that contains the duplicate.
                 self.note_recent(run);
                 self.report_duplicate(cx, range);
                 Err(DropReason::TcpDuplicate)
@@ -187,8 +188,8 @@ impl Conn {
         result
     }
 
-    /// Queues an immediate acknowledgment. A peer without SACK counts duplicates, so it gets one per segment; a
-    /// peer with SACK learns everything from one.
+    /// Queues an immediate acknowledgment. A peer without SACK counts duplicates, so it gets one per segment, a few at
+    /// most in a burst; a peer with SACK learns everything from one.
     fn owe_duplicate_ack(&mut self) {
         if self.pending.has(Pending::Ack) && !self.negotiated.sack {
             self.dup_acks_owed = self.dup_acks_owed.saturating_add(1).min(DUP_ACKS_MAX);

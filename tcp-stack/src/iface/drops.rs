@@ -1,5 +1,5 @@
-//! Reasons for which frames are dropped: one table, from which [`DropReason`], its counters ([`Drops`]) and the mapping
-//! between the two are made.
+//! Table of the reasons for which frames are dropped. The macro generates [`DropReason`], its counters ([`Drops`]) and
+//! the mapping between them. `Interface` and `Stack` count with them.
 
 macro_rules! drops {
     ($($(#[doc = $help:literal])+ $reason:ident => $field:ident,)+) => {
@@ -50,7 +50,8 @@ drops! {
     EthernetType => drop_ethernet_type,
     /// ARP: truncated, or not for IPv4 over Ethernet.
     ArpMalformed => drop_arp_malformed,
-    /// ARP: another operation than request and reply, or a sender that cannot be one.
+    /// ARP: another operation than request and reply, or a sender address that no other station may have (group,
+    /// outside of the subnet, ours).
     ArpInvalid => drop_arp_invalid,
     /// ARP: another station claims an address of ours.
     ArpConflict => drop_arp_conflict,
@@ -125,7 +126,7 @@ drops! {
     TcpNoConnection => drop_tcp_no_connection,
     /// TCP: a reset for a connection that does not exist.
     TcpStrayReset => drop_tcp_stray_reset,
-    /// TCP: without a SYN in SYN-SENT; or its payload lies beyond 64 KiB in its frame.
+    /// TCP: without a SYN in SYN-SENT, or the payload ends beyond 64 KiB of the frame.
     TcpInvalid => drop_tcp_invalid,
     /// TCP: a SYN for a listener whose backlog is full and that sends no cookies.
     TcpBacklog => drop_tcp_backlog,
@@ -143,7 +144,7 @@ drops! {
     TcpPaws => drop_tcp_paws,
     /// TCP: no timestamp, though the connection uses them.
     TcpNoTimestamp => drop_tcp_no_timestamp,
-    /// TCP: no byte that was not received before.
+    /// TCP: all bytes were received before.
     TcpDuplicate => drop_tcp_duplicate,
     /// TCP: outside of the receive window.
     TcpOutOfWindow => drop_tcp_out_of_window,
@@ -157,7 +158,7 @@ drops! {
     TcpBadAck => drop_tcp_bad_ack,
     /// TCP: data after the peer's FIN.
     TcpAfterFin => drop_tcp_after_fin,
-    /// TCP: out of order, while as much is held as configured.
+    /// TCP: out of order, while the connection's limit, the buffer budget or the nodes for such segments are used up.
     TcpHeldLimit => drop_tcp_held_limit,
     /// TCP: in order, but no memory was left.
     TcpNoMemory => drop_tcp_no_memory,

@@ -39,7 +39,7 @@ pub struct Ipv4Header {
     pub dont_fragment: bool,
     /// MF: more fragments follow.
     pub more_fragments: bool,
-    /// Offset of this fragment's payload in the packet's, in units of 8 bytes, 0..=8191.
+    /// Offset of this fragment's payload within that of the whole packet, in units of 8 bytes, 0..=8191.
     pub fragment_offset: u16,
 }
 
@@ -68,8 +68,8 @@ impl Ipv4Header {
         }
     }
 
-    /// Parses a packet; returns the header, its bytes including options (which [`Self::is_checksum_valid`] verifies),
-    /// and the payload as long as the header says: bytes after it (padding) are ignored.
+    /// Parses a packet. Returns the header, the header's bytes with options (which [`Self::is_checksum_valid`]
+    /// verifies), and the payload without the padding of Ethernet.
     #[inline]
     pub fn parse(packet: &[u8]) -> Result<(Self, &[u8], &[u8]), ParseError> {
         let (header, header_len, total_len) = Self::parse_fixed(packet)?;
@@ -134,8 +134,8 @@ impl Ipv4Header {
         self.more_fragments || self.fragment_offset != 0
     }
 
-    /// Writes the header, without options, for a payload of `payload_len` bytes. The checksum is zero unless `checksum`
-    /// is set, for a port that computes it. A length above 65515 is written as 65535.
+    /// Writes the header, without options, for a payload of `payload_len` bytes. If `checksum` is
+    /// false, writes 0 and leaves the checksum to the port. A `payload_len` above 65515 gives a total length of 65535.
     #[inline]
     pub fn emit(&self, payload_len: usize, checksum: bool, out: &mut [u8; Self::LEN]) {
         let total_len = u16::try_from(payload_len.saturating_add(Self::LEN)).unwrap_or(u16::MAX);

@@ -1,4 +1,5 @@
-//! Receives segments for a tracer of memory accesses: see `benches/per-packet/tests/lines.rs`.
+//! Receives segments for a tracer of memory accesses. `benches/per-packet/tests/lines.rs` runs it under valgrind and
+//! reads its output: the addresses of the three marks and the number of marked segments.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
@@ -7,7 +8,7 @@ use per_packet::lines::{Flow, marks, run};
 /// Receives in-order segments for valgrind
 #[derive(Debug, Parser)]
 struct Args {
-    /// Connection of the previous segment
+    /// Flow of the previous segment: the same connection, or another
     flow: Flow,
 }
 

@@ -1,4 +1,5 @@
-//! Client host of the test network: sessions of bytes, and of RDMA as an initiator, on its own stack.
+//! Client host of the test network: a TCP stack with byte-stream sessions and RDMA initiators. `lab.rs` polls it;
+//! `dataplane/tests/alloc.rs` includes it.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::collections::{HashMap, VecDeque};
@@ -15,7 +16,7 @@ use tcp_stack::{
     Segment, Stack, StackConfig,
 };
 
-/// Names the bytes of every stream and file here.
+/// Seed of the pattern of every stream and region of these tests.
 pub(crate) const KEY: u64 = 0x1badb002;
 /// Bytes of received streams kept for inspection.
 const KEPT: usize = 64 << 10;
@@ -36,11 +37,11 @@ pub(crate) struct Bytes {
     pub(crate) bulk: u64,
     /// Bytes of a segment at most; 0 for as many as fit.
     pub(crate) chunk: usize,
-    /// Bytes may be unacknowledged by the service's answer; 0 for any number.
+    /// Most bytes sent ahead of those echoed; 0 for no limit.
     pub(crate) lead: u64,
     /// Close when all is sent.
     pub(crate) ends: bool,
-    /// Never reads received bytes.
+    /// Never reports received bytes as consumed: the receive window closes.
     pub(crate) deaf: bool,
     pub(crate) sent: u64,
     pub(crate) received: u64,
@@ -50,7 +51,7 @@ pub(crate) struct Bytes {
     pub(crate) connected: bool,
     pub(crate) peer_closed: bool,
     pub(crate) closed: Option<CloseReason>,
-    /// Closed, as `ends` wants it.
+    /// True once this side has closed, as `ends` says.
     pub(crate) closing: bool,
 }
 
@@ -327,7 +328,7 @@ impl Stream {
                     assert!(!siw_order);
                     self.terminated = Some(code);
                 }
-                // What `closed` says of the connection is more.
+                // `Session::closed` has the reason.
                 Rdma::Failed { .. } => {}
                 Rdma::Close { how } => self.ended = Some(how),
                 other => panic!("an event that no initiator has here: {other:?}"),

@@ -1,4 +1,5 @@
-//! ProbeBW: slower than the path (DOWN), as fast (CRUISE, REFILL), and faster (UP), in turn.
+//! The ProbeBW cycle of draft-ietf-ccwg-bbr-06 §5.3.3: the rate is below the path's in DOWN, equal to it in CRUISE and
+//! REFILL, and above it in UP. `Bbr::on_ack` runs it once per acknowledgment.
 
 use super::{
     Ack, AckPhase, Bbr, Coarse, FULL_BW_NOW, FULL_BW_REACHED, INFINITY, IS_BW_PROBE_SAMPLE,
@@ -24,8 +25,8 @@ impl Bbr {
         self.phase_end_ms = millis(now).wrapping_add(wait);
     }
 
-    /// IsTimeToProbeBW (§5.3.3.8.3), and the transition.
-    fn is_time_to_probe_bw(&mut self, window: &Window, ack: &Ack) -> bool {
+    /// Starts REFILL if IsTimeToProbeBW (§5.3.3.8.3). Returns true if it did.
+    fn probe_bw_if_due(&mut self, window: &Window, ack: &Ack) -> bool {
         let elapsed = millis(ack.now).wrapping_sub(self.phase_end_ms).cast_signed() > 0;
         let due = elapsed || self.is_reno_coexistence_probe_time(window, ack);
         if due {
@@ -88,19 +89,20 @@ impl Bbr {
 
     /// Runs UpdateProbeBWCyclePhase (§5.3.3.9): the transitions of the cycle.
     pub(super) fn update_probe_bw_cycle_phase(&mut self, window: &Window, ack: &Ack) {
-        // As of when the window was set: the model may raise the limit now, with every acknowledgment if they are few.
+        // Compared before `adapt_long_term_model` runs: it may raise `inflight_longterm`, and the window, which the
+        // last acknowledgment has set, would then look unlimited.
         let at_limit = self.is_cwnd_limited() && window.cwnd >= self.inflight_longterm;
         if !self.has(FULL_BW_REACHED) || self.adapt_long_term_model(window, ack) {
             return;
         }
         match self.state {
             State::ProbeBwDown => {
-                if !self.is_time_to_probe_bw(window, ack) && self.is_time_to_cruise(window, ack) {
+                if !self.probe_bw_if_due(window, ack) && self.is_time_to_cruise(window, ack) {
                     self.start_probe_bw_cruise();
                 }
             }
             State::ProbeBwCruise => {
-                self.is_time_to_probe_bw(window, ack);
+                self.probe_bw_if_due(window, ack);
             }
             State::ProbeBwRefill => {
                 if ack.round_start {
@@ -109,7 +111,7 @@ impl Bbr {
                 }
             }
             State::ProbeBwUp => {
-                if self.is_time_to_go_down(ack, at_limit) {
+                if self.check_go_down(ack, at_limit) {
                     self.set(PREV_PROBE_TOO_HIGH, false);
                     self.start_probe_bw_down(ack.now, ack.c_delivered);
                 }
@@ -124,12 +126,12 @@ impl Bbr {
             && ack.inflight <= self.inflight(window, ack, self.max_bw())
     }
 
-    /// IsTimeToGoDown (§5.3.3.9). `at_limit` is true if "the flow becomes cwnd-limited while cwnd is limited by
-    /// BBR.inflight_longterm" (§5.3.3.7).
-    fn is_time_to_go_down(&mut self, ack: &Ack, at_limit: bool) -> bool {
+    /// Returns the result of IsTimeToGoDown (§5.3.3.9), and notes why the probe ends. `at_limit` is true if "the flow
+    /// becomes cwnd-limited while cwnd is limited by BBR.inflight_longterm" (§5.3.3.7).
+    fn check_go_down(&mut self, ack: &Ack, at_limit: bool) -> bool {
         // "If ProbeBW_UP exits due to excess loss, then the following ProbeBW_UP phase is a brief 'precautionary
-        // bandwidth probing' phase that lasts only until C.inflight reaches BBR.inflight_longterm" (§5.3.3.6). It does
-        // so between two acknowledgments: the second one has reduced it.
+        // bandwidth probing' phase that lasts only until C.inflight reaches BBR.inflight_longterm" (§5.3.3.6).
+        // C.inflight is greatest just before an acknowledgment reduces it, so `prior_inflight` is compared.
         if self.has(PREV_PROBE_TOO_HIGH) && ack.prior_inflight >= self.inflight_longterm {
             self.set(PREV_PROBE_PRECAUTIONARY, true);
             return true;
