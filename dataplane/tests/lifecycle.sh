@@ -101,6 +101,18 @@ check "SIGHUP is explained in the log and changes nothing" hup
 check "SIGPIPE, SIGIO and SIGXFSZ change nothing" harmless
 check "SIGUSR1 and SIGUSR2 raise and lower the log level" levels
 check "put and get after all of them" put_get
+echo_replies() { ctl -j stats ip | jq '[.groups[].counters[] | select(.name == "tx_echo_replies").value] | add'; }
+counts_at_once() { # the statistics count a ping that was answered just before they are read, 20 times
+    local ping before after
+    before=$(echo_replies)
+    for ping in $(seq 20); do
+        in_ns ping -c 1 -W 2 -q 10.77.0.2 >/dev/null || return 1
+        after=$(echo_replies)
+        [ "$after" = $((before + 1)) ] || { echo "ping $ping: $before replies before, $after after"; return 1; }
+        before=$after
+    done
+}
+check "statistics count all that came before they are read" counts_at_once
 ended_by() { # SIGNAL: exit status 0, and no socket left
     kill "-$1" "$DAEMON_PID" || return 1
     local pid=$DAEMON_PID

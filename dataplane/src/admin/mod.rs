@@ -11,6 +11,7 @@ mod worker_handle;
 
 use std::cell::RefCell;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use iwarp_config::{RegionName, token_from_text};
 use iwarp_control::bounds::{self, API};
@@ -30,6 +31,9 @@ pub use worker_handle::WorkerHandle;
 
 use crate::control::{Handler, Peer, Reply, SharedStats};
 use crate::worker::{Clock, Command};
+
+/// Longest wait for the workers to publish their counters before a report.
+const PUBLISH_WAIT: Duration = Duration::from_millis(100);
 
 /// Facts about the daemon that do not change while it runs.
 #[derive(Clone, Debug)]
@@ -129,7 +133,20 @@ impl ControlHandler {
         Ok(done)
     }
 
+    /// Has every worker publish its counters, so that a reply counts all that happened before its request. A worker that
+    /// does not answer within [`PUBLISH_WAIT`] keeps its last published values.
+    async fn refresh_counters(&self) {
+        let publish_all = async {
+            for handle in &self.workers {
+                // A worker that has ended has published its last values.
+                let _ = handle.ask(|reply| Command::Publish { reply }).await;
+            }
+        };
+        let _ = tokio::time::timeout(PUBLISH_WAIT, publish_all).await;
+    }
+
     async fn status(&self) -> Result<Status, ErrorObject> {
+        self.refresh_counters().await;
         let huge = crate::memory::hugepages();
         let mut degraded = self.info.degraded.clone();
         let (count, max, bytes) = {
@@ -266,10 +283,12 @@ impl Handler for ControlHandler {
             }
             StatsMethod::NAME => {
                 params::<StatsMethod>(given)?;
+                self.refresh_counters().await;
                 Ok(Reply::new(report::stats(&self.workers, &self.loads(), self.info.idle, self.own_groups())))
             }
             DropsMethod::NAME => {
                 params::<DropsMethod>(given)?;
+                self.refresh_counters().await;
                 Ok(Reply::new(report::drops(&self.workers, self.own_groups())))
             }
             unknown => {

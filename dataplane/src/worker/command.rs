@@ -143,6 +143,11 @@ pub enum Command {
         /// Receives the row, if there is such a connection.
         reply: oneshot::Sender<Option<ConnRow>>,
     },
+    /// Publishes the counters.
+    Publish {
+        /// Receives a notice when the published copy is current.
+        reply: oneshot::Sender<()>,
+    },
     /// Drops the queues of a port that has disappeared.
     Detach {
         /// Index of the port.

@@ -177,6 +177,10 @@ impl Worker {
                 Command::RegionUse { region, reply } => {
                     let _ = reply.send(self.region_use(region));
                 }
+                Command::Publish { reply } => {
+                    self.publish();
+                    let _ = reply.send(());
+                }
                 Command::Detach { port, reply } => {
                     self.ports.iter_mut().skip(port).take(1).for_each(WorkerPort::detach);
                     let _ = reply.send(());
