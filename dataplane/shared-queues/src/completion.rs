@@ -3,11 +3,11 @@
 //! | word | low half | high half |
 //! |---|---|---|
 //! | 0 | `wr_id` | |
-//! | 1 | byte 0 status, byte 1 opcode, byte 2 flags | length in bytes |
+//! | 1 | byte 0 status (low four bits) and opcode, byte 1 flags, bytes 2 and 3 slots | length in bytes |
 //! | 2 | Immediate Data | |
 //! | 3 | number of the queue pair | STag that the peer invalidated |
 
-use rdma::verbs::{QpNum, Stag, WcOpcode, WcStatus, WorkCompletion};
+use rdma::verbs::{QpNum, Slots, Stag, WcOpcode, WcStatus, WorkCompletion};
 
 use crate::{EntryError, halves, split};
 
@@ -18,14 +18,17 @@ pub const COMPLETION_WORDS: usize = 4;
 const HAS_IMM: u8 = 1 << 0;
 const HAS_INVALIDATED: u8 = 1 << 1;
 const SOLICITED: u8 = 1 << 2;
+/// The completion frees a slot of the receive queue; otherwise, of the send queue.
+const RECEIVE: u8 = 1 << 3;
 
 /// Status of each code.
-const STATUSES: [WcStatus; 5] = [
+const STATUSES: [WcStatus; 6] = [
     WcStatus::Success,
     WcStatus::LocalLengthError,
     WcStatus::LocalProtectionError,
     WcStatus::WrFlushError,
     WcStatus::MwBindError,
+    WcStatus::LocalQpOperationError,
 ];
 
 /// Operation of each code.
@@ -41,13 +44,19 @@ const OPCODES: [WcOpcode; 9] = [
     WcOpcode::RecvRdmaWithImm,
 ];
 
-/// Encodes a completion.
-pub fn encode_completion(wc: &WorkCompletion) -> [u64; COMPLETION_WORDS] {
+/// Encodes a completion, and the slots that it frees in its queue pair.
+pub fn encode_completion(wc: &WorkCompletion, slots: Slots) -> [u64; COMPLETION_WORDS] {
     let WorkCompletion { wr_id, status, opcode, byte_len, imm_data, invalidated, solicited, qp_num } = *wc;
     let imm = if imm_data.is_some() { HAS_IMM } else { 0 };
     let invalidates = if invalidated.is_some() { HAS_INVALIDATED } else { 0 };
     let solicited = if solicited { SOLICITED } else { 0 };
-    let control = [code(&STATUSES, &status), code(&OPCODES, &opcode), imm | invalidates | solicited, 0];
+    let (receive, count) = match slots {
+        Slots::Send(count) => (0, u16::try_from(count).unwrap_or(u16::MAX)),
+        Slots::Receive => (RECEIVE, 1),
+    };
+    let [low, high] = count.to_le_bytes();
+    let kind = code(&STATUSES, &status) | code(&OPCODES, &opcode) << 4;
+    let control = [kind, imm | invalidates | solicited | receive, low, high];
     [
         wr_id,
         halves(u32::from_le_bytes(control), byte_len),
@@ -56,23 +65,24 @@ pub fn encode_completion(wc: &WorkCompletion) -> [u64; COMPLETION_WORDS] {
     ]
 }
 
-/// Decodes a completion.
+/// Decodes a completion and the slots that it frees.
 ///
 /// # Errors
 /// The status, the opcode or a flag is unknown.
-pub fn decode_completion(words: &[u64; COMPLETION_WORDS]) -> Result<WorkCompletion, EntryError> {
+pub fn decode_completion(words: &[u64; COMPLETION_WORDS]) -> Result<(WorkCompletion, Slots), EntryError> {
     let [wr_id, control, imm, numbers] = *words;
     let (control, byte_len) = split(control);
     let (qp, stag) = split(numbers);
-    let [status, opcode, flags, _] = control.to_le_bytes();
+    let [kind, flags, low, high] = control.to_le_bytes();
+    let (status, opcode) = (kind & 0xf, kind >> 4);
     let (Some(status), Some(opcode)) = (STATUSES.get(usize::from(status)), OPCODES.get(usize::from(opcode)))
     else {
         return Err(EntryError::Completion(status, opcode));
     };
-    if flags & !(HAS_IMM | HAS_INVALIDATED | SOLICITED) != 0 {
+    if flags & !(HAS_IMM | HAS_INVALIDATED | SOLICITED | RECEIVE) != 0 {
         return Err(EntryError::Flags(flags));
     }
-    Ok(WorkCompletion {
+    let wc = WorkCompletion {
         wr_id,
         status: *status,
         opcode: *opcode,
@@ -81,11 +91,13 @@ pub fn decode_completion(words: &[u64; COMPLETION_WORDS]) -> Result<WorkCompleti
         invalidated: (flags & HAS_INVALIDATED != 0).then_some(Stag(stag)),
         solicited: flags & SOLICITED != 0,
         qp_num: QpNum(qp),
-    })
+    };
+    let count = usize::from(u16::from_le_bytes([low, high]));
+    Ok((wc, if flags & RECEIVE == 0 { Slots::Send(count) } else { Slots::Receive }))
 }
 
 /// Returns the code of a value in its table, which has all of them.
 fn code<T: PartialEq>(table: &[T], value: &T) -> u8 {
     let at = table.iter().position(|other| other == value);
-    at.and_then(|at| u8::try_from(at).ok()).unwrap_or(u8::MAX)
+    at.and_then(|at| u8::try_from(at).ok()).unwrap_or(0xf)
 }

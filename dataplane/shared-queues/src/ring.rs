@@ -53,9 +53,17 @@ impl RingShape {
         valid.then(|| Self { entries: entries.next_power_of_two(), entry_words })
     }
 
+    /// Words in front of the entries. They are zero in a new ring.
+    pub const HEADER_WORDS: usize = HEADER_WORDS;
+
     /// Returns the number of entries.
     pub const fn entries(self) -> u32 {
         self.entries
+    }
+
+    /// Returns the words of an entry.
+    pub const fn entry_words(self) -> u32 {
+        self.entry_words
     }
 
     /// Returns the words of memory that the ring takes, whole cache lines.
@@ -137,6 +145,19 @@ impl<M: AsRef<[AtomicU64]>> Producer<M> {
         Ok(())
     }
 
+    /// Returns true if the ring has a free place. Nobody else fills it.
+    ///
+    /// # Errors
+    /// [`RingError::Corrupt`].
+    #[inline]
+    pub fn has_room(&mut self) -> Result<bool, RingError> {
+        let entries = u64::from(self.ring.shape.entries);
+        if self.used() >= entries {
+            self.refresh()?;
+        }
+        Ok(self.used() < entries)
+    }
+
     /// Shows all entries added so far to the consumer.
     #[inline]
     pub fn publish(&self) {
@@ -195,6 +216,13 @@ impl<M: AsRef<[AtomicU64]>> Consumer<M> {
         }
         self.consumed = self.consumed.wrapping_add(1);
         Ok(true)
+    }
+
+    /// Puts the entry that was taken last back: the next [`Self::pop`] copies it again. Only before
+    /// [`Self::release`], and once.
+    #[inline]
+    pub fn put_back(&mut self) {
+        self.consumed = self.consumed.saturating_sub(1);
     }
 
     /// Returns the places of all entries taken so far to the producer.

@@ -171,15 +171,16 @@ fn decode_inline(words: &[u64], len: u16) -> Result<ArrayVec<u8, INLINE_MAX>, En
     Ok(bytes)
 }
 
-/// Encodes a work request into the words of an entry. Words behind it keep their values.
+/// Encodes a work request into the words of an entry, and returns how many it takes. Words behind it keep their values.
 ///
 /// # Errors
 /// The entry has too few words for the list or the inline data, or these are longer than any request's.
-pub fn encode_send(request: &SendWr<'_>, words: &mut [u64]) -> Result<(), EntryError> {
+pub fn encode_send(request: &SendWr<'_>, words: &mut [u64]) -> Result<usize, EntryError> {
     let (head, rest) = words.split_first_chunk_mut::<HEAD_WORDS>().ok_or(EntryError::TooShort)?;
     let SendFlags { signaled, solicited, fence } = request.flags;
     let mut flags = flag(signaled, SIGNALED) | flag(solicited, SOLICITED) | flag(fence, FENCE);
     let (mut count, mut inline_len) = (0, 0);
+    let used;
     match request.data {
         Data::List(sges) => {
             count = u8::try_from(sges.len()).unwrap_or(u8::MAX);
@@ -187,6 +188,7 @@ pub fn encode_send(request: &SendWr<'_>, words: &mut [u64]) -> Result<(), EntryE
                 return Err(EntryError::ListLength(count));
             }
             encode_sges(sges, rest)?;
+            used = sges.len().saturating_mul(SGE_WORDS);
         }
         Data::Inline(bytes) => {
             flags |= INLINE;
@@ -195,6 +197,7 @@ pub fn encode_send(request: &SendWr<'_>, words: &mut [u64]) -> Result<(), EntryE
                 return Err(EntryError::InlineLength(inline_len));
             }
             encode_inline(bytes, rest)?;
+            used = bytes.len().div_ceil(WORD_BYTES);
         }
     }
     let Operation { opcode, option, access, remote_addr, keys, operands } = Operation::of(&request.op);
@@ -202,7 +205,7 @@ pub fn encode_send(request: &SendWr<'_>, words: &mut [u64]) -> Result<(), EntryE
     let control = u64::from_le_bytes(control) | u64::from(inline_len) << 32;
     let [first, second, third, fourth] = operands;
     *head = [request.wr_id, control, remote_addr, halves(keys.0, keys.1), first, second, third, fourth];
-    Ok(())
+    Ok(HEAD_WORDS.saturating_add(used))
 }
 
 fn encode_inline(bytes: &[u8], words: &mut [u64]) -> Result<(), EntryError> {

@@ -6,7 +6,7 @@ use iwarp_shared_queues::*;
 use proptest::prelude::*;
 use rdma::AtomicOp;
 use rdma::verbs::{
-    Access, Bind, Data, MwId, QpNum, RecvWr, SGE_MAX, SendFlags, SendOp, SendWr, Sge, Stag, WcOpcode,
+    Access, Bind, Data, MwId, QpNum, RecvWr, SGE_MAX, SendFlags, SendOp, SendWr, Sge, Slots, Stag, WcOpcode,
     WcStatus, WorkCompletion,
 };
 
@@ -60,12 +60,13 @@ fn flags() -> impl Strategy<Value = SendFlags> {
 }
 
 /// Statuses and opcodes of completions.
-const STATUSES: [WcStatus; 5] = [
+const STATUSES: [WcStatus; 6] = [
     WcStatus::Success,
     WcStatus::LocalLengthError,
     WcStatus::LocalProtectionError,
     WcStatus::WrFlushError,
     WcStatus::MwBindError,
+    WcStatus::LocalQpOperationError,
 ];
 const OPCODES: [WcOpcode; 9] = [
     WcOpcode::Send,
@@ -127,10 +128,11 @@ proptest! {
         imm_data in proptest::option::of(any::<[u8; 8]>()),
         invalidated in proptest::option::of(stag()),
         solicited: bool,
+        slots in prop_oneof![Just(Slots::Receive), (0..=65_535_usize).prop_map(Slots::Send)],
     ) {
         let qp_num = QpNum(qp);
         let wc = WorkCompletion { wr_id, status, opcode, byte_len, imm_data, invalidated, solicited, qp_num };
-        prop_assert_eq!(decode_completion(&encode_completion(&wc)), Ok(wc));
+        prop_assert_eq!(decode_completion(&encode_completion(&wc, slots)), Ok((wc, slots)));
     }
 
     /// A request that a decoder accepts is encoded to words that decode to the same request.
@@ -158,9 +160,9 @@ proptest! {
             prop_assert!(entry.request().sg_list.len() <= SGE_MAX);
         }
         if let Some(four) = words.first_chunk::<COMPLETION_WORDS>()
-            && let Ok(wc) = decode_completion(four)
+            && let Ok((wc, slots)) = decode_completion(four)
         {
-            prop_assert_eq!(decode_completion(&encode_completion(&wc)), Ok(wc));
+            prop_assert_eq!(decode_completion(&encode_completion(&wc, slots)), Ok((wc, slots)));
         }
     }
 }
@@ -177,9 +179,9 @@ fn each_refusal_says_why() {
     assert_eq!(refused(513 << 32 | 0x0801), EntryError::InlineLength(513));
     assert_eq!(refused(0xff00_0009), EntryError::Access(0xff));
     assert_eq!(RecvEntry::decode(&[1, 1 << 40]).unwrap_err(), EntryError::ListLength(255));
-    assert_eq!(decode_completion(&[0, 5, 0, 0]), Err(EntryError::Completion(5, 0)));
-    assert_eq!(decode_completion(&[0, 9 << 8, 0, 0]), Err(EntryError::Completion(0, 9)));
-    assert_eq!(decode_completion(&[0, 8 << 16, 0, 0]), Err(EntryError::Flags(8)));
+    assert_eq!(decode_completion(&[0, 6, 0, 0]), Err(EntryError::Completion(6, 0)));
+    assert_eq!(decode_completion(&[0, 0x90, 0, 0]), Err(EntryError::Completion(0, 9)));
+    assert_eq!(decode_completion(&[0, 0x10 << 8, 0, 0]), Err(EntryError::Flags(0x10)));
     assert_eq!(
         (send_words(SGE_MAX + 1, 0), send_words(0, INLINE_MAX + 1), recv_words(SGE_MAX + 1)),
         (None, None, None)

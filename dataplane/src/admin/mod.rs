@@ -133,8 +133,8 @@ impl ControlHandler {
         Ok(done)
     }
 
-    /// Has every worker publish its counters, so that a reply counts all that happened before its request. A worker that
-    /// does not answer within [`PUBLISH_WAIT`] keeps its last published values.
+    /// Has every worker publish its counters, so that a reply counts all that happened before its request. A worker
+    /// that does not answer within [`PUBLISH_WAIT`] keeps its last published values.
     async fn refresh_counters(&self) {
         let publish_all = async {
             for handle in &self.workers {

@@ -48,6 +48,9 @@ pub enum WcStatus {
     WrFlushError,
     /// The memory window cannot be bound as requested; the stream has ended (`IBV_WC_MW_BIND_ERR`).
     MwBindError,
+    /// The queue pair cannot execute the request: its length does not fit the operation, the stream has no RDMA Reads,
+    /// or the queue has no slot for it (`IBV_WC_LOC_QP_OP_ERR`). Only requests that another process posted end so.
+    LocalQpOperationError,
 }
 
 impl fmt::Display for WcStatus {
@@ -58,6 +61,7 @@ impl fmt::Display for WcStatus {
             Self::LocalProtectionError => "the request names memory that it may not access",
             Self::WrFlushError => "the stream ended before the request was finished",
             Self::MwBindError => "the memory window cannot be bound as requested",
+            Self::LocalQpOperationError => "the queue pair cannot execute the request",
         })
     }
 }

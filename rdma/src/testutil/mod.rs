@@ -1,8 +1,10 @@
 //! Test support, also for other crates (feature `testutil`): a transport in memory ([`Wire`]), an endpoint with its
-//! environment ([`Side`]), two connected devices ([`verbs`]), bytes built by hand and the fuzz targets.
+//! environment ([`Side`]), two connected devices ([`verbs`]), a model of their memories ([`model`]),
+//! bytes built by hand and the fuzz targets.
 
 pub mod bytes;
 pub mod fuzz;
+pub mod model;
 pub mod target;
 pub mod verbs;
 

@@ -288,6 +288,12 @@ impl Net {
         }
     }
 
+    /// Drops the streams that both ends have closed.
+    pub fn drop_closed(&mut self) {
+        self.streams.retain(|ends| ends.iter().any(|end| end.closed.is_none()));
+        self.sent.iter_mut().for_each(Vec::clear);
+    }
+
     /// Breaks the only stream.
     pub fn cut(&mut self) {
         for at in 0..2 {

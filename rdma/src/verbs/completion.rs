@@ -46,8 +46,10 @@ impl WorkCompletion {
 
 /// Slots that polling a completion frees, and their queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Slots {
+pub enum Slots {
+    /// Slots of the send queue: the request's own, and those of the unsignaled requests before it.
     Send(usize),
+    /// One slot of the receive queue.
     Receive,
 }
 
@@ -75,6 +77,14 @@ pub(super) struct Cq {
     pub(super) overrun: bool,
     /// Number of send and receive queues that complete here.
     pub(super) users: u32,
+}
+
+impl Cq {
+    /// Takes the oldest completion.
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<(WorkCompletion, Slots)> {
+        self.ring.pop_front().map(|Cqe { wc, slots }| (wc, slots))
+    }
 }
 
 /// Reason why a completion queue cannot be polled.
@@ -197,11 +207,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     pub(super) fn push_completion(&mut self, id: CqId, wc: WorkCompletion, slots: Slots) {
         let Some(cq) = self.cqs.get_mut(id.0) else { return };
         if cq.ring.len() >= cq.depth || cq.overrun {
-            if !cq.overrun {
-                (cq.overrun, self.overrun) = (true, true);
-                self.raise(AsyncEvent::CqError(id));
-            }
-            return;
+            return self.overrun_cq(id);
         }
         cq.ring.push_back(Cqe { wc, slots });
         let wanted = match cq.armed {
@@ -215,6 +221,15 @@ impl<C: AsRef<[u8]>> Device<C> {
                 cq.event = true;
                 self.cq_events.push_back(id);
             }
+        }
+    }
+
+    /// Marks a completion queue as overrun. [`Self::fail_overrun_qps`] then fails its queue pairs.
+    #[cold]
+    pub(super) fn overrun_cq(&mut self, id: CqId) {
+        if let Some(cq) = self.cqs.get_mut(id.0).filter(|cq| !cq.overrun) {
+            (cq.overrun, self.overrun) = (true, true);
+            self.raise(AsyncEvent::CqError(id));
         }
     }
 

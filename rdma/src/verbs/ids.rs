@@ -9,6 +9,22 @@ pub struct QpNum(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CqId(pub u32);
 
+impl CqId {
+    /// Returns the index in the device's table, below [`Limits::cqs`](super::Limits::cqs).
+    #[inline]
+    pub const fn index(self) -> usize {
+        (self.0 & 0xffff) as usize
+    }
+}
+
+impl QpNum {
+    /// Returns the index in the device's table, below [`Limits::qps`](super::Limits::qps).
+    #[inline]
+    pub const fn index(self) -> usize {
+        (self.0 & 0xffff) as usize
+    }
+}
+
 /// Handle of a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SrqId(pub u32);

@@ -26,6 +26,7 @@ mod completion;
 mod connection;
 mod ids;
 mod memory;
+mod proxy;
 mod queue_pair;
 mod shared;
 mod silent;
@@ -37,7 +38,7 @@ use core::fmt;
 use core::time::Duration;
 use std::collections::VecDeque;
 
-pub use completion::{PollError, WorkCompletion};
+pub use completion::{PollError, Slots, WorkCompletion};
 pub use connection::{CmEvent, CmEventKind, ConnParam, TransportRequest};
 pub use ids::{CmId, CqId, MwId, QpNum, SrqId};
 pub use memory::{AddressBase, MemoryRegion, MemoryWindow, MrId, inc_rkey};

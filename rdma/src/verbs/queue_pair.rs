@@ -339,10 +339,15 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Completes a send request that was posted to a queue pair in error.
     pub(super) fn flush_send(&mut self, number: QpNum, wr_id: u64, posted: Posted) {
+        self.end_unposted(number, wr_id, posted, WcStatus::WrFlushError);
+    }
+
+    /// Completes a send request that the endpoint never had.
+    pub(super) fn end_unposted(&mut self, number: QpNum, wr_id: u64, posted: Posted, status: WcStatus) {
         let Some(qp) = self.qps.get_mut(number.0) else { return };
         qp.send_used = qp.send_used.saturating_add(1);
         qp.posted.push_back(posted);
-        let (status, cq) = (WcStatus::WrFlushError, qp.init.send_cq);
+        let cq = qp.init.send_cq;
         let Some((opcode, slots)) = qp.send_ended(status) else { return };
         let wc = WorkCompletion { wr_id, status, opcode, qp_num: number, ..WorkCompletion::default() };
         self.push_completion(cq, wc, slots);

@@ -144,7 +144,7 @@ impl SendOp {
     pub const SEND: Self = Self::Send { invalidate: None };
 
     /// Returns the opcode of the completion.
-    const fn opcode(&self) -> WcOpcode {
+    pub const fn opcode(&self) -> WcOpcode {
         match self {
             Self::Send { .. } | Self::Immediate { .. } => WcOpcode::Send,
             Self::RdmaWrite { .. } | Self::RdmaWriteWithImm { .. } => WcOpcode::RdmaWrite,
@@ -181,7 +181,7 @@ impl SendOp {
     }
 
     /// Returns true if the operation accepts these bytes.
-    fn takes(&self, data: &Data<'_>) -> bool {
+    pub fn takes(&self, data: &Data<'_>) -> bool {
         match (self, data) {
             (Self::Send { .. } | Self::RdmaWrite { .. } | Self::RdmaWriteWithImm { .. }, _) => true,
             (Self::RdmaRead { .. }, Data::List(_)) => true,

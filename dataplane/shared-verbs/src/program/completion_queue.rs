@@ -1,0 +1,137 @@
+//! The program's side of a completion queue.
+
+use core::sync::atomic::Ordering;
+
+use iwarp_shared_queues::{Arm, Armed, AtomicU64, COMPLETION_WORDS, Consumer, decode_completion};
+use rdma::verbs::{PollError, QpNum, Slots as Freed, WorkCompletion};
+
+use super::Slots;
+use crate::CqPlace;
+
+/// Completion queue (`ibv_poll_cq`, `ibv_req_notify_cq`).
+#[derive(Debug)]
+pub struct CompletionQueue<M> {
+    memory: M,
+    ring: Consumer<M>,
+    place: CqPlace,
+    /// Slots of the queue pairs that complete here, by [`QpNum::index`].
+    qps: Vec<Option<(QpNum, Slots)>>,
+    /// Completions taken from the ring and not yet polled, oldest last.
+    taken: Vec<(WorkCompletion, Freed)>,
+    /// True once the worker has written something that is no completion.
+    broken: bool,
+}
+
+impl<M: AsRef<[AtomicU64]> + Clone> CompletionQueue<M> {
+    /// Creates the queue from the response to its request; `None` if the memory is shorter than the place says.
+    pub fn new(memory: M, place: CqPlace) -> Option<Self> {
+        let ring = Consumer::new(memory.clone(), place.ring(), place.shape)?;
+        Some(Self { memory, ring, place, qps: Vec::new(), taken: Vec::new(), broken: false })
+    }
+
+    /// Adds a queue pair that completes here.
+    pub fn add_qp(&mut self, qp: QpNum, slots: Slots) {
+        if self.qps.len() <= qp.index() {
+            self.qps.resize(qp.index().saturating_add(1), None);
+        }
+        if let Some(place) = self.qps.get_mut(qp.index()) {
+            *place = Some((qp, slots));
+        }
+    }
+
+    /// Removes a queue pair that was destroyed. Its completions are dropped.
+    pub fn remove_qp(&mut self, qp: QpNum) {
+        self.drop_completions(qp);
+        if let Some(place) = self.qps.get_mut(qp.index()) {
+            place.take_if(|(number, _)| *number == qp);
+        }
+    }
+
+    /// Drops the completions of a queue pair that was reset or destroyed.
+    pub fn drop_completions(&mut self, qp: QpNum) {
+        let mut all: Vec<_> = self.taken.drain(..).rev().collect();
+        while let Some(taken) = self.take() {
+            all.push(taken);
+        }
+        self.ring.release();
+        all.retain(|(wc, _)| wc.qp_num != qp);
+        all.reverse();
+        self.taken = all;
+    }
+
+    /// Moves completions to `out`, oldest first, and returns their number. Their slots are free then.
+    ///
+    /// # Errors
+    /// `Overrun`: the queue is in error and empty; `out` is unchanged.
+    #[inline]
+    pub fn poll(&mut self, out: &mut [WorkCompletion]) -> Result<usize, PollError> {
+        let mut polled = 0_usize;
+        for place in out.iter_mut() {
+            let Some(wc) = self.next() else { break };
+            *place = wc;
+            polled = polled.saturating_add(1);
+        }
+        if polled > 0 {
+            self.ring.release();
+        } else if !out.is_empty() && self.is_in_error() {
+            return Err(PollError::Overrun);
+        }
+        Ok(polled)
+    }
+
+    /// Returns the oldest completion, and frees its slots. Completions of unknown queue pairs are dropped: these were
+    /// destroyed.
+    #[inline]
+    fn next(&mut self) -> Option<WorkCompletion> {
+        loop {
+            let (wc, freed) = self.taken.pop().or_else(|| self.take())?;
+            match self.qps.get(wc.qp_num.index()) {
+                Some(Some((number, slots))) if *number == wc.qp_num => {
+                    if slots.free(freed) {
+                        return Some(wc);
+                    }
+                    self.broken = true;
+                    return None;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes the oldest completion of the ring.
+    #[inline]
+    fn take(&mut self) -> Option<(WorkCompletion, Freed)> {
+        if self.broken {
+            return None;
+        }
+        let mut words = [0; COMPLETION_WORDS];
+        match self.ring.pop(&mut words) {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(_) => {
+                self.broken = true;
+                return None;
+            }
+        }
+        let decoded = decode_completion(&words);
+        self.broken = decoded.is_err();
+        decoded.ok()
+    }
+
+    fn is_in_error(&self) -> bool {
+        let error = self.memory.as_ref().get(self.place.error());
+        self.broken || error.is_some_and(|error| error.load(Ordering::Acquire) != 0)
+    }
+
+    /// Arms the event for the next completion. The program polls once more after this call, before it sleeps.
+    pub fn req_notify(&mut self, solicited_only: bool) {
+        if let Some(word) = self.memory.as_ref().get(self.place.start) {
+            Arm(word).arm(if solicited_only { Armed::Solicited } else { Armed::Any });
+        }
+    }
+
+    /// Returns the number of events of the queue since it was created.
+    pub fn events(&self) -> u64 {
+        self.memory.as_ref().get(self.place.events()).map_or(0, |events| events.load(Ordering::Acquire))
+    }
+}

@@ -1,0 +1,76 @@
+//! The program's side of a send queue.
+
+use iwarp_shared_queues::{AtomicU64, Producer, RingError, RingShape, encode_send};
+use rdma::verbs::{Data, PostError, QpCap, QpNum, SendWr};
+
+use super::Slots;
+use crate::QueuePlace;
+
+/// Send queue of a queue pair (`ibv_post_send`).
+#[derive(Debug)]
+pub struct SendQueue<M> {
+    memory: M,
+    ring: Producer<M>,
+    qp: QpNum,
+    cap: QpCap,
+    place: QueuePlace,
+    slots: Slots,
+    /// True once the queue pair has, or had, a stream.
+    ready: bool,
+}
+
+impl<M: AsRef<[AtomicU64]> + Clone> SendQueue<M> {
+    /// Creates the queue from the response to its request; `None` if the memory is shorter than the place says.
+    pub fn new(memory: M, qp: QpNum, cap: QpCap, place: QueuePlace, slots: Slots) -> Option<Self> {
+        let ring = Producer::new(memory.clone(), place.start, place.shape)?;
+        Some(Self { memory, ring, qp, cap, place, slots, ready: false })
+    }
+
+    /// Returns the number of the queue pair.
+    pub const fn qp(&self) -> QpNum {
+        self.qp
+    }
+
+    /// States whether the queue pair accepts work to send: from its Established event on, until the program disconnects
+    /// it. In state `Error` it accepts work, which is flushed.
+    pub const fn set_ready(&mut self, ready: bool) {
+        self.ready = ready;
+    }
+
+    /// Queues a request. The worker sees it after [`Self::ring`].
+    ///
+    /// # Errors
+    /// Reason why the request was not queued, as for [`Device::post_send`](rdma::verbs::Device::post_send).
+    #[inline]
+    pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        if !self.ready {
+            return Err(PostError::State);
+        }
+        let fits = match wr.data {
+            Data::List(list) => list.len() <= usize::from(self.cap.max_send_sge),
+            Data::Inline(bytes) => bytes.len() <= usize::from(self.cap.max_inline_data),
+        };
+        if !fits || !wr.op.takes(&wr.data) {
+            return Err(PostError::Length);
+        }
+        let mut words = [0; RingShape::ENTRY_WORDS_MAX as usize];
+        let words = words.get_mut(..self.place.shape.entry_words() as usize).ok_or(PostError::Length)?;
+        let used = encode_send(wr, words).map_err(|_| PostError::Length)?;
+        match self.ring.has_room() {
+            Ok(true) if self.slots.take_send(self.cap.max_send_wr) => {}
+            Ok(_) => return Err(PostError::QueueFull),
+            Err(_) => return Err(PostError::NoSuchObject),
+        }
+        self.ring.push(words.get(..used).unwrap_or(words)).map_err(|error| match error {
+            RingError::Full => PostError::QueueFull,
+            RingError::Corrupt | RingError::TooLong => PostError::NoSuchObject,
+        })
+    }
+
+    /// Shows all queued requests to the worker. Returns true if the worker sleeps and must be woken.
+    #[inline]
+    pub fn ring(&self) -> bool {
+        self.ring.publish();
+        super::ring(&self.memory, self.place.doorbell)
+    }
+}

@@ -1,0 +1,89 @@
+//! Rings of completion queues. A completion stays in the device's queue until its ring has room; a program that does
+//! not poll overruns that queue, and the worker does not wait.
+
+use core::sync::atomic::Ordering;
+
+use iwarp_shared_queues::{Arm, AtomicU64, Producer, RingError, encode_completion};
+use rdma::verbs::{CqId, Device, PollError, WcStatus};
+
+use super::ContextId;
+use crate::CqPlace;
+
+/// Ring of a completion queue.
+#[derive(Debug)]
+pub(super) struct CqRing<M> {
+    pub(super) context: ContextId,
+    pub(super) cq: CqId,
+    memory: M,
+    place: CqPlace,
+    ring: Producer<M>,
+}
+
+/// Result of [`CqRing::serve`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Served {
+    /// An event is due.
+    pub(super) signal: bool,
+    /// Completions are left that the ring has no room for.
+    pub(super) full: bool,
+}
+
+impl<M: AsRef<[AtomicU64]> + Clone> CqRing<M> {
+    pub(super) fn new(context: ContextId, cq: CqId, memory: &M, place: CqPlace) -> Option<Self> {
+        let ring = Producer::new(memory.clone(), place.ring(), place.shape)?;
+        Some(Self { context, cq, memory: memory.clone(), place, ring })
+    }
+
+    /// Moves the completions of the device's queue to the ring. Arms the device's queue once it is empty.
+    #[inline]
+    pub(super) fn serve<C: AsRef<[u8]>>(&mut self, device: &mut Device<C>) -> Served {
+        let (mut moved, mut solicited) = (false, false);
+        let mut served = Served::default();
+        loop {
+            match self.ring.has_room() {
+                Ok(true) => {}
+                Ok(false) => {
+                    served.full = true;
+                    break;
+                }
+                Err(RingError::Corrupt | RingError::Full | RingError::TooLong) => {
+                    // Fails only if the queue is not there.
+                    let _ = device.fail_cq(self.cq);
+                    break;
+                }
+            }
+            match device.poll_cq_slots(self.cq) {
+                Ok(Some((wc, slots))) => {
+                    // There is room.
+                    let _ = self.ring.push(&encode_completion(&wc, slots));
+                    solicited |= wc.solicited || wc.status != WcStatus::Success;
+                    moved = true;
+                }
+                Ok(None) => {
+                    // Fails only if the queue is not there.
+                    let _ = device.req_notify_cq(self.cq, false);
+                    break;
+                }
+                Err(PollError::NoSuchObject | PollError::Overrun) => break,
+            }
+        }
+        if moved {
+            self.ring.publish();
+            let words = self.memory.as_ref();
+            if let (Some(arm), Some(events)) = (words.get(self.place.start), words.get(self.place.events()))
+                && Arm(arm).take_due(solicited)
+            {
+                events.fetch_add(1, Ordering::Release);
+                served.signal = true;
+            }
+        }
+        served
+    }
+
+    /// Shows the program that the queue is in error.
+    pub(super) fn show_error(&self) {
+        if let Some(error) = self.memory.as_ref().get(self.place.error()) {
+            error.store(1, Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! One context: its objects, the rings of its queues, and its events.
+
+use core::sync::atomic::Ordering;
+use std::collections::VecDeque;
+
+use iwarp_shared_queues::{AtomicU64, DOORBELL_QUEUES_MAX, Producer, RingShape, VERSION};
+use range_alloc::RangeAllocator;
+use rdma::verbs::{CmEvent, CmEventKind, Device, VerbsError};
+
+use super::EntryWords;
+use super::objects::{ObjectLimits, Objects, room};
+use super::queue::{Posted, Queue, Target};
+use crate::layout::{VERSION_WORD, doorbells, events_shape, events_start};
+use crate::{Event, QueuePlace, words_min};
+
+/// Entries that one queue may post before another one of its context.
+const QUEUE_ENTRIES_MAX: usize = 32;
+/// Queues per poll of which the next entry could not be posted before.
+const RETRIED_MAX: usize = 4;
+
+/// A context.
+#[derive(Debug)]
+pub(super) struct Context<M> {
+    memory: M,
+    pub(super) limits: ObjectLimits,
+    pub(super) objects: Objects,
+    /// Words that no queue uses.
+    space: RangeAllocator<usize>,
+    /// Rings of send and receive queues, by doorbell.
+    pub(super) queues: Vec<Option<Queue<M>>>,
+    /// Doorbells of the queues that have entries to post, each at most once.
+    ready: VecDeque<u32>,
+    /// Doorbells of the queues whose next entry could not be posted yet.
+    waiting: VecDeque<u32>,
+    events: Producer<M>,
+    /// Events that the ring has had no room for.
+    pub(super) events_kept: VecDeque<Event>,
+    /// True once the program has corrupted the ring of events: it receives no more of them.
+    events_broken: bool,
+}
+
+impl<M: AsRef<[AtomicU64]> + Clone> Context<M> {
+    /// Returns a context without objects; `None` if the memory is too short.
+    pub(super) fn new(memory: M, limits: ObjectLimits) -> Option<Self> {
+        let words = memory.as_ref();
+        words.get(VERSION_WORD)?.store(VERSION.into(), Ordering::Release);
+        let space = RangeAllocator::new(words_min()..words.len().max(words_min()));
+        let events = Producer::new(memory.clone(), events_start(), events_shape()?)?;
+        Some(Self {
+            memory,
+            limits,
+            objects: Objects::default(),
+            space,
+            queues: Vec::new(),
+            ready: VecDeque::new(),
+            waiting: VecDeque::new(),
+            events,
+            events_kept: VecDeque::new(),
+            events_broken: false,
+        })
+    }
+
+    pub(super) const fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Returns true if entries can be posted at once.
+    #[inline]
+    pub(super) fn has_work(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Posts up to `max` entries of the queues whose doorbells have rung, and returns their number.
+    #[inline]
+    pub(super) fn post<C: AsRef<[u8]>>(
+        &mut self,
+        device: &mut Device<C>,
+        max: usize,
+        words: &mut EntryWords,
+    ) -> usize {
+        let Self { memory, queues, ready, .. } = self;
+        if let Some(doorbells) = doorbells(memory.as_ref()) {
+            doorbells.take(&mut |doorbell| {
+                if let Some(Some(queue)) = queues.get_mut(doorbell as usize)
+                    && !queue.waits
+                {
+                    queue.waits = true;
+                    ready.push_back(doorbell);
+                }
+            });
+        }
+        let mut posted = 0_usize;
+        for _ in 0..self.waiting.len().min(RETRIED_MAX) {
+            let Some(doorbell) = self.waiting.pop_front() else { break };
+            posted = posted.saturating_add(self.visit(doorbell, device, 1, words));
+        }
+        for _ in 0..self.ready.len() {
+            let left = max.saturating_sub(posted);
+            if left == 0 {
+                break;
+            }
+            let Some(doorbell) = self.ready.pop_front() else { break };
+            posted = posted.saturating_add(self.visit(doorbell, device, left.min(QUEUE_ENTRIES_MAX), words));
+        }
+        posted
+    }
+
+    /// Posts up to `max` entries of a queue, and queues it again if some are left.
+    #[inline]
+    fn visit<C: AsRef<[u8]>>(
+        &mut self,
+        doorbell: u32,
+        device: &mut Device<C>,
+        max: usize,
+        words: &mut EntryWords,
+    ) -> usize {
+        let Some(Some(queue)) = self.queues.get_mut(doorbell as usize) else { return 0 };
+        let (read, end) = queue.post(device, max, words);
+        queue.waits = end != Posted::All;
+        match end {
+            Posted::All => {}
+            Posted::Some => self.ready.push_back(doorbell),
+            Posted::Waits => self.waiting.push_back(doorbell),
+        }
+        read
+    }
+
+    /// Takes the id of a connect request into the context. Returns false if the context has as many ids as it may have.
+    pub(super) fn take_id(&mut self, event: &CmEvent) -> bool {
+        if let CmEventKind::ConnectRequest { .. } = event.kind {
+            if room(self.objects.ids.len(), self.limits.ids).is_err() {
+                return false;
+            }
+            self.objects.ids.insert(event.id);
+        }
+        true
+    }
+
+    /// Delivers an event, or keeps it until the ring has room.
+    pub(super) fn event(&mut self, event: Event) {
+        self.events_kept.push_back(event);
+        self.resume_events();
+    }
+
+    /// Delivers the events that were kept, as far as the ring has room. Returns true if there was one.
+    #[inline]
+    pub(super) fn resume_events(&mut self) -> bool {
+        if self.events_kept.is_empty() {
+            return false;
+        }
+        self.deliver_events()
+    }
+
+    #[cold]
+    fn deliver_events(&mut self) -> bool {
+        let mut delivered = false;
+        while !self.events_broken && !self.events_kept.is_empty() {
+            match self.events.has_room() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(_) => {
+                    self.events_broken = true;
+                    break;
+                }
+            }
+            let Some(event) = self.events_kept.pop_front() else { break };
+            // There is room.
+            let _ = self.events.push(&event.encode());
+            delivered = true;
+        }
+        if self.events_broken {
+            self.events_kept.clear();
+        }
+        if delivered {
+            self.events.publish();
+        }
+        delivered
+    }
+
+    /// Allocates words, and sets the first `header` of them to zero.
+    pub(super) fn allocate(&mut self, words: usize, header: usize) -> Result<usize, VerbsError> {
+        let range = self.space.allocate_range(words).map_err(|_| VerbsError::NoResources)?;
+        for word in self.memory.as_ref().get(range.clone()).unwrap_or_default().iter().take(header) {
+            word.store(0, Ordering::Release);
+        }
+        Ok(range.start)
+    }
+
+    pub(super) fn free(&mut self, start: usize, words: usize) {
+        self.space.free_range(start..start.saturating_add(words));
+    }
+
+    /// Allocates the ring of a queue, and its doorbell.
+    pub(super) fn open_queue(&mut self, shape: RingShape) -> Result<QueuePlace, VerbsError> {
+        let free = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
+        let doorbell = u32::try_from(free).ok().filter(|at| *at < DOORBELL_QUEUES_MAX);
+        let doorbell = doorbell.ok_or(VerbsError::NoResources)?;
+        let start = self.allocate(shape.words(), RingShape::HEADER_WORDS)?;
+        if free == self.queues.len() {
+            self.queues.push(None);
+            // Each queue is in one of the two lists at most.
+            self.ready.reserve(self.queues.len());
+            self.waiting.reserve(self.queues.len());
+        }
+        Ok(QueuePlace { start, shape, doorbell })
+    }
+
+    /// Begins to serve a queue at its place.
+    pub(super) fn serve_queue(&mut self, place: &QueuePlace, target: Target) {
+        if let Some(queue) = self.queues.get_mut(place.doorbell as usize) {
+            *queue = Queue::new(target, self.memory.clone(), place);
+        }
+    }
+
+    pub(super) fn close_queue(&mut self, place: &QueuePlace) {
+        let QueuePlace { start, shape, doorbell } = *place;
+        if let Some(queue) = self.queues.get_mut(doorbell as usize) {
+            *queue = None;
+        }
+        self.ready.retain(|of| *of != doorbell);
+        self.waiting.retain(|of| *of != doorbell);
+        self.free(start, shape.words());
+    }
+}

@@ -1,0 +1,307 @@
+//! Execution of the requests of one context.
+
+use core::time::Duration;
+
+use iwarp_shared_queues::{AtomicU64, LINE_WORDS, RingShape, recv_words, send_words};
+use rdma::StagTable;
+use rdma::verbs::{ConnParam, Device, PdId, QpInit, QpNum, QpState, SrqId, VerbsError};
+
+use super::context::Context;
+use super::objects::{Objects, must_own, room};
+use super::queue::Target;
+use crate::{CqPlace, Event, QpPlaces, Request, Response};
+
+impl<M: AsRef<[AtomicU64]> + Clone> Context<M> {
+    /// Drops the requests that were queued before a queue pair was reset.
+    fn discard_entries(&mut self, qp: QpNum) {
+        let Some(QpPlaces { send, recv }) = self.objects.qps.get(&qp) else { return };
+        for place in core::iter::once(send).chain(recv) {
+            if let Some(Some(queue)) = self.queues.get_mut(place.doorbell as usize) {
+                queue.discard();
+            }
+        }
+    }
+
+    /// Executes a request.
+    pub(super) fn execute<C: AsRef<[u8]>>(
+        &mut self,
+        request: &Request,
+        device: &mut Device<C>,
+        stags: &mut StagTable,
+        now: Duration,
+    ) -> Result<Response, VerbsError> {
+        match *request {
+            Request::AllocPd
+            | Request::DeallocPd(_)
+            | Request::RegMr { .. }
+            | Request::DeregMr(_)
+            | Request::AllocMw(_)
+            | Request::DeallocMw(_) => self.memory_request(request, device, stags),
+            Request::CreateCq(cqe) => self.create_cq(cqe, device),
+            Request::DestroyCq(cq) => {
+                must_own(self.objects.cqs.contains_key(&cq))?;
+                device.destroy_cq(cq)?;
+                if let Some(place) = self.objects.cqs.remove(&cq) {
+                    self.free(place.start, CqPlace::words(place.shape));
+                }
+                Ok(Response::Done)
+            }
+            Request::CreateSrq { .. }
+            | Request::ModifySrq(..)
+            | Request::QuerySrq(_)
+            | Request::DestroySrq(_) => self.srq_request(request, device),
+            Request::CreateQp(ref init) => self.create_qp(init, device),
+            Request::ModifyQp(qp, state) => {
+                must_own(self.objects.qps.contains_key(&qp))?;
+                device.modify_qp(qp, state, now)?;
+                if state == QpState::Idle {
+                    self.discard_entries(qp);
+                }
+                Ok(Response::Done)
+            }
+            Request::QueryQp(qp) => {
+                must_own(self.objects.qps.contains_key(&qp))?;
+                device.query_qp(qp).map(Response::QpAttr)
+            }
+            Request::DestroyQp(qp) => {
+                must_own(self.objects.qps.contains_key(&qp))?;
+                device.destroy_qp(qp)?;
+                if let Some(QpPlaces { send, recv }) = self.objects.qps.remove(&qp) {
+                    self.close_queue(&send);
+                    recv.iter().for_each(|place| self.close_queue(place));
+                }
+                Ok(Response::Done)
+            }
+            Request::CreateId(_)
+            | Request::DestroyId(_)
+            | Request::Listen { .. }
+            | Request::Connect { .. }
+            | Request::Accept { .. }
+            | Request::Reject { .. }
+            | Request::Disconnect(_)
+            | Request::Addresses(_) => self.connection_request(request, device, now),
+        }
+    }
+
+    fn memory_request<C: AsRef<[u8]>>(
+        &mut self,
+        request: &Request,
+        device: &mut Device<C>,
+        stags: &mut StagTable,
+    ) -> Result<Response, VerbsError> {
+        let Self { objects, limits, .. } = self;
+        match *request {
+            Request::AllocPd => {
+                room(objects.pds.len(), limits.pds)?;
+                let pd = device.alloc_pd()?;
+                objects.pds.insert(pd);
+                Ok(Response::Pd(pd))
+            }
+            Request::DeallocPd(pd) => {
+                must_own(objects.pds.contains(&pd))?;
+                device.dealloc_pd(pd)?;
+                objects.pds.remove(&pd);
+                Ok(Response::Done)
+            }
+            Request::RegMr { pd, memory, base, access } => {
+                must_own(objects.pds.contains(&pd))?;
+                room(objects.mrs.len(), limits.mrs)?;
+                let mr = device.reg_mr(pd, memory, base, access, stags)?;
+                objects.mrs.insert(mr.id, memory.0);
+                Ok(Response::Mr(mr))
+            }
+            Request::DeregMr(mr) => {
+                must_own(objects.mrs.contains_key(&mr))?;
+                device.dereg_mr(mr, stags)?;
+                objects.mrs.remove(&mr).map(Response::Deregistered).ok_or(VerbsError::NoSuchObject)
+            }
+            Request::AllocMw(pd) => {
+                must_own(objects.pds.contains(&pd))?;
+                room(objects.mws.len(), limits.mws)?;
+                let mw = device.alloc_mw(pd, stags)?;
+                objects.mws.insert(mw.id);
+                Ok(Response::Mw(mw))
+            }
+            Request::DeallocMw(mw) => {
+                must_own(objects.mws.contains(&mw))?;
+                device.dealloc_mw(mw, stags)?;
+                objects.mws.remove(&mw);
+                Ok(Response::Done)
+            }
+            _ => Err(VerbsError::Invalid),
+        }
+    }
+
+    fn create_cq<C: AsRef<[u8]>>(
+        &mut self,
+        cqe: u32,
+        device: &mut Device<C>,
+    ) -> Result<Response, VerbsError> {
+        room(self.objects.cqs.len(), self.limits.cqs)?;
+        let shape = CqPlace::shape_for(cqe).ok_or(VerbsError::Invalid)?;
+        let words = CqPlace::words(shape);
+        let start = self.allocate(words, LINE_WORDS.saturating_add(RingShape::HEADER_WORDS))?;
+        match device.create_cq(cqe) {
+            Ok(cq) => {
+                let place = CqPlace { start, shape };
+                self.objects.cqs.insert(cq, place);
+                Ok(Response::Cq(cq, place))
+            }
+            Err(error) => {
+                self.free(start, words);
+                Err(error)
+            }
+        }
+    }
+
+    fn srq_request<C: AsRef<[u8]>>(
+        &mut self,
+        request: &Request,
+        device: &mut Device<C>,
+    ) -> Result<Response, VerbsError> {
+        match *request {
+            Request::CreateSrq { pd, max_wr, max_sge } => self.create_srq(pd, max_wr, max_sge, device),
+            Request::ModifySrq(srq, limit) => {
+                must_own(self.objects.srqs.contains_key(&srq))?;
+                device.modify_srq(srq, limit).map(|()| Response::Done)
+            }
+            Request::QuerySrq(srq) => {
+                must_own(self.objects.srqs.contains_key(&srq))?;
+                device.query_srq(srq).map(Response::SrqAttr)
+            }
+            Request::DestroySrq(srq) => {
+                must_own(self.objects.srqs.contains_key(&srq))?;
+                device.destroy_srq(srq)?;
+                if let Some(place) = self.objects.srqs.remove(&srq) {
+                    self.close_queue(&place);
+                }
+                Ok(Response::Done)
+            }
+            _ => Err(VerbsError::Invalid),
+        }
+    }
+
+    fn create_srq<C: AsRef<[u8]>>(
+        &mut self,
+        pd: PdId,
+        max_wr: u16,
+        max_sge: u16,
+        device: &mut Device<C>,
+    ) -> Result<Response, VerbsError> {
+        must_own(self.objects.pds.contains(&pd))?;
+        room(self.objects.srqs.len(), self.limits.srqs)?;
+        let place = self.open_queue(recv_shape(max_wr, max_sge)?)?;
+        match device.create_srq(pd, max_wr, max_sge) {
+            Ok(srq) => {
+                self.serve_queue(&place, Target::Shared(srq));
+                self.objects.srqs.insert(srq, place);
+                Ok(Response::Srq(srq, place))
+            }
+            Err(error) => {
+                self.close_queue(&place);
+                Err(error)
+            }
+        }
+    }
+
+    fn create_qp<C: AsRef<[u8]>>(
+        &mut self,
+        init: &QpInit,
+        device: &mut Device<C>,
+    ) -> Result<Response, VerbsError> {
+        let Objects { pds, cqs, srqs, qps, .. } = &self.objects;
+        let owns_srq = |srq: &SrqId| srqs.contains_key(srq);
+        let owned = pds.contains(&init.pd)
+            && cqs.contains_key(&init.send_cq)
+            && cqs.contains_key(&init.recv_cq)
+            && init.srq.as_ref().is_none_or(owns_srq);
+        must_own(owned)?;
+        room(qps.len(), self.limits.qps)?;
+        let cap = init.cap;
+        let words =
+            send_words(cap.max_send_sge.into(), cap.max_inline_data.into()).ok_or(VerbsError::Invalid)?;
+        let shape = RingShape::new(cap.max_send_wr.max(1).into(), words).ok_or(VerbsError::Invalid)?;
+        let send = self.open_queue(shape)?;
+        // The doorbell is taken before the next one is searched.
+        let qp = device.create_qp(*init).inspect_err(|_| self.close_queue(&send))?;
+        self.serve_queue(&send, Target::Send(qp));
+        let recv = match init.srq {
+            Some(_) => None,
+            None => {
+                let place =
+                    recv_shape(cap.max_recv_wr, cap.max_recv_sge).and_then(|shape| self.open_queue(shape));
+                let place = place.inspect_err(|_| {
+                    self.close_queue(&send);
+                    // Fails only if the queue pair is not there.
+                    let _ = device.destroy_qp(qp);
+                })?;
+                self.serve_queue(&place, Target::Recv(qp));
+                Some(place)
+            }
+        };
+        let places = QpPlaces { send, recv };
+        self.objects.qps.insert(qp, places);
+        Ok(Response::Qp(qp, places))
+    }
+
+    fn connection_request<C: AsRef<[u8]>>(
+        &mut self,
+        request: &Request,
+        device: &mut Device<C>,
+        now: Duration,
+    ) -> Result<Response, VerbsError> {
+        let Self { objects: Objects { ids, qps, .. }, limits, .. } = self;
+        match request {
+            Request::CreateId(local) => {
+                room(ids.len(), limits.ids)?;
+                let id = device.create_id(*local)?;
+                ids.insert(id);
+                Ok(Response::Id(id))
+            }
+            Request::DestroyId(id) => {
+                must_own(ids.contains(id))?;
+                self.events_kept.retain(|event| !matches!(event, Event::Cm(event) if event.id == *id));
+                device.destroy_id(*id)?;
+                ids.remove(id);
+                Ok(Response::Done)
+            }
+            Request::Listen { id, backlog, depths: (responder_resources, initiator_depth) } => {
+                must_own(ids.contains(id))?;
+                let (responder_resources, initiator_depth) = (*responder_resources, *initiator_depth);
+                let param = ConnParam { responder_resources, initiator_depth, ..ConnParam::default() };
+                device.listen(*id, *backlog, &param).map(|()| Response::Done)
+            }
+            Request::Connect { id, qp, peer, private_data, depths, revision } => {
+                must_own(ids.contains(id) && qps.contains_key(qp))?;
+                let (responder_resources, initiator_depth) = *depths;
+                let (revision, rtr) = (*revision, None);
+                let param = ConnParam { private_data, responder_resources, initiator_depth, revision, rtr };
+                device.connect(*id, *qp, *peer, &param).map(|()| Response::Done)
+            }
+            Request::Accept { id, qp, private_data } => {
+                must_own(ids.contains(id) && qps.contains_key(qp))?;
+                device.accept(*id, *qp, private_data).map(|()| Response::Done)
+            }
+            Request::Reject { id, private_data } => {
+                must_own(ids.contains(id))?;
+                device.reject(*id, private_data).map(|()| Response::Done)
+            }
+            Request::Disconnect(id) => {
+                must_own(ids.contains(id))?;
+                device.disconnect(*id, now);
+                Ok(Response::Done)
+            }
+            Request::Addresses(id) => {
+                must_own(ids.contains(id))?;
+                device.addresses(*id).map(|(local, peer)| Response::Addresses(local, peer))
+            }
+            _ => Err(VerbsError::Invalid),
+        }
+    }
+}
+
+/// Returns the size of the ring for receive buffers.
+fn recv_shape(max_wr: u16, max_sge: u16) -> Result<RingShape, VerbsError> {
+    let words = recv_words(max_sge.into()).ok_or(VerbsError::Invalid)?;
+    RingShape::new(max_wr.max(1).into(), words).ok_or(VerbsError::Invalid)
+}

@@ -1,0 +1,291 @@
+//! The worker's side: executes the requests of programs, posts their work, and delivers completions and events.
+
+mod completions;
+mod context;
+mod execute;
+mod objects;
+mod queue;
+
+use std::collections::HashMap;
+
+use iwarp_shared_queues::{AtomicU64, RingShape};
+use rdma::StagTable;
+use rdma::verbs::{AsyncEvent, CmEvent, CmId, CqId, Device, QpNum, RegionId, SrqId, VerbsError};
+
+use crate::{Event, Request, Response, words_min};
+use completions::CqRing;
+use context::Context;
+pub use objects::ObjectLimits;
+
+/// Entries that all contexts may post per poll.
+const ENTRIES_MAX: usize = 256;
+/// Entries that one context may post per poll.
+const CONTEXT_ENTRIES_MAX: usize = 64;
+/// Completion queues served per poll.
+const CQS_SERVED_MAX: usize = 64;
+/// Full completion queues looked at per poll.
+const CQS_FULL_MAX: usize = 8;
+
+/// Handle of a context. The index is used again after [`Contexts::close`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ContextId(pub u32);
+
+/// Receives the worker's signals for programs that sleep.
+pub trait Signals {
+    /// A completion queue that the program has armed has a completion.
+    fn completion(&mut self, context: ContextId, cq: CqId);
+    /// The context has an event.
+    fn event(&mut self, context: ContextId);
+}
+
+/// Entries that no program writes: the longest one that a ring may have.
+type EntryWords = [u64; RingShape::ENTRY_WORDS_MAX as usize];
+
+/// The contexts of one worker. `M` is their memory, which programs may write at any time.
+///
+/// All contexts share one [`Device`]. A context can name its own objects only.
+#[derive(Debug)]
+pub struct Contexts<M> {
+    places: Vec<Option<Context<M>>>,
+    /// Open contexts, in the order in which they are served.
+    open: Vec<ContextId>,
+    /// Index in `open` of the context that is served next.
+    next: usize,
+    /// Rings of completion queues, by [`CqId::index`].
+    cqs: Vec<Option<CqRing<M>>>,
+    /// Completion queues whose ring is full.
+    full: std::collections::VecDeque<CqId>,
+    qp_owners: HashMap<QpNum, ContextId>,
+    srq_owners: HashMap<SrqId, ContextId>,
+    entry: Box<EntryWords>,
+}
+
+impl<M: AsRef<[AtomicU64]> + Clone> Contexts<M> {
+    /// Returns room for `contexts_max` contexts on a device with `cqs_max` completion queues.
+    pub fn new(contexts_max: u32, cqs_max: u16) -> Self {
+        let none = |count: usize| core::iter::repeat_with(|| None).take(count).collect();
+        Self {
+            places: core::iter::repeat_with(|| None).take(contexts_max as usize).collect(),
+            open: Vec::with_capacity(contexts_max as usize),
+            next: 0,
+            cqs: none(cqs_max.into()),
+            full: std::collections::VecDeque::with_capacity(cqs_max.into()),
+            qp_owners: HashMap::new(),
+            srq_owners: HashMap::new(),
+            entry: Box::new([0; RingShape::ENTRY_WORDS_MAX as usize]),
+        }
+    }
+
+    /// Number that the device associates with the ids of a context. Contexts take the numbers from
+    /// [`Self::OWNERS_MIN`] on; another client of the device may use those below.
+    const fn owner(context: ContextId) -> u64 {
+        Self::OWNERS_MIN.saturating_add((context.0 as u64) << 32)
+    }
+
+    /// Least number of an id that belongs to a context.
+    pub const OWNERS_MIN: u64 = 2 << 32;
+
+    /// Opens a context over memory that is zero.
+    ///
+    /// # Errors
+    /// `NoResources`: there are as many contexts as allowed. `Invalid`: the memory is shorter than [`words_min`].
+    pub fn open(&mut self, memory: M, limits: ObjectLimits) -> Result<ContextId, VerbsError> {
+        if memory.as_ref().len() < words_min() {
+            return Err(VerbsError::Invalid);
+        }
+        let free = self.places.iter().position(Option::is_none).ok_or(VerbsError::NoResources)?;
+        let id = ContextId(u32::try_from(free).map_err(|_| VerbsError::NoResources)?);
+        let context = Context::new(memory, limits).ok_or(VerbsError::Invalid)?;
+        *self.places.get_mut(free).ok_or(VerbsError::NoResources)? = Some(context);
+        self.open.push(id);
+        Ok(id)
+    }
+
+    /// Closes a context: resets its connections, destroys all its objects, and passes each of its regions to
+    /// `released`. The worker does not access its memory any more.
+    ///
+    /// # Errors
+    /// `NoSuchObject`.
+    pub fn close<C: AsRef<[u8]>>(
+        &mut self,
+        id: ContextId,
+        device: &mut Device<C>,
+        stags: &mut StagTable,
+        released: &mut impl FnMut(RegionId),
+    ) -> Result<(), VerbsError> {
+        let place = self.places.get_mut(id.0 as usize).ok_or(VerbsError::NoSuchObject)?;
+        let context = place.take().ok_or(VerbsError::NoSuchObject)?;
+        self.open.retain(|open| *open != id);
+        for cq in context.objects.cqs.keys() {
+            self.forget_cq(*cq);
+        }
+        self.qp_owners.retain(|_, owner| *owner != id);
+        self.srq_owners.retain(|_, owner| *owner != id);
+        context.objects.destroy(device, stags, released);
+        Ok(())
+    }
+
+    /// Executes a request of a context.
+    ///
+    /// # Errors
+    /// As the call of the [`Device`] that the request names. `NoSuchObject` also for objects of other contexts,
+    /// `NoResources` also for the limits of the context and the end of its memory.
+    pub fn execute<C: AsRef<[u8]>>(
+        &mut self,
+        id: ContextId,
+        request: &Request,
+        device: &mut Device<C>,
+        stags: &mut StagTable,
+        now: core::time::Duration,
+    ) -> Result<Response, VerbsError> {
+        let context = self.places.get_mut(id.0 as usize).and_then(Option::as_mut);
+        let context = context.ok_or(VerbsError::NoSuchObject)?;
+        let response = context.execute(request, device, stags, now)?;
+        match (request, &response) {
+            (_, Response::Cq(cq, place)) => {
+                let ring = CqRing::new(id, *cq, context.memory(), *place);
+                let place = self.cqs.get_mut(cq.index()).ok_or(VerbsError::NoResources)?;
+                *place = ring;
+                // Fails only if the queue is not there.
+                let _ = device.req_notify_cq(*cq, false);
+            }
+            (_, Response::Qp(qp, _)) => {
+                self.qp_owners.insert(*qp, id);
+            }
+            (_, Response::Srq(srq, _)) => {
+                self.srq_owners.insert(*srq, id);
+            }
+            (_, Response::Id(cm)) => device.set_context(*cm, Self::owner(id))?,
+            (Request::DestroyCq(cq), _) => self.forget_cq(*cq),
+            (Request::DestroyQp(qp), _) => {
+                self.qp_owners.remove(qp);
+            }
+            (Request::DestroySrq(srq), _) => {
+                self.srq_owners.remove(srq);
+            }
+            _ => {}
+        }
+        Ok(response)
+    }
+
+    fn forget_cq(&mut self, cq: CqId) {
+        if let Some(place) = self.cqs.get_mut(cq.index()) {
+            *place = None;
+        }
+        self.full.retain(|full| *full != cq);
+    }
+
+    /// Posts work that programs have queued, up to a bound, and moves completions and asynchronous events to them.
+    /// Returns true if work is left that the next call can do at once.
+    #[inline]
+    pub fn poll<C: AsRef<[u8]>>(&mut self, device: &mut Device<C>, signals: &mut impl Signals) -> bool {
+        if self.open.is_empty() {
+            return false;
+        }
+        let mut left = ENTRIES_MAX;
+        let mut busy = false;
+        for _ in 0..self.open.len() {
+            if left == 0 {
+                busy = true;
+                break;
+            }
+            self.next =
+                if self.next.saturating_add(1) < self.open.len() { self.next.saturating_add(1) } else { 0 };
+            let Some(id) = self.open.get(self.next) else { break };
+            let Some(Some(context)) = self.places.get_mut(id.0 as usize) else { continue };
+            let posted = context.post(device, left.min(CONTEXT_ENTRIES_MAX), &mut self.entry);
+            left = left.saturating_sub(posted);
+            busy |= context.has_work();
+        }
+        self.deliver(device, signals);
+        busy
+    }
+
+    /// Moves completions to the rings of their queues, and asynchronous events to their contexts.
+    fn deliver<C: AsRef<[u8]>>(&mut self, device: &mut Device<C>, signals: &mut impl Signals) {
+        for _ in 0..self.full.len().min(CQS_FULL_MAX) {
+            let Some(cq) = self.full.pop_front() else { break };
+            self.serve(cq, device, signals);
+        }
+        for _ in 0..CQS_SERVED_MAX {
+            let Some(cq) = device.poll_cq_event() else { break };
+            self.serve(cq, device, signals);
+        }
+        while let Some(event) = device.poll_async_event() {
+            self.async_event(event, signals);
+        }
+        for id in &self.open {
+            if let Some(Some(context)) = self.places.get_mut(id.0 as usize)
+                && context.resume_events()
+            {
+                signals.event(*id);
+            }
+        }
+    }
+
+    /// Moves the completions of a queue to its ring.
+    fn serve<C: AsRef<[u8]>>(&mut self, cq: CqId, device: &mut Device<C>, signals: &mut impl Signals) {
+        let ring = self.cqs.get_mut(cq.index()).and_then(Option::as_mut);
+        let Some(ring) = ring.filter(|ring| ring.cq == cq) else { return };
+        let served = ring.serve(device);
+        if served.signal {
+            signals.completion(ring.context, cq);
+        }
+        if served.full {
+            self.full.push_back(cq);
+        }
+    }
+
+    fn async_event(&mut self, event: AsyncEvent, signals: &mut impl Signals) {
+        let owner = match event {
+            AsyncEvent::CqError(cq) => {
+                let ring = self.cqs.get(cq.index()).and_then(Option::as_ref);
+                ring.filter(|ring| ring.cq == cq).map(|ring| {
+                    ring.show_error();
+                    ring.context
+                })
+            }
+            AsyncEvent::SrqLimitReached(srq) => self.srq_owners.get(&srq).copied(),
+            AsyncEvent::QpFatal(qp, _)
+            | AsyncEvent::QpRequestError(qp, _)
+            | AsyncEvent::QpAccessError(qp, _)
+            | AsyncEvent::QpTerminated(qp, _)
+            | AsyncEvent::QpLastWqeReached(qp) => self.qp_owners.get(&qp).copied(),
+        };
+        if let Some(owner) = owner {
+            self.event(owner, Event::Async(event), signals);
+        }
+    }
+
+    /// Passes a connection event to the context that owns its id. A connect request to a context that has as many ids
+    /// as it may have is refused: its connection is reset. Returns the event if no context owns it.
+    pub fn cm_event<C: AsRef<[u8]>>(
+        &mut self,
+        event: CmEvent,
+        device: &mut Device<C>,
+        signals: &mut impl Signals,
+    ) -> Option<CmEvent> {
+        let Some(owner) = Self::owner_of(device, event.id) else { return Some(event) };
+        let context = self.places.get_mut(owner.0 as usize).and_then(Option::as_mut);
+        if context.is_some_and(|context| context.take_id(&event)) {
+            self.event(owner, Event::Cm(event), signals);
+        } else {
+            // Fails only if the id is not there.
+            let _ = device.destroy_id(event.id);
+        }
+        None
+    }
+
+    /// Returns the context that owns an id.
+    pub fn owner_of<C: AsRef<[u8]>>(device: &Device<C>, id: CmId) -> Option<ContextId> {
+        let number = device.context(id).ok()?.checked_sub(Self::OWNERS_MIN)?;
+        u32::try_from(number >> 32).ok().map(ContextId)
+    }
+
+    fn event(&mut self, owner: ContextId, event: Event, signals: &mut impl Signals) {
+        if let Some(Some(context)) = self.places.get_mut(owner.0 as usize) {
+            context.event(event);
+            signals.event(owner);
+        }
+    }
+}
