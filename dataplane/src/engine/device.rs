@@ -8,7 +8,7 @@ use rdma::{CloseHow, EndpointConfig, Memory, OutOfOrderPolicy};
 use tcp_stack::{BufPool, ConnId, ConnInfo, Event, Instant, ListenError, ListenOptions, ListenerId, Segment};
 
 use super::rdma_conn::RdmaConn;
-use super::{DEFERRED_MAX, Engine, ListenerOwner, Service};
+use super::{Engine, ListenerOwner, Service};
 use crate::services::RegionResponder;
 use crate::transport::{DataRun, LINGER, since_start};
 
@@ -292,7 +292,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         if self.deferred.last() == Some(&conn) {
             return;
         }
-        if self.deferred.len() >= DEFERRED_MAX {
+        if self.deferred.is_full() {
             self.run_deferred();
         }
         self.deferred.push(conn);

@@ -24,6 +24,7 @@ mod tests;
 
 use std::collections::VecDeque;
 
+use arrayvec::ArrayVec;
 use rdma::service::RegionService;
 use rdma::verbs::{CmId, Device, Limits};
 use rdma::{EndpointConfig, Memory, OutOfOrderPolicy};
@@ -120,7 +121,7 @@ pub struct Engine<P: BufPool, M> {
     /// Deadlines of RDMA connections: MPA handshake, incomplete FPDU, linger.
     deadlines: Deadlines,
     /// RDMA connections whose transmit completions, eviction policy and deadline [`Self::run_deferred`] updates.
-    deferred: Vec<ConnId>,
+    deferred: ArrayVec<ConnId, DEFERRED_MAX>,
     stats: RdmaCmStats,
 }
 
@@ -144,7 +145,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             streams: StreamIds::default(),
             tx_ready: VecDeque::with_capacity(connections),
             deadlines: Deadlines::new(connections),
-            deferred: Vec::with_capacity(DEFERRED_MAX),
+            deferred: ArrayVec::new(),
             stats: RdmaCmStats::default(),
             stack: Stack::new(config.stack, config.seed),
         }

@@ -11,11 +11,14 @@ mod region;
 mod services;
 mod starve;
 
+use tcp_stack::testutil::HeapBuf;
 use tcp_stack::{ConnId, Duration};
 
 use self::client::Session;
 use self::lab::{CONNECTIONS, Lab};
+use super::Service;
 use crate::engine;
+use crate::transport::Conn;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -53,4 +56,11 @@ fn open_bytes(lab: &mut Lab, port: u16, session: Session) -> ConnId {
     let conn = lab.connect(port, session);
     lab.run_until("connect", SECOND * 5, |lab| lab.client.bytes(conn).connected);
     conn
+}
+
+/// Memory of a connection in the engine's table, in bytes, without the state of the TCP services.
+#[test]
+fn an_entry_of_a_connection_is_small() {
+    let bytes = size_of::<Option<Conn<Service<HeapBuf>>>>();
+    assert!(bytes <= 48, "{bytes}");
 }

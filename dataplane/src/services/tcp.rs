@@ -15,7 +15,8 @@ use crate::transport::{StreamSink, TxOutcome, since_start};
 /// State of one connection.
 #[derive(Debug)]
 pub(crate) enum TcpService<B> {
-    Echo(Echo<B>),
+    /// Boxed, so that the entry of every other connection is small.
+    Echo(Box<Echo<B>>),
     Discard,
     Chargen(Chargen),
     Daytime,
@@ -83,7 +84,7 @@ impl TcpServices {
         let (connections, service) = match service {
             ListenerService::Echo => {
                 let echo = Echo::new(self.receive_window, usize::from(info.emss));
-                (&mut self.stats.echo_connections, TcpService::Echo(echo))
+                (&mut self.stats.echo_connections, TcpService::Echo(Box::new(echo)))
             }
             ListenerService::Discard => (&mut self.stats.discard_connections, TcpService::Discard),
             ListenerService::Chargen => {

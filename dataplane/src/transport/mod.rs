@@ -9,6 +9,8 @@ mod rdma_state;
 mod sink;
 mod stream_ids;
 
+#[cfg(test)]
+pub(crate) use conn_table::Conn;
 pub(crate) use conn_table::ConnTable;
 pub(crate) use data_run::DataRun;
 pub(crate) use deadlines::{Deadlines, LINGER, since_start};

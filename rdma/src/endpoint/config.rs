@@ -82,6 +82,41 @@ impl Default for EndpointConfig {
     }
 }
 
+/// The settings that an endpoint needs after it was created. The rest of [`EndpointConfig`] is not stored per stream.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StreamConfig {
+    /// True if this side asks for markers.
+    pub(super) asks_for_markers: bool,
+    pub(super) chunks_max: u16,
+    pub(super) spill_max: usize,
+    pub(super) out_of_order: OutOfOrderPolicy,
+    pub(super) last_out_of_order: bool,
+    pub(super) placed_runs_max: u16,
+    pub(super) poke_after: Option<Duration>,
+    pub(super) reject_linger: Duration,
+    pub(super) fpdu_timeout: Option<Duration>,
+    pub(super) terminate_timeout: Duration,
+    pub(super) disconnect_timeout: Duration,
+}
+
+impl From<&EndpointConfig> for StreamConfig {
+    fn from(config: &EndpointConfig) -> Self {
+        Self {
+            asks_for_markers: config.mpa.markers,
+            chunks_max: config.chunks_max,
+            spill_max: config.spill_max,
+            out_of_order: config.out_of_order,
+            last_out_of_order: config.last_out_of_order,
+            placed_runs_max: config.placed_runs_max,
+            poke_after: config.poke_after,
+            reject_linger: config.reject_linger,
+            fpdu_timeout: config.fpdu_timeout,
+            terminate_timeout: config.terminate_timeout,
+            disconnect_timeout: config.disconnect_timeout,
+        }
+    }
+}
+
 /// Snapshot of an endpoint's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointInfo {

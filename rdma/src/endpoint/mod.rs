@@ -9,6 +9,7 @@ mod setup;
 
 use core::time::Duration;
 
+use config::StreamConfig;
 pub use config::{EndpointConfig, EndpointInfo, MessageSizes};
 use end::Drain;
 
@@ -74,7 +75,7 @@ pub struct Progress {
 /// [`Event::Close`] is the last event. The owner then ends the connection and revokes the STags of the stream.
 #[derive(Debug)]
 pub struct Endpoint<C> {
-    config: EndpointConfig,
+    config: StreamConfig,
     initiator: bool,
     /// `Some` until full operation.
     negotiation: Option<Box<Negotiation>>,
@@ -129,7 +130,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         let (send, receive) = (config.send_queue.into(), config.receive_queue.into());
         let depths = Depths { send, receive, ..Depths::default() };
         Self {
-            config,
+            config: (&config).into(),
             initiator,
             negotiation: Some(Box::new(negotiation)),
             terms: None,
@@ -390,7 +391,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
             rev: terms.map_or(0, |terms| terms.revision),
             crc: terms.is_some_and(|terms| terms.crc),
             markers: terms.is_some_and(|terms| terms.markers_out),
-            markers_in: terms.map_or(self.config.mpa.markers, |terms| terms.markers_in),
+            markers_in: terms.map_or(self.config.asks_for_markers, |terms| terms.markers_in),
             ird: terms.map_or(0, |terms| terms.ird),
             ord: terms.map_or(0, |terms| terms.ord),
             reads_owed: self.qp.irq.len(),

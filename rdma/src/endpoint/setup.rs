@@ -1,6 +1,6 @@
 //! Startup of a stream, from its first byte to full operation.
 
-use super::{Endpoint, EndpointConfig, Progress, Sink};
+use super::{Endpoint, Progress, Sink, StreamConfig};
 use crate::mpa::{self, Deframer, DeframerConfig, Framer, LocalError, Refusal, Rtr, Terms};
 use crate::qp::{CloseHow, Event, WorkOp};
 use crate::stats::{RdmaStats, count};
@@ -91,7 +91,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         let Terms { revision, crc, markers_in, markers_out, ird, ord, rtr, rtr_in, peer: _ } = terms;
         self.negotiation = None;
         self.terms = Some(terms);
-        let EndpointConfig { chunks_max, spill_max, out_of_order, placed_runs_max, .. } = self.config;
+        let StreamConfig { chunks_max, spill_max, out_of_order, placed_runs_max, .. } = self.config;
         let deframer = DeframerConfig {
             crc,
             markers: markers_in,

@@ -160,45 +160,61 @@ pub(super) struct PendingConnect {
     param: (u16, u16, u8, Option<RtrOptions>),
 }
 
+/// Listener or connection. Every received burst reads it, so it has one cache line; the rest is in [`Details`].
 #[derive(Debug)]
 pub(super) struct Id<C> {
-    pub(super) stage: Stage,
-    pub(super) qp: Option<QpNum>,
     pub(super) endpoint: Option<Box<Endpoint<C>>>,
-    pub(super) stream: Option<StreamId>,
-    pub(super) local: Option<SocketAddr>,
-    pub(super) peer: Option<SocketAddr>,
-    /// Listener whose backlog counts this connection.
-    pub(super) listener: Option<CmId>,
-    pub(super) pending_connect: Option<Box<PendingConnect>>,
-    /// Listener: settings of its connections, if they differ from the device's.
-    pub(super) config: Option<Box<EndpointConfig>>,
-    /// Number that the program associates with the id.
-    pub(super) context: u64,
-    pub(super) silent: SilentLink,
+    pub(super) details: Box<Details>,
+    pub(super) qp: Option<QpNum>,
+    pub(super) stage: Stage,
+    /// True if the connection is in the list of [`Silent`](super::silent::Silent) ones.
+    pub(super) is_silent: bool,
     /// True if a [`TransportRequest::Transmit`] is queued.
     pub(super) tx_requested: bool,
     /// True if the program has no handle: it has not seen the id yet, or has destroyed it. The id is freed with its
     /// stream.
     pub(super) destroyed: bool,
+    /// Listener whose backlog counts this connection.
+    pub(super) listener: Option<CmId>,
+    /// Number that the program associates with the id.
+    pub(super) context: u64,
+}
+
+/// State of a listener or connection that is needed only while it is opened, reported or closed.
+#[derive(Debug)]
+pub(super) struct Details {
+    pub(super) stream: Option<StreamId>,
+    pub(super) local: Option<SocketAddr>,
+    pub(super) peer: Option<SocketAddr>,
+    pub(super) pending_connect: Option<Box<PendingConnect>>,
+    /// Listener: settings of its connections, if they differ from the device's.
+    pub(super) config: Option<Box<EndpointConfig>>,
+    pub(super) silent: SilentLink,
+}
+
+impl Details {
+    pub(super) const NONE: Self = Self {
+        stream: None,
+        local: None,
+        peer: None,
+        pending_connect: None,
+        config: None,
+        silent: SilentLink::NONE,
+    };
 }
 
 impl<C> Id<C> {
-    pub(super) const fn new() -> Self {
+    pub(super) fn new(details: Details) -> Self {
         Self {
-            stage: Stage::New,
-            qp: None,
             endpoint: None,
-            stream: None,
-            local: None,
-            peer: None,
-            listener: None,
-            pending_connect: None,
-            config: None,
-            context: 0,
-            silent: SilentLink::NONE,
+            details: Box::new(details),
+            qp: None,
+            stage: Stage::New,
+            is_silent: false,
             tx_requested: false,
             destroyed: false,
+            listener: None,
+            context: 0,
         }
     }
 }
@@ -210,7 +226,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// # Errors
     /// `NoResources`.
     pub fn create_id(&mut self, local: Option<SocketAddr>) -> Result<CmId, VerbsError> {
-        let id = Id { local, ..Id::new() };
+        let id = Id::new(Details { local, ..Details::NONE });
         self.ids.insert(id).map(CmId).ok_or(VerbsError::NoResources)
     }
 
@@ -227,7 +243,7 @@ impl<C: AsRef<[u8]>> Device<C> {
                 if !self.withdraw_request(
                     |request| matches!(request, TransportRequest::Listen { id: of, .. } if *of == id),
                 ) {
-                    self.transport.push_back(TransportRequest::Unlisten { id });
+                    self.request(TransportRequest::Unlisten { id });
                 }
             }
             Stage::Opening | Stage::Connecting | Stage::Established => self.transport_lost(id),
@@ -241,7 +257,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// Frees a destroyed id once its stream has ended.
     pub(super) fn release_id(&mut self, id: CmId) {
         let Some(it) = self.ids.get(id.0) else { return };
-        if it.destroyed && it.endpoint.is_none() && it.stream.is_none() {
+        if it.destroyed && it.endpoint.is_none() && it.details.stream.is_none() {
             if it.tx_requested {
                 self.transmit.retain(|of| *of != id);
             }
@@ -267,10 +283,10 @@ impl<C: AsRef<[u8]>> Device<C> {
         if it.stage != Stage::New {
             return Err(VerbsError::State);
         }
-        let (local, backlog) = (it.local.ok_or(VerbsError::Invalid)?, backlog.get());
+        let (local, backlog) = (it.details.local.ok_or(VerbsError::Invalid)?, backlog.get());
         let (ird, ord) = (param.responder_resources, param.initiator_depth);
         it.stage = Stage::Listening { backlog, waiting: 0, ird, ord };
-        self.transport.push_back(TransportRequest::Listen { id, local, backlog });
+        self.request(TransportRequest::Listen { id, local, backlog });
         Ok(())
     }
 
@@ -287,8 +303,8 @@ impl<C: AsRef<[u8]>> Device<C> {
     ) -> Result<CmId, VerbsError> {
         let (backlog, ird, ord) = (u16::MAX, config.mpa.ird_max, config.mpa.ord_max);
         let stage = Stage::Listening { backlog, waiting: 0, ird, ord };
-        let config = Some(Box::new(config));
-        let id = Id { stage, local: Some(local), config, context, ..Id::new() };
+        let details = Details { local: Some(local), config: Some(Box::new(config)), ..Details::NONE };
+        let id = Id { stage, context, ..Id::new(details) };
         self.ids.insert(id).map(CmId).ok_or(VerbsError::NoResources)
     }
 
@@ -314,11 +330,12 @@ impl<C: AsRef<[u8]>> Device<C> {
             return Err(VerbsError::Invalid);
         }
         let param = (responder_resources, initiator_depth, revision, rtr);
-        it.pending_connect = Some(Box::new(PendingConnect { private_data: private_data.into(), param }));
-        (it.stage, it.qp, it.peer) = (Stage::Opening, Some(number), Some(peer));
+        let pending_connect = Box::new(PendingConnect { private_data: private_data.into(), param });
+        (it.details.pending_connect, it.details.peer) = (Some(pending_connect), Some(peer));
+        (it.stage, it.qp) = (Stage::Opening, Some(number));
         qp.id = Some(id);
-        let local = it.local;
-        self.transport.push_back(TransportRequest::Open { id, local, peer });
+        let local = it.details.local;
+        self.request(TransportRequest::Open { id, local, peer });
         Ok(())
     }
 
@@ -406,7 +423,12 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Returns the next event of a listener or connection (`rdma_get_cm_event`).
     pub fn poll_cm_event(&mut self) -> Option<CmEvent> {
-        self.cm_events.pop_front()
+        if !self.has_cm_event {
+            return None;
+        }
+        let event = self.cm_events.pop_front();
+        self.has_cm_event = event.is_some();
+        event
     }
 
     /// Returns the local and the peer's address of an id, as far as they are known.
@@ -414,7 +436,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// # Errors
     /// `NoSuchObject`.
     pub fn addresses(&self, id: CmId) -> Result<(Option<SocketAddr>, Option<SocketAddr>), VerbsError> {
-        self.ids.get(id.0).map(|it| (it.local, it.peer)).ok_or(VerbsError::NoSuchObject)
+        self.ids.get(id.0).map(|it| (it.details.local, it.details.peer)).ok_or(VerbsError::NoSuchObject)
     }
 
     /// Associates a number with an id (`rdma_cm_id.context`). Connections that a listener accepts begin with the
@@ -450,6 +472,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     pub(super) fn push_cm_event(&mut self, id: CmId, kind: CmEventKind) {
         if self.ids.get(id.0).is_some_and(|it| !it.destroyed) {
             self.cm_events.push_back(CmEvent { id, kind });
+            self.has_cm_event = true;
         }
     }
 
@@ -493,7 +516,8 @@ impl<C: AsRef<[u8]>> Device<C> {
     ) -> Option<()> {
         let it = self.ids.get_mut(id.0)?;
         let qp = self.qps.get_mut(it.qp?.0)?;
-        let PendingConnect { private_data, param: (ird, ord, revision, rtr) } = *it.pending_connect.take()?;
+        let PendingConnect { private_data, param: (ird, ord, revision, rtr) } =
+            *it.details.pending_connect.take()?;
         let config = EndpointConfig { send_queue: 0, receive_queue: 0, ..self.endpoint };
         let request = ConnectRequest { private_data: &private_data, revision, ird, ord, rtr };
         let mut endpoint = Endpoint::initiator(config, stream, &request, now, stats).ok()?;
@@ -508,5 +532,20 @@ const fn answer_error(error: LocalError) -> VerbsError {
     match error {
         LocalError::PrivateDataTooLong { .. } | LocalError::Revision => VerbsError::Invalid,
         LocalError::NoRequest => VerbsError::State,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Details, Id};
+    use crate::Endpoint;
+
+    /// Memory of a connection in the device, in bytes, without queues. A worker has many thousands of connections.
+    #[test]
+    fn a_connection_is_small() {
+        let (endpoint, details) = (size_of::<Endpoint<Vec<u8>>>(), size_of::<Details>());
+        assert!(endpoint <= 1008 && details <= 112, "{endpoint}, {details}");
+        // With the generation of its slot, one cache line.
+        assert!(size_of::<Option<Id<Vec<u8>>>>() < 64);
     }
 }

@@ -215,6 +215,10 @@ pub struct Device<C> {
     stats: DeviceStats,
     /// True if a completion queue has overrun and its queue pairs are not in error yet.
     overrun: bool,
+    /// False if `transport` and `transmit` are empty. Most polls read this one, and not the two queues.
+    has_request: bool,
+    /// False if `cm_events` is empty.
+    has_cm_event: bool,
 }
 
 impl<C: AsRef<[u8]>> Device<C> {
@@ -246,6 +250,8 @@ impl<C: AsRef<[u8]>> Device<C> {
             silent: Silent::default(),
             stats: DeviceStats::default(),
             overrun: false,
+            has_request: false,
+            has_cm_event: false,
         }
     }
 

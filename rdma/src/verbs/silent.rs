@@ -29,23 +29,22 @@ impl Silent {
 pub(super) struct SilentLink {
     older: Option<CmId>,
     newer: Option<CmId>,
-    /// True if the connection is in the list.
-    pub(super) is_member: bool,
 }
 
 impl SilentLink {
     /// Link of a connection outside the list.
-    pub(super) const NONE: Self = Self { older: None, newer: None, is_member: false };
+    pub(super) const NONE: Self = Self { older: None, newer: None };
 }
 
 impl<C> Device<C> {
     /// Adds a connection as the newest one.
     pub(super) fn add_silent(&mut self, id: CmId) {
         let older = self.silent.newest;
-        let Some(it) = self.ids.get_mut(id.0).filter(|it| !it.silent.is_member) else { return };
-        it.silent = SilentLink { older, newer: None, is_member: true };
+        let Some(it) = self.ids.get_mut(id.0).filter(|it| !it.is_silent) else { return };
+        it.is_silent = true;
+        it.details.silent = SilentLink { older, newer: None };
         match older.and_then(|older| self.ids.get_mut(older.0)) {
-            Some(it) => it.silent.newer = Some(id),
+            Some(it) => it.details.silent.newer = Some(id),
             None => self.silent.oldest = Some(id),
         }
         self.silent.newest = Some(id);
@@ -54,14 +53,15 @@ impl<C> Device<C> {
 
     /// Removes a connection. Returns false if it is not in the list: its peer had sent a request.
     pub(super) fn remove_silent(&mut self, id: CmId) -> bool {
-        let Some(it) = self.ids.get_mut(id.0).filter(|it| it.silent.is_member) else { return false };
-        let SilentLink { older, newer, .. } = core::mem::replace(&mut it.silent, SilentLink::NONE);
+        let Some(it) = self.ids.get_mut(id.0).filter(|it| it.is_silent) else { return false };
+        it.is_silent = false;
+        let SilentLink { older, newer } = core::mem::replace(&mut it.details.silent, SilentLink::NONE);
         match older.and_then(|older| self.ids.get_mut(older.0)) {
-            Some(it) => it.silent.newer = newer,
+            Some(it) => it.details.silent.newer = newer,
             None => self.silent.oldest = newer,
         }
         match newer.and_then(|newer| self.ids.get_mut(newer.0)) {
-            Some(it) => it.silent.older = older,
+            Some(it) => it.details.silent.older = older,
             None => self.silent.newest = older,
         }
         self.silent.count = self.silent.count.saturating_sub(1);

@@ -13,7 +13,9 @@ pub(super) struct Slab<T, const INDEX_BITS: u32 = 16> {
     capacity: u32,
 }
 
+/// Slot of the table. It begins at a cache line, so that a lookup reads one line of a small object.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Place<T> {
     generation: u8,
     object: Option<T>,

@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use super::completion::{Slots, WorkCompletion};
-use super::connection::{CmEventKind, Id, Stage, TransportRequest};
+use super::connection::{CmEventKind, Details, Id, Stage, TransportRequest};
 use super::ids::{CmId, QpNum};
 use super::queue_pair::QpState;
 use super::{AsyncEvent, Device};
@@ -17,10 +17,16 @@ use crate::terminate::{ErrorCode, StreamError};
 impl<C: AsRef<[u8]>> Device<C> {
     /// Returns the next request to the adapter.
     pub fn poll_transport(&mut self) -> Option<TransportRequest> {
+        if !self.has_request {
+            return None;
+        }
         if let Some(request) = self.transport.pop_front() {
             return Some(request);
         }
-        let id = self.transmit.pop_front()?;
+        let Some(id) = self.transmit.pop_front() else {
+            self.has_request = false;
+            return None;
+        };
         if let Some(it) = self.ids.get_mut(id.0) {
             it.tx_requested = false;
         }
@@ -29,7 +35,13 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Returns true if [`Self::poll_transport`] has a request.
     pub fn has_request(&self) -> bool {
-        !self.transmit.is_empty() || !self.transport.is_empty()
+        self.has_request && (!self.transmit.is_empty() || !self.transport.is_empty())
+    }
+
+    /// Queues a request to begin or end a stream.
+    pub(super) fn request(&mut self, request: TransportRequest) {
+        self.transport.push_back(request);
+        self.has_request = true;
     }
 
     /// Asks the adapter to transmit for a connection.
@@ -40,6 +52,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         {
             it.tx_requested = true;
             self.transmit.push_back(id);
+            self.has_request = true;
         }
     }
 
@@ -67,21 +80,21 @@ impl<C: AsRef<[u8]>> Device<C> {
         if waiting >= backlog || self.silent.len() >= self.limits.silent {
             return None;
         }
-        let (settings, context) = (it.config.as_deref().copied().unwrap_or(self.endpoint), it.context);
+        let (settings, context) =
+            (it.details.config.as_deref().copied().unwrap_or(self.endpoint), it.context);
         let mut config = EndpointConfig { pd: None, send_queue: 0, receive_queue: 0, ..settings };
         config.mpa.ird_max = config.mpa.ird_max.min(ird);
         config.mpa.ord_max = config.mpa.ord_max.min(ord);
+        let (stream_id, local, peer) = (Some(stream), Some(local), Some(peer));
+        let details = Details { stream: stream_id, local, peer, ..Details::NONE };
         let id = Id {
             stage: Stage::Connecting,
             endpoint: Some(Box::new(Endpoint::responder(config, stream, now))),
-            stream: Some(stream),
-            local: Some(local),
-            peer: Some(peer),
             listener: Some(listener),
             context,
             // Until the program receives the connect request.
             destroyed: true,
-            ..Id::new()
+            ..Id::new(details)
         };
         let id = CmId(self.ids.insert(id)?);
         self.add_silent(id);
@@ -121,7 +134,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             return false;
         }
         if let Some(it) = self.ids.get_mut(id.0) {
-            (it.stream, it.local) = (Some(stream), Some(local));
+            (it.details.stream, it.details.local) = (Some(stream), Some(local));
         }
         self.request_transmit(id);
         true
@@ -176,12 +189,12 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// Returns true while the peer has no claim on a connection: it has not sent an MPA Request, or was rejected. The
     /// adapter may reset the stream in favor of another then.
     pub fn is_evictable(&self, id: CmId) -> bool {
-        self.ids.get(id.0).is_none_or(|it| it.silent.is_member || it.stage == Stage::Ended)
+        self.ids.get(id.0).is_none_or(|it| it.is_silent || it.stage == Stage::Ended)
     }
 
     /// Returns the stream of a connection, for an STag that is valid on this stream only.
     pub fn stream(&self, id: CmId) -> Option<StreamId> {
-        self.ids.get(id.0)?.stream
+        self.ids.get(id.0)?.details.stream
     }
 
     /// Examines bytes behind a gap, as [`Endpoint::receive_out_of_order`].
@@ -292,7 +305,7 @@ impl<C: AsRef<[u8]>> Device<C> {
                 |request| matches!(request, TransportRequest::Open { id: of, .. } if *of == id),
             ) {
                 let how = CloseHow::Reset;
-                self.transport.push_back(TransportRequest::Close { id, stream: None, how });
+                self.request(TransportRequest::Close { id, stream: None, how });
             }
             self.ended(id, CmEventKind::ConnectError);
         }
@@ -314,7 +327,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// Reports that a [`TransportRequest::Close`] is done. Revokes the STags that are valid on this stream only.
     pub fn closed(&mut self, id: CmId, stags: &mut StagTable) {
         let Some(it) = self.ids.get_mut(id.0).filter(|it| it.endpoint.is_none()) else { return };
-        if let Some(stream) = it.stream.take() {
+        if let Some(stream) = it.details.stream.take() {
             stags.revoke_stream(stream);
         }
         self.release_id(id);
@@ -416,8 +429,8 @@ impl<C: AsRef<[u8]>> Device<C> {
             // The end that follows raises the event of the connection.
             Event::Failed { .. } => {}
             Event::Close { how } => {
-                let stream = self.ids.get(id.0).and_then(|it| it.stream);
-                self.transport.push_back(TransportRequest::Close { id, stream, how });
+                let stream = self.ids.get(id.0).and_then(|it| it.details.stream);
+                self.request(TransportRequest::Close { id, stream, how });
                 let established = self.ids.get(id.0).is_some_and(|it| it.stage == Stage::Established);
                 let kind = if established { CmEventKind::Disconnected } else { CmEventKind::ConnectError };
                 self.ended(id, kind);
