@@ -12,6 +12,9 @@ pub mod terminate;
 
 use core::fmt;
 
+/// Length in bytes of a Terminate's control word, the fixed part of its RDMAP header (RFC 5040 §4.8).
+const TERMINATE_CONTROL_LEN: usize = 4;
+
 /// Reason why bytes are not the expected header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseError {

@@ -1,7 +1,7 @@
 //! RDMAP control field, opcodes, and the RDMA Read Request header (RFC 5040 §4, RFC 7306 §4).
 
 use super::atomic::{AtomicRequest, AtomicResponse, IMMEDIATE_LEN};
-use super::{ParseError, QueueNumber, Stag, TaggedOffset, halves, offset, truncated};
+use super::{ParseError, QueueNumber, Stag, TERMINATE_CONTROL_LEN, TaggedOffset, halves, offset, truncated};
 
 /// The version of RFC 5040 §4.1: "01b for an RNIC that complies with this RDMA protocol specification".
 pub const VERSION: u8 = 1;
@@ -87,7 +87,7 @@ pub const OPCODES: [OpcodeRow; 12] = [
     send(Opcode::SendInvalidate, "Send with Invalidate", false, true),
     send(Opcode::SendSolicited, "Send with SE", true, false),
     send(Opcode::SendSolicitedInvalidate, "Send with SE and Invalidate", true, true),
-    fixed(Opcode::Terminate, "Terminate", QueueNumber::TERMINATE, super::terminate::Control::LEN),
+    fixed(Opcode::Terminate, "Terminate", QueueNumber::TERMINATE, TERMINATE_CONTROL_LEN),
     fixed(Opcode::ImmediateData, "Immediate Data", QueueNumber::SEND, IMMEDIATE_LEN),
     OpcodeRow {
         solicited: true,

@@ -51,7 +51,7 @@ pub struct Control {
 
 impl Control {
     /// Length in bytes on the wire.
-    pub const LEN: usize = 4;
+    pub const LEN: usize = super::TERMINATE_CONTROL_LEN;
 
     /// Returns the word in the RFC's bit order.
     #[must_use]

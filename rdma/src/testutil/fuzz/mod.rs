@@ -9,6 +9,7 @@ mod operations;
 mod peer;
 mod placed;
 mod seeds;
+mod shape;
 
 pub use fpdu_stream::fpdu_stream;
 pub use mpa_frames::mpa_frames;

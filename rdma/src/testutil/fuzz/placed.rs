@@ -2,7 +2,7 @@
 //! where the peer may write, and the memory equals that of the same stream in order.
 
 use super::Input;
-use super::fpdu_stream::{Shape, end};
+use super::shape::{Shape, end};
 use crate::testutil::STREAM;
 use crate::testutil::Side;
 use crate::testutil::bytes::{SEND, TAGGED_LAST, TAGGED_MORE, UNTAGGED_LAST, WRITE, tagged, untagged};
