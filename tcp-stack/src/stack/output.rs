@@ -1,7 +1,7 @@
 //! Transmission: replies, SYN-ACKs, and segments of connections.
 
 use super::Stack;
-use super::segmentation::make_run;
+use super::segmentation::{Failure, make_run};
 use super::train::send_train;
 use crate::buf::{Buf, BufClass, BufPool, TxFrame};
 use crate::conn::{Conn, Cx, Frame, Limit, Pending, Reply};
@@ -24,14 +24,6 @@ enum TxOutcome {
     NoBuffer,
     /// The neighbor's link address is unknown.
     NoNeighbor(NotReady),
-}
-
-/// The reason why a frame was not built.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
-    NoBuffer,
-    /// A buffer had no room for headers: it can never be sent.
-    NoRoom,
 }
 
 impl<B: Buf> Stack<B> {

@@ -11,7 +11,6 @@
 //! shorter: every segment is sent as it was queued, and an MPA receiver finds its FPDUs aligned (RFC 5044 §5.1).
 //! Retransmitted segments are sent one by one.
 
-use super::output::Failure;
 use crate::buf::{Buf, BufClass, BufPool, TxFrame};
 use crate::config::Segmentation;
 use crate::conn::{Conn, Cx, Frame, TxState};
@@ -21,6 +20,14 @@ use crate::wire::{EcnField, MacAddr, TcpFlags, TcpHeader};
 
 /// Upper bound of a frame's payload, bytes: with all headers it stays below the 65,535 of an IP packet.
 const BYTES_MAX: u32 = 65_000;
+
+/// The reason why a frame was not built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    NoBuffer,
+    /// A buffer had no room for headers: it can never be sent.
+    NoRoom,
+}
 
 /// Builds one frame from the run that begins with `node`; `None`, changing nothing, if the segment must be sent by
 /// itself.
