@@ -7,7 +7,7 @@ mod client;
 #[path = "../src/engine/tests/lab.rs"]
 mod lab;
 
-use client::{Bytes, Session, fill};
+use client::{Session, TcpSession, fill};
 use dataplane::{engine, testutil as verbs_lab};
 use iwarp_alloc_counter::{counted, watch, watched};
 use lab::{CHARGEN, CLEAN, DISCARD, ECHO, Lab, REGION, ROUGH, Setup};
@@ -37,12 +37,15 @@ impl Bench {
         let mut lab = Lab::new(Setup { link, mtu, markers, seed: u64::from(mtu), ..Setup::default() });
         let both = Access::REMOTE_READ | Access::REMOTE_WRITE;
         let conn = lab.connect(REGION, Session::region("lab", both, b"", CrcPolicy::Required));
-        lab.run_until("a grant", TIME_LIMIT, |lab| lab.client.stream(conn).answer.is_some());
+        lab.run_until("a grant", TIME_LIMIT, |lab| lab.client.rdma(conn).answer.is_some());
         let mut source = vec![0; lab.region_bytes().len()];
         fill(0, &mut source);
         let local = lab.client.memory.add(source).unwrap();
-        let echo = lab.connect(ECHO, Session::Bytes(Bytes { bulk: 1, lead: 256 << 10, ..Bytes::default() }));
-        lab.run_until("an echo", TIME_LIMIT, |lab| lab.client.bytes(echo).received == 1);
+        let echo = lab.connect(
+            ECHO,
+            Session::Tcp(TcpSession { bulk: 1, unechoed_max: 256 << 10, ..TcpSession::default() }),
+        );
+        lab.run_until("an echo", TIME_LIMIT, |lab| lab.client.tcp(echo).received == 1);
         Self { lab, conn, local, echo }
     }
 
@@ -83,11 +86,11 @@ impl Bench {
 
     fn echo(&mut self, bytes: u64) {
         let conn = self.echo;
-        let stream = self.lab.client.bytes(conn);
+        let stream = self.lab.client.tcp(conn);
         stream.bulk += bytes;
         let all = stream.sent + stream.bulk;
-        self.lab.run_until("the echo", TIME_LIMIT, |lab| lab.client.bytes(conn).received == all);
-        assert_eq!(self.lab.client.bytes(conn).wrong, 0);
+        self.lab.run_until("the echo", TIME_LIMIT, |lab| lab.client.tcp(conn).received == all);
+        assert_eq!(self.lab.client.tcp(conn).wrong, 0);
     }
 
     fn all(&mut self, bytes: u64, small: u64) {
@@ -144,14 +147,14 @@ fn no_allocation_on_a_link_that_loses_and_reorders() {
 fn no_allocation_in_discard_and_chargen() {
     let mut bench = Bench::new(CLEAN, 1500, false);
     let lab = &mut bench.lab;
-    let discard = lab.connect(DISCARD, Session::Bytes(Bytes { bulk: MIB, ..Bytes::default() }));
-    let chargen = lab.connect(CHARGEN, Session::Bytes(Bytes::default()));
-    lab.run_until("a start", TIME_LIMIT, |lab| lab.client.bytes(chargen).received > MIB);
+    let discard = lab.connect(DISCARD, Session::Tcp(TcpSession { bulk: MIB, ..TcpSession::default() }));
+    let chargen = lab.connect(CHARGEN, Session::Tcp(TcpSession::default()));
+    lab.run_until("a start", TIME_LIMIT, |lab| lab.client.tcp(chargen).received > MIB);
     let allocations = bench.allocations(|bench| {
-        bench.lab.client.bytes(discard).bulk += 16 * MIB;
+        bench.lab.client.tcp(discard).bulk += 16 * MIB;
         bench.lab.run_until("the end", TIME_LIMIT, |lab| {
             lab.engine.service_stats().discard_bytes == 17 * MIB
-                && lab.client.bytes(chargen).received > 16 * MIB
+                && lab.client.tcp(chargen).received > 16 * MIB
         });
     });
     assert_eq!(allocations, 0);
@@ -214,7 +217,7 @@ fn allocations_are_counted() {
     let allocations = bench.allocations(|bench| {
         let conn =
             bench.lab.connect(REGION, Session::region("lab", Access::REMOTE_READ, b"", CrcPolicy::Required));
-        bench.lab.run_until("a grant", TIME_LIMIT, |lab| lab.client.stream(conn).answer.is_some());
+        bench.lab.run_until("a grant", TIME_LIMIT, |lab| lab.client.rdma(conn).answer.is_some());
     });
     assert!((1..100).contains(&allocations), "{allocations}");
     let grown: Vec<u64> = watched(|| std::hint::black_box((0..100).collect()));

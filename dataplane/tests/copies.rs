@@ -42,7 +42,7 @@ impl Row {
 fn measure(name: &'static str, setup: Setup) -> Row {
     let mut lab = Lab::new(setup);
     let conn = lab.connect(REGION, Session::region("lab", Access::REMOTE_WRITE, b"", setup.crc));
-    lab.run_until("a grant", TIME_LIMIT, |lab| lab.client.stream(conn).answer.is_some());
+    lab.run_until("a grant", TIME_LIMIT, |lab| lab.client.rdma(conn).answer.is_some());
     let mut source = vec![0; PIECE as usize];
     fill(7, &mut source);
     let local = lab.client.memory.add(source.clone()).unwrap();

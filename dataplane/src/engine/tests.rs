@@ -51,10 +51,10 @@ fn hang_up(lab: &mut Lab, conns: &[ConnId]) {
     lab.run_for(SECOND / 100);
 }
 
-/// Opens a session of bytes and waits until it is established.
-fn open_bytes(lab: &mut Lab, port: u16, session: Session) -> ConnId {
+/// Opens a TCP session and waits until it is established.
+fn open_tcp(lab: &mut Lab, port: u16, session: Session) -> ConnId {
     let conn = lab.connect(port, session);
-    lab.run_until("connect", SECOND * 5, |lab| lab.client.bytes(conn).connected);
+    lab.run_until("connect", SECOND * 5, |lab| lab.client.tcp(conn).connected);
     conn
 }
 

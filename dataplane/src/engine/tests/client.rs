@@ -1,4 +1,4 @@
-//! Client host of the test network: a TCP stack with byte-stream sessions and RDMA initiators. `lab.rs` polls it;
+//! Client host of the test network: a TCP stack with TCP sessions and RDMA initiators. `lab.rs` polls it;
 //! `dataplane/tests/alloc.rs` includes it.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -18,8 +18,8 @@ use tcp_stack::{
 
 /// Seed of the pattern of every stream and region of these tests.
 pub(crate) const KEY: u64 = 0x1badb002;
-/// Bytes of received streams kept for inspection.
-const KEPT: usize = 64 << 10;
+/// Longest head of a received stream, in bytes, that tests can inspect.
+const HEAD_MAX: usize = 64 << 10;
 
 /// Fills a slice with the bytes that a stream has from `at` on.
 pub(crate) fn fill(at: u64, out: &mut [u8]) {
@@ -28,26 +28,26 @@ pub(crate) fn fill(at: u64, out: &mut [u8]) {
     }
 }
 
-/// A stream of bytes.
+/// Session on plain TCP: sends a script, then bytes of the pattern, and checks the received bytes against the pattern.
 #[derive(Debug, Default)]
-pub(crate) struct Bytes {
+pub(crate) struct TcpSession {
     /// To be sent first.
     pub(crate) script: VecDeque<u8>,
     /// Bytes of the stream to be sent then.
     pub(crate) bulk: u64,
     /// Bytes of a segment at most; 0 for as many as fit.
     pub(crate) chunk: usize,
-    /// Most bytes sent ahead of those echoed; 0 for no limit.
-    pub(crate) lead: u64,
+    /// Most bytes sent and not echoed yet; 0 for no limit.
+    pub(crate) unechoed_max: u64,
     /// Close when all is sent.
     pub(crate) ends: bool,
-    /// Never reports received bytes as consumed: the receive window closes.
-    pub(crate) deaf: bool,
+    /// True if received bytes are never consumed: the receive window closes.
+    pub(crate) never_reads: bool,
     pub(crate) sent: u64,
     pub(crate) received: u64,
     /// Received bytes that are not those of the stream.
     pub(crate) wrong: u64,
-    pub(crate) kept: Vec<u8>,
+    pub(crate) head: Vec<u8>,
     pub(crate) connected: bool,
     pub(crate) peer_closed: bool,
     pub(crate) closed: Option<CloseReason>,
@@ -56,7 +56,7 @@ pub(crate) struct Bytes {
 }
 
 /// Session of an RDMA initiator.
-pub(crate) struct Stream {
+pub(crate) struct RdmaSession {
     request: Vec<u8>,
     config: EndpointConfig,
     endpoint: Option<Endpoint<Segment<HeapBuf>>>,
@@ -71,8 +71,8 @@ pub(crate) struct Stream {
 
 /// Purpose of a connection.
 pub(crate) enum Session {
-    Bytes(Bytes),
-    Rdma(Box<Stream>),
+    Tcp(TcpSession),
+    Rdma(Box<RdmaSession>),
 }
 
 impl Session {
@@ -85,7 +85,7 @@ impl Session {
     pub(crate) fn initiator(request: Vec<u8>, crc: CrcPolicy) -> Self {
         let mut config = EndpointConfig { send_queue: 64, ..EndpointConfig::default() };
         config.mpa.crc = crc;
-        Self::Rdma(Box::new(Stream {
+        Self::Rdma(Box::new(RdmaSession {
             request,
             config,
             endpoint: None,
@@ -98,9 +98,9 @@ impl Session {
         }))
     }
 
-    /// A stream that sends these bytes.
+    /// A TCP session that sends these bytes.
     pub(crate) fn script(bytes: &[u8]) -> Self {
-        Self::Bytes(Bytes { script: bytes.iter().copied().collect(), ..Bytes::default() })
+        Self::Tcp(TcpSession { script: bytes.iter().copied().collect(), ..TcpSession::default() })
     }
 }
 
@@ -137,17 +137,17 @@ impl Client {
         conn
     }
 
-    pub(crate) fn bytes(&mut self, conn: ConnId) -> &mut Bytes {
+    pub(crate) fn tcp(&mut self, conn: ConnId) -> &mut TcpSession {
         match self.sessions.get_mut(&conn) {
-            Some(Session::Bytes(bytes)) => bytes,
-            _ => panic!("not a session of bytes"),
+            Some(Session::Tcp(tcp)) => tcp,
+            _ => panic!("not a TCP session"),
         }
     }
 
-    pub(crate) fn stream(&mut self, conn: ConnId) -> &mut Stream {
+    pub(crate) fn rdma(&mut self, conn: ConnId) -> &mut RdmaSession {
         match self.sessions.get_mut(&conn) {
-            Some(Session::Rdma(stream)) => stream,
-            _ => panic!("not a session of RDMA"),
+            Some(Session::Rdma(rdma)) => rdma,
+            _ => panic!("not an RDMA session"),
         }
     }
 
@@ -169,9 +169,9 @@ impl Client {
 
     /// Returns the granted STag, and the endpoint.
     pub(crate) fn established(&mut self, conn: ConnId) -> (rdma::Stag, &mut Endpoint<Segment<HeapBuf>>) {
-        let stream = self.stream(conn);
-        let Some(Ok(grant)) = &stream.answer else { panic!("no grant: {:?}", stream.answer) };
-        (grant.stag, stream.endpoint.as_mut().expect("an endpoint"))
+        let rdma = self.rdma(conn);
+        let Some(Ok(grant)) = &rdma.answer else { panic!("no grant: {:?}", rdma.answer) };
+        (grant.stag, rdma.endpoint.as_mut().expect("an endpoint"))
     }
 
     pub(crate) fn has_output(&self) -> bool {
@@ -180,8 +180,8 @@ impl Client {
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let endpoints = self.sessions.values().filter_map(|session| match session {
-            Session::Rdma(stream) => stream.endpoint.as_ref()?.next_deadline(),
-            Session::Bytes(_) => None,
+            Session::Rdma(rdma) => rdma.endpoint.as_ref()?.next_deadline(),
+            Session::Tcp(_) => None,
         });
         let endpoint = endpoints.min().map(|at| Instant::ZERO + at);
         [self.stack.next_deadline(), endpoint].into_iter().flatten().min()
@@ -215,19 +215,19 @@ impl Client {
                 Event::Connected { conn } => self.connected(now, conn),
                 Event::Data { conn, offset, segment } => self.data(now, conn, offset, segment),
                 Event::PeerClosed { conn } => match self.sessions.get_mut(&conn) {
-                    Some(Session::Bytes(bytes)) => bytes.peer_closed = true,
-                    Some(Session::Rdma(stream)) => {
-                        if let Some(endpoint) = &mut stream.endpoint {
+                    Some(Session::Tcp(tcp)) => tcp.peer_closed = true,
+                    Some(Session::Rdma(rdma)) => {
+                        if let Some(endpoint) = &mut rdma.endpoint {
                             endpoint.peer_closed(time(now), &mut self.stats);
                         }
                     }
                     None => self.stack.close(now, conn),
                 },
                 Event::Closed { conn, reason } => match self.sessions.get_mut(&conn) {
-                    Some(Session::Bytes(bytes)) => bytes.closed = Some(reason),
-                    Some(Session::Rdma(stream)) => {
-                        stream.closed = Some(reason);
-                        if let Some(endpoint) = &mut stream.endpoint {
+                    Some(Session::Tcp(tcp)) => tcp.closed = Some(reason),
+                    Some(Session::Rdma(rdma)) => {
+                        rdma.closed = Some(reason);
+                        if let Some(endpoint) = &mut rdma.endpoint {
                             endpoint.transport_lost();
                         }
                     }
@@ -245,19 +245,14 @@ impl Client {
 
     fn connected(&mut self, now: Instant, conn: ConnId) {
         match self.sessions.get_mut(&conn) {
-            Some(Session::Bytes(bytes)) => bytes.connected = true,
-            Some(Session::Rdma(stream)) => {
+            Some(Session::Tcp(tcp)) => tcp.connected = true,
+            Some(Session::Rdma(rdma)) => {
                 self.streams += 1;
-                let request = ConnectRequest {
-                    private_data: &stream.request,
-                    revision: 2,
-                    ird: 16,
-                    ord: 16,
-                    rtr: None,
-                };
+                let request =
+                    ConnectRequest { private_data: &rdma.request, revision: 2, ird: 16, ord: 16, rtr: None };
                 let id = StreamId(self.streams);
-                let endpoint = Endpoint::initiator(stream.config, id, &request, time(now), &mut self.stats);
-                stream.endpoint = Some(endpoint.unwrap());
+                let endpoint = Endpoint::initiator(rdma.config, id, &request, time(now), &mut self.stats);
+                rdma.endpoint = Some(endpoint.unwrap());
             }
             None => self.stack.abort(now, conn),
         }
@@ -266,14 +261,14 @@ impl Client {
     fn data(&mut self, now: Instant, conn: ConnId, offset: u64, segment: Segment<HeapBuf>) {
         let len = segment.len();
         match self.sessions.get_mut(&conn) {
-            Some(Session::Bytes(bytes)) => {
-                bytes.take(segment.bytes());
-                if bytes.deaf {
+            Some(Session::Tcp(tcp)) => {
+                tcp.take(segment.bytes());
+                if tcp.never_reads {
                     return;
                 }
             }
-            Some(Session::Rdma(stream)) => {
-                if let Some(endpoint) = &mut stream.endpoint {
+            Some(Session::Rdma(rdma)) => {
+                if let Some(endpoint) = &mut rdma.endpoint {
                     let Self { stags, memory, stats, .. } = self;
                     endpoint.receive(time(now), offset, segment, &mut Env { stags, memory, stats });
                 }
@@ -283,25 +278,25 @@ impl Client {
         self.stack.consumed(conn, len);
     }
 
-    /// Lets a session that did not read from its start read and continue.
-    pub(crate) fn hear(&mut self, conn: ConnId) {
-        let bytes = self.bytes(conn);
-        bytes.deaf = false;
-        let unread = bytes.received;
+    /// Makes a session with `never_reads` read from now on, and consume what it has received.
+    pub(crate) fn start_reading(&mut self, conn: ConnId) {
+        let tcp = self.tcp(conn);
+        tcp.never_reads = false;
+        let unread = tcp.received;
         self.stack.consumed(conn, usize::try_from(unread).unwrap());
     }
 
     fn act(&mut self, now: Instant, conn: ConnId) {
         let Self { stack, pool, sessions, stags, memory, stats, .. } = self;
         match sessions.get_mut(&conn) {
-            Some(Session::Bytes(bytes)) => bytes.send(now, conn, stack, pool),
-            Some(Session::Rdma(stream)) => {
-                let Some(endpoint) = &mut stream.endpoint else { return };
+            Some(Session::Tcp(tcp)) => tcp.send(now, conn, stack, pool),
+            Some(Session::Rdma(rdma)) => {
+                let Some(endpoint) = &mut rdma.endpoint else { return };
                 endpoint.handle_timeout(time(now), stats);
                 let mut sink = Outlet { stack, pool, conn, now };
                 endpoint.poll_transmit(time(now), &mut Env { stags, memory, stats }, &mut sink);
-                stream.take_events();
-                match stream.ended {
+                rdma.take_events();
+                match rdma.ended {
                     Some(CloseHow::Fin) => stack.close(now, conn),
                     Some(CloseHow::Reset) => stack.abort(now, conn),
                     None => {}
@@ -312,7 +307,7 @@ impl Client {
     }
 }
 
-impl Stream {
+impl RdmaSession {
     fn take_events(&mut self) {
         while let Some(event) = self.endpoint.as_mut().and_then(Endpoint::poll_event) {
             match event {
@@ -337,13 +332,13 @@ impl Stream {
     }
 }
 
-impl Bytes {
+impl TcpSession {
     fn take(&mut self, bytes: &[u8]) {
         for (at, byte) in (self.received..).zip(bytes) {
             self.wrong += u64::from(*byte != pattern_byte(KEY, at));
         }
         self.received += bytes.len() as u64;
-        self.kept.extend(bytes.iter().take(KEPT - self.kept.len().min(KEPT)));
+        self.head.extend(bytes.iter().take(HEAD_MAX - self.head.len().min(HEAD_MAX)));
     }
 
     fn send(&mut self, now: Instant, conn: ConnId, stack: &mut Stack<HeapBuf>, pool: &mut HeapPool) {
@@ -352,8 +347,11 @@ impl Bytes {
         }
         loop {
             let most = if self.chunk == 0 { stack.emss(conn) } else { self.chunk.min(stack.emss(conn)) };
-            let lead =
-                if self.lead == 0 { u64::MAX } else { self.lead - self.sent.saturating_sub(self.received) };
+            let lead = if self.unechoed_max == 0 {
+                u64::MAX
+            } else {
+                self.unechoed_max - self.sent.saturating_sub(self.received)
+            };
             let waiting = self.script.len() as u64 + self.bulk;
             let len = usize::try_from(waiting.min(most as u64).min(lead)).unwrap();
             if len == 0 || stack.send_capacity(conn) < len {
@@ -384,7 +382,7 @@ fn time(now: Instant) -> Duration {
     Duration::from_nanos(now.as_nanos())
 }
 
-/// The sending side of an initiator's stream: one FPDU, one segment.
+/// Transmit side of an initiator's stream: one FPDU, one segment.
 struct Outlet<'a> {
     stack: &'a mut Stack<HeapBuf>,
     pool: &'a mut HeapPool,

@@ -3,7 +3,7 @@
 use rdma::Access;
 use tcp_stack::{CloseReason, ConnId};
 
-use super::client::{Bytes, Session};
+use super::client::{Session, TcpSession};
 use super::lab::{CHARGEN, CLIENT, CLIENT6, DISCARD, ECHO, ENGINE, ENGINE6, Lab, REGION, Setup};
 use super::{SECOND, assert_empty, hang_up};
 use crate::engine::ConnRow;
@@ -29,13 +29,17 @@ fn open_all(lab: &mut Lab) -> Vec<(u16, bool, ConnId)> {
         for port in [ECHO, DISCARD, CHARGEN, REGION, ECHO, DISCARD, CHARGEN, REGION] {
             let session = match port {
                 REGION => Session::region("lab", Access::REMOTE_WRITE, b"", lab.client.crc),
-                _ => Session::Bytes(Bytes { bulk: 1000, deaf: port == CHARGEN, ..Bytes::default() }),
+                _ => Session::Tcp(TcpSession {
+                    bulk: 1000,
+                    never_reads: port == CHARGEN,
+                    ..TcpSession::default()
+                }),
             };
             let conn = lab.connect_to(address, port, session);
             if port == REGION {
-                lab.run_until("a grant", SECOND, |lab| lab.client.stream(conn).answer.is_some());
+                lab.run_until("a grant", SECOND, |lab| lab.client.rdma(conn).answer.is_some());
             } else {
-                lab.run_until("connect", SECOND, |lab| lab.client.bytes(conn).connected);
+                lab.run_until("connect", SECOND, |lab| lab.client.tcp(conn).connected);
             }
             open.push((port, is_v6, conn));
         }
@@ -44,7 +48,7 @@ fn open_all(lab: &mut Lab) -> Vec<(u16, bool, ConnId)> {
 }
 
 fn end_of(lab: &mut Lab, port: u16, conn: ConnId) -> Option<CloseReason> {
-    if port == REGION { lab.client.stream(conn).closed } else { lab.client.bytes(conn).closed }
+    if port == REGION { lab.client.rdma(conn).closed } else { lab.client.tcp(conn).closed }
 }
 
 #[test]
@@ -123,6 +127,6 @@ fn closing_revokes_grants_at_once() {
     assert!(lab.region_bytes() == before, "nothing is placed any more");
     assert!(before.contains(&0xa5) && before.contains(&0), "midway");
     for conn in &streams {
-        assert!(lab.client.stream(*conn).closed.is_some());
+        assert!(lab.client.rdma(*conn).closed.is_some());
     }
 }

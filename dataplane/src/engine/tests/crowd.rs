@@ -7,9 +7,9 @@ use rdma::service::{Grant, ServiceError};
 use tcp_stack::testutil::Random;
 use tcp_stack::{CloseReason, ConnId};
 
-use super::client::{Bytes, Session};
+use super::client::{Session, TcpSession};
 use super::lab::{CHARGEN, CONNECTIONS, DISCARD, ECHO, ENGINE, ENGINE6, Lab, REGION, Setup};
-use super::{SECOND, assert_empty, hang_up, open_bytes};
+use super::{SECOND, assert_empty, hang_up, open_tcp};
 
 const FAMILIES: [IpAddr; 2] = [IpAddr::V4(ENGINE), IpAddr::V6(ENGINE6)];
 
@@ -21,12 +21,12 @@ fn fill(lab: &mut Lab, address: IpAddr, ports: &[u16], count: u32) -> Vec<ConnId
             lab.connect_to(
                 address,
                 *port,
-                Session::Bytes(Bytes { deaf: *port == CHARGEN, ..Bytes::default() }),
+                Session::Tcp(TcpSession { never_reads: *port == CHARGEN, ..TcpSession::default() }),
             )
         })
         .collect();
     lab.run_until("all to connect", SECOND * 5, |lab| {
-        conns.iter().all(|conn| lab.client.bytes(*conn).connected)
+        conns.iter().all(|conn| lab.client.tcp(*conn).connected)
     });
     conns
 }
@@ -39,20 +39,20 @@ fn ask(lab: &mut Lab, address: IpAddr, name: &str) -> ConnId {
 /// Requests a region and waits for the reply, for at most a round trip or two.
 fn answer(lab: &mut Lab, address: IpAddr, name: &str) -> (ConnId, Result<Grant, ServiceError>) {
     let conn = ask(lab, address, name);
-    lab.run_until("an answer", SECOND / 50, |lab| lab.client.stream(conn).answer.is_some());
-    (conn, lab.client.stream(conn).answer.unwrap())
+    lab.run_until("an answer", SECOND / 50, |lab| lab.client.rdma(conn).answer.is_some());
+    (conn, lab.client.rdma(conn).answer.unwrap())
 }
 
 /// Writes to the region, and waits until that is done.
 fn put(lab: &mut Lab, conn: ConnId) {
     let source = lab.client.memory.add(vec![7; 100_000]).unwrap();
-    let done = lab.client.stream(conn).completed;
+    let done = lab.client.rdma(conn).completed;
     lab.client.write(conn, (source, 0), 100_000, 0);
-    lab.run_until("a Write", SECOND, |lab| lab.client.stream(conn).completed > done);
+    lab.run_until("a Write", SECOND, |lab| lab.client.rdma(conn).completed > done);
 }
 
 fn evicted(lab: &mut Lab, conns: &[ConnId]) -> Vec<usize> {
-    let is_gone = |(n, conn): (usize, &ConnId)| lab.client.bytes(*conn).closed.map(|reason| (n, reason));
+    let is_gone = |(n, conn): (usize, &ConnId)| lab.client.tcp(*conn).closed.map(|reason| (n, reason));
     let gone: Vec<(usize, CloseReason)> = conns.iter().enumerate().filter_map(is_gone).collect();
     assert!(gone.iter().all(|(_, reason)| *reason == CloseReason::Reset), "{gone:?}");
     gone.into_iter().map(|(n, _)| n).collect()
@@ -92,7 +92,7 @@ fn unfinished_handshakes_are_evicted_for_an_honest_peer() {
             let conns = fill(&mut lab, address, &[REGION], CONNECTIONS);
             for byte in &b"MPA ID Req Frame"[..12] {
                 for conn in conns.iter().filter(|_| drips) {
-                    lab.client.bytes(*conn).script.push_back(*byte);
+                    lab.client.tcp(*conn).script.push_back(*byte);
                 }
                 lab.run_for(SECOND / 10);
             }
@@ -115,13 +115,13 @@ fn granted_streams_stay() {
         lab.run_for(SECOND * 3);
         let late = ask(&mut lab, address, "lab");
         lab.run_for(SECOND * 3);
-        assert!(lab.client.stream(late).answer.is_none());
+        assert!(lab.client.rdma(late).answer.is_none());
         let stats = lab.engine.stack().stats();
         assert!(stats.drops.drop_tcp_table_full >= 2 && stats.tcp.evicted_table_full == 0);
-        assert!(streams.iter().all(|conn| lab.client.stream(*conn).closed.is_none()));
+        assert!(streams.iter().all(|conn| lab.client.rdma(*conn).closed.is_none()));
         put(&mut lab, streams[17]);
         hang_up(&mut lab, &streams[..1]);
-        lab.run_until("the late one", SECOND * 10, |lab| lab.client.stream(late).answer.is_some());
+        lab.run_until("the late one", SECOND * 10, |lab| lab.client.rdma(late).answer.is_some());
     }
 }
 
@@ -131,12 +131,12 @@ fn refused_and_ended_streams_are_evicted() {
     for address in FAMILIES {
         let mut lab = Lab::new(Setup::default());
         for n in 0..CONNECTIONS {
-            let session = Session::Bytes(Bytes { deaf: true, ..Bytes::default() });
+            let session = Session::Tcp(TcpSession { never_reads: true, ..TcpSession::default() });
             let conn = lab.connect_to(address, REGION, session);
             // A request for an unknown region: the reply is a refusal, and the peer is expected to close.
             let request = refused_request();
-            lab.client.bytes(conn).script.extend(request);
-            lab.run_until("the answer", SECOND, |lab| lab.client.bytes(conn).received > 20);
+            lab.client.tcp(conn).script.extend(request);
+            lab.run_until("the answer", SECOND, |lab| lab.client.tcp(conn).received > 20);
             assert_eq!(lab.conns(), n as usize + 1, "its place is taken");
         }
         lab.run_for(SECOND * 3 / 2);
@@ -192,10 +192,10 @@ fn a_crowd_leaves_nothing_behind() {
         for _ in 0..400 {
             let address = FAMILIES[random.index(2)];
             let port = [ECHO, DISCARD, CHARGEN, REGION][random.index(4)];
-            let bytes = Bytes { bulk: 10, deaf: port == CHARGEN, ..Bytes::default() };
+            let bytes = TcpSession { bulk: 10, never_reads: port == CHARGEN, ..TcpSession::default() };
             open.push(match random.index(4) {
                 0 => ask(&mut lab, address, "lab"),
-                _ => lab.connect_to(address, port, Session::Bytes(bytes)),
+                _ => lab.connect_to(address, port, Session::Tcp(bytes)),
             });
             lab.run_for(SECOND / 50);
             if random.chance(300_000) {
@@ -216,16 +216,16 @@ fn a_crowd_leaves_nothing_behind() {
 #[test]
 fn a_busy_connection_stays() {
     let mut lab = Lab::new(Setup::default());
-    let busy = open_bytes(&mut lab, ECHO, Session::Bytes(Bytes { bulk: 100, ..Bytes::default() }));
+    let busy = open_tcp(&mut lab, ECHO, Session::Tcp(TcpSession { bulk: 100, ..TcpSession::default() }));
     let conns = fill(&mut lab, FAMILIES[0], &[ECHO], CONNECTIONS - 1);
     for round in 1..=20 {
         lab.run_for(SECOND / 4);
-        lab.client.bytes(busy).bulk += 100;
+        lab.client.tcp(busy).bulk += 100;
         if round > 4 {
             answer(&mut lab, FAMILIES[1], "lab").1.unwrap();
         }
     }
     lab.run_for(SECOND / 10);
-    assert_eq!(lab.client.bytes(busy).received, 2100);
+    assert_eq!(lab.client.tcp(busy).received, 2100);
     assert_eq!(evicted(&mut lab, &conns), (0..16).collect::<Vec<_>>());
 }

@@ -8,9 +8,9 @@ use rdma::service::{self, Grant};
 use tcp_stack::testutil::Random;
 use tcp_stack::{CloseReason, ConnId};
 
-use super::client::{Bytes, Session};
+use super::client::{Session, TcpSession};
 use super::lab::{CHARGEN, CONNECTIONS, DISCARD, ECHO, ENGINE, Lab, REGION, ROUGH, Setup};
-use super::{SECOND, assert_bounded, assert_empty, hang_up, open_bytes};
+use super::{SECOND, assert_bounded, assert_empty, hang_up, open_tcp};
 
 pub(super) const BOTH: Access = Access::from_bits(3).unwrap();
 /// Bytes of an MPA frame in front of its private data.
@@ -46,36 +46,36 @@ fn read_request(stag: u32, msn: u32, bytes: u32) -> Vec<u8> {
 }
 
 /// Sends a request by hand and waits for the grant.
-fn shake_hands(lab: &mut Lab, deaf: bool) -> (ConnId, Grant) {
-    shake_hands_over(lab, ENGINE.into(), deaf)
+fn shake_hands(lab: &mut Lab, never_reads: bool) -> (ConnId, Grant) {
+    shake_hands_over(lab, ENGINE.into(), never_reads)
 }
 
 /// Completes the handshake with either address of the engine.
-pub(super) fn shake_hands_over(lab: &mut Lab, address: IpAddr, deaf: bool) -> (ConnId, Grant) {
+pub(super) fn shake_hands_over(lab: &mut Lab, address: IpAddr, never_reads: bool) -> (ConnId, Grant) {
     let script = region_request("lab").into();
-    let session = Session::Bytes(Bytes { script, deaf, ..Bytes::default() });
+    let session = Session::Tcp(TcpSession { script, never_reads, ..TcpSession::default() });
     let conn = lab.connect_to(address, REGION, session);
-    lab.run_until("connect", SECOND * 5, |lab| lab.client.bytes(conn).connected);
+    lab.run_until("connect", SECOND * 5, |lab| lab.client.tcp(conn).connected);
     let reply = MPA_HEADER + service::REPLY_LEN;
-    lab.run_until("the reply", SECOND, |lab| lab.client.bytes(conn).kept.len() >= reply);
-    let kept = &lab.client.bytes(conn).kept;
-    assert!(kept.starts_with(b"MPA ID Rep Frame"));
-    let grant = service::decode_reply(&kept[MPA_HEADER..reply]).unwrap();
+    lab.run_until("the reply", SECOND, |lab| lab.client.tcp(conn).head.len() >= reply);
+    let head = &lab.client.tcp(conn).head;
+    assert!(head.starts_with(b"MPA ID Rep Frame"));
+    let grant = service::decode_reply(&head[MPA_HEADER..reply]).unwrap();
     (conn, grant)
 }
 
 pub(super) fn say(lab: &mut Lab, conn: ConnId, bytes: &[u8]) {
-    lab.client.bytes(conn).script.extend(bytes);
+    lab.client.tcp(conn).script.extend(bytes);
 }
 
 /// An honest peer is served.
 pub(super) fn assert_serves(lab: &mut Lab) {
     let conn = lab.connect(REGION, Session::region("lab", BOTH, b"", lab.client.crc));
-    lab.run_until("a grant", SECOND * 20, |lab| lab.client.stream(conn).answer.is_some());
+    lab.run_until("a grant", SECOND * 20, |lab| lab.client.rdma(conn).answer.is_some());
     let local = lab.client.memory.add(vec![0x5a; 100]).unwrap();
     lab.client.write(conn, (local, 0), 50, 1000);
     lab.client.read(conn, (local, 50), 50, 1000);
-    lab.run_until("work", SECOND * 20, |lab| lab.client.stream(conn).completed == 2);
+    lab.run_until("work", SECOND * 20, |lab| lab.client.rdma(conn).completed == 2);
     lab.client.stack.abort(lab.now, conn);
     lab.run_for(SECOND / 100);
 }
@@ -91,9 +91,9 @@ fn random_bytes_are_no_mpa_and_end_the_connection() {
         let kept = random.index(good.len()).min(bytes.len()) * (round % 2);
         bytes[..kept].copy_from_slice(&good[..kept]);
         bytes.resize(bytes.len().max(600), 0xee);
-        let conn = open_bytes(&mut lab, REGION, Session::script(&bytes));
-        lab.client.bytes(conn).ends = true;
-        lab.run_until("the end", SECOND * 20, |lab| lab.client.bytes(conn).closed.is_some());
+        let conn = open_tcp(&mut lab, REGION, Session::script(&bytes));
+        lab.client.tcp(conn).ends = true;
+        lab.run_until("the end", SECOND * 20, |lab| lab.client.tcp(conn).closed.is_some());
         lab.client.remove(conn);
     }
     let mpa = &lab.engine.rdma_stats().mpa;
@@ -109,13 +109,13 @@ fn half_a_request_times_out() {
     let good = region_request("lab");
     let conns: Vec<ConnId> = [0, 1, 16, MPA_HEADER, good.len() - 1]
         .into_iter()
-        .map(|len| open_bytes(&mut lab, REGION, Session::script(&good[..len])))
+        .map(|len| open_tcp(&mut lab, REGION, Session::script(&good[..len])))
         .collect();
     lab.run_for(SECOND * 9);
     assert_eq!(lab.conns(), conns.len(), "they still have time");
     lab.run_for(SECOND * 2);
     for conn in conns {
-        assert_eq!(lab.client.bytes(conn).closed, Some(CloseReason::Reset));
+        assert_eq!(lab.client.tcp(conn).closed, Some(CloseReason::Reset));
     }
     assert_eq!(lab.engine.rdma_stats().mpa.startup_timeouts, 5);
     assert_serves(&mut lab);
@@ -125,15 +125,15 @@ fn half_a_request_times_out() {
 #[test]
 fn a_request_sent_byte_by_byte_times_out_too() {
     let mut lab = Lab::new(Setup::default());
-    let conn = open_bytes(&mut lab, REGION, Session::script(b"M"));
+    let conn = open_tcp(&mut lab, REGION, Session::script(b"M"));
     for byte in &mpa_request(&[0; 500])[1..] {
         lab.run_for(SECOND / 10);
-        if lab.client.bytes(conn).closed.is_some() {
+        if lab.client.tcp(conn).closed.is_some() {
             break;
         }
         say(&mut lab, conn, &[*byte]);
     }
-    assert_eq!(lab.client.bytes(conn).closed, Some(CloseReason::Reset));
+    assert_eq!(lab.client.tcp(conn).closed, Some(CloseReason::Reset));
     assert_eq!(lab.engine.rdma_stats().mpa.startup_timeouts, 1);
     assert_empty(&mut lab);
 }
@@ -151,13 +151,13 @@ fn requests_that_are_wrong_are_refused_by_reason() {
     let reply = [b"MPA ID Rep Frame".as_slice(), &good[16..]].concat();
     let cases = [with(0, b'm'), with(17, 0), with(17, 3), mpa_request(&[0; 513]), early, reply];
     for case in cases {
-        let conn = open_bytes(&mut lab, REGION, Session::script(&case));
+        let conn = open_tcp(&mut lab, REGION, Session::script(&case));
         // A rejected peer is given a few seconds to close by itself.
         lab.run_until("the end", SECOND * 8, |lab| {
-            let bytes = lab.client.bytes(conn);
+            let bytes = lab.client.tcp(conn);
             bytes.peer_closed || bytes.closed.is_some()
         });
-        lab.client.bytes(conn).ends = true;
+        lab.client.tcp(conn).ends = true;
     }
     let mpa = lab.engine.rdma_stats().mpa;
     assert_eq!((mpa.refused_key, mpa.refused_revision), (1, 2), "{mpa:?}");
@@ -178,7 +178,7 @@ fn a_damaged_fpdu_is_not_placed() {
         bad.resize(70_000, 0);
         say(&mut lab, conn, &bad);
         lab.run_until("the end", SECOND * 5, |lab| {
-            let bytes = lab.client.bytes(conn);
+            let bytes = lab.client.tcp(conn);
             bytes.peer_closed || bytes.closed.is_some()
         });
         assert!(lab.region_bytes().iter().all(|byte| *byte == 0), "byte {at} damaged");
@@ -213,8 +213,8 @@ fn random_messages_with_good_crcs_touch_nothing_that_was_not_granted() {
             bytes.extend(fpdu(&ulpdu));
         }
         say(&mut lab, conn, &bytes);
-        lab.client.bytes(conn).ends = true;
-        lab.run_until("the end", SECOND * 5, |lab| lab.client.bytes(conn).closed.is_some());
+        lab.client.tcp(conn).ends = true;
+        lab.run_until("the end", SECOND * 5, |lab| lab.client.tcp(conn).closed.is_some());
         lab.client.remove(conn);
     }
     assert!(lab.region_bytes().iter().all(|byte| *byte == 0));
@@ -238,15 +238,15 @@ fn a_peer_that_does_not_read_holds_a_bounded_number_of_buffers() {
             say(&mut lab, conn, &requests);
             conn
         } else {
-            let bytes = Bytes { bulk: 64 << 20, deaf: true, ..Bytes::default() };
-            open_bytes(&mut lab, port, Session::Bytes(bytes))
+            let bytes = TcpSession { bulk: 64 << 20, never_reads: true, ..TcpSession::default() };
+            open_tcp(&mut lab, port, Session::Tcp(bytes))
         };
         lab.run_for(SECOND * 300);
         assert!(lab.buffers_used_max < BUFFERS_BOUND, "port {port}: {}", lab.buffers_used_max);
-        let received = lab.client.bytes(conn).received;
+        let received = lab.client.tcp(conn).received;
         // The initial window: it grows only as the peer reads.
         assert!((60_000..200_000).contains(&received), "port {port}: {received} bytes");
-        assert_eq!(lab.client.bytes(conn).closed, None, "port {port}: slow is not wrong");
+        assert_eq!(lab.client.tcp(conn).closed, None, "port {port}: slow is not wrong");
         assert_serves(&mut lab);
         lab.client.stack.abort(lab.now, conn);
         // The reset is not at the exact place that RFC 5961 §3 wants: the next probe of the window draws one that is.
@@ -281,12 +281,12 @@ fn a_thousand_connections_that_come_and_go_leave_nothing() {
             (REGION, _) => b"GET / HTTP/1.1\r\n\r\n".to_vec(),
             _ => vec![0; random.index(5000)],
         };
-        let conn = open_bytes(&mut lab, port, Session::script(&script));
+        let conn = open_tcp(&mut lab, port, Session::script(&script));
         if random.chance(300_000) {
             hang_up(&mut lab, &[conn]);
         } else {
-            lab.client.bytes(conn).ends = true;
-            lab.run_until("the end", SECOND * 30, |lab| lab.client.bytes(conn).closed.is_some());
+            lab.client.tcp(conn).ends = true;
+            lab.run_until("the end", SECOND * 30, |lab| lab.client.tcp(conn).closed.is_some());
         }
         lab.client.remove(conn);
         assert_bounded(&lab);
@@ -303,7 +303,7 @@ fn a_thousand_connections_that_come_and_go_leave_nothing() {
 fn connections_in_quick_succession_do_not_accumulate() {
     let mut lab = Lab::new(Setup { time_wait_ms: 1, ..Setup::default() });
     for _ in 0..1000 {
-        let conn = open_bytes(&mut lab, REGION, Session::script(&[]));
+        let conn = open_tcp(&mut lab, REGION, Session::script(&[]));
         lab.client.stack.abort(lab.now, conn);
         lab.run_until("the end", SECOND, |lab| lab.conns() == 0);
         lab.client.remove(conn);
@@ -318,10 +318,10 @@ fn connections_in_quick_succession_do_not_accumulate() {
 fn a_rejected_peer_that_stays_is_dropped() {
     let mut lab = Lab::new(Setup::default());
     let conns: Vec<ConnId> = (0..CONNECTIONS)
-        .map(|_| open_bytes(&mut lab, REGION, Session::script(&region_request("nowhere"))))
+        .map(|_| open_tcp(&mut lab, REGION, Session::script(&region_request("nowhere"))))
         .collect();
     for conn in &conns {
-        lab.run_until("the end", SECOND * 8, |lab| lab.client.bytes(*conn).peer_closed);
+        lab.run_until("the end", SECOND * 8, |lab| lab.client.tcp(*conn).peer_closed);
     }
     lab.run_for(SECOND * 300);
     assert_eq!(lab.conns(), 0, "connections are held by peers that do not close");
@@ -331,7 +331,7 @@ fn a_rejected_peer_that_stays_is_dropped() {
 #[test]
 fn frames_of_garbage_are_dropped_by_reason() {
     let mut lab = Lab::new(Setup::default());
-    let (echo, mut random) = (open_bytes(&mut lab, ECHO, Session::Bytes(Bytes::default())), Random::new(5));
+    let (echo, mut random) = (open_tcp(&mut lab, ECHO, Session::Tcp(TcpSession::default())), Random::new(5));
     for _ in 0..20_000 {
         let mut frame: Vec<u8> = (0..random.index(200)).map(|_| random.byte()).collect();
         let good = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, 60, 0, 0, 0x40, 0, 64, 6];
@@ -345,8 +345,8 @@ fn frames_of_garbage_are_dropped_by_reason() {
     lab.run_for(SECOND / 10);
     let stats = lab.engine.stack().stats();
     assert!(stats.drops.total() >= 19_000, "{stats:?}");
-    lab.client.bytes(echo).bulk = 1000;
-    lab.run_until("the echo", SECOND, |lab| lab.client.bytes(echo).received == 1000);
+    lab.client.tcp(echo).bulk = 1000;
+    lab.run_until("the echo", SECOND, |lab| lab.client.tcp(echo).received == 1000);
     hang_up(&mut lab, &[echo]);
     assert_empty(&mut lab);
 }
@@ -355,8 +355,8 @@ fn frames_of_garbage_are_dropped_by_reason() {
 #[test]
 fn a_peer_of_tiny_segments_holds_no_more_buffers_than_others() {
     let mut lab = Lab::new(Setup::default());
-    let bytes = Bytes { bulk: 8 << 20, chunk: 16, deaf: true, ..Bytes::default() };
-    let conn = open_bytes(&mut lab, ECHO, Session::Bytes(bytes));
+    let bytes = TcpSession { bulk: 8 << 20, chunk: 16, never_reads: true, ..TcpSession::default() };
+    let conn = open_tcp(&mut lab, ECHO, Session::Tcp(bytes));
     lab.run_for(SECOND * 10);
     assert!(lab.buffers_used_max < BUFFERS_BOUND, "{}", lab.buffers_used_max);
     assert_serves(&mut lab);

@@ -23,28 +23,28 @@ fn open(lab: &mut Lab, name: &str, access: Access, token: &[u8]) -> (ConnId, Res
 }
 
 fn wait_for_answer(lab: &mut Lab, conn: ConnId) -> Result<Grant, ServiceError> {
-    lab.run_until("an answer", TIME_LIMIT, |lab| lab.client.stream(conn).answer.is_some());
-    lab.client.stream(conn).answer.unwrap()
+    lab.run_until("an answer", TIME_LIMIT, |lab| lab.client.rdma(conn).answer.is_some());
+    lab.client.rdma(conn).answer.unwrap()
 }
 
 /// Ends a stream in good order.
 fn close(lab: &mut Lab, conn: ConnId) {
     lab.client.established(conn).1.disconnect(Duration::ZERO);
-    lab.run_until("the end", TIME_LIMIT, |lab| lab.client.stream(conn).ended.is_some() && lab.conns() == 0);
+    lab.run_until("the end", TIME_LIMIT, |lab| lab.client.rdma(conn).ended.is_some() && lab.conns() == 0);
 }
 
 /// Waits for `completions` completions on a stream.
 fn wait_for(lab: &mut Lab, conn: ConnId, completions: u64) {
-    lab.run_until("completions", TIME_LIMIT, |lab| lab.client.stream(conn).completed >= completions);
+    lab.run_until("completions", TIME_LIMIT, |lab| lab.client.rdma(conn).completed >= completions);
 }
 
 /// Waits until the peer has ended the stream, and returns its Terminate.
 fn wait_for_end(lab: &mut Lab, conn: ConnId) -> Option<ErrorCode> {
     lab.run_until("the peer's end", TIME_LIMIT, |lab| {
-        let stream = lab.client.stream(conn);
+        let stream = lab.client.rdma(conn);
         stream.ended.is_some() || stream.closed.is_some()
     });
-    lab.client.stream(conn).terminated
+    lab.client.rdma(conn).terminated
 }
 
 /// Writes all of the region in pieces of all lengths, in any order, reads it back in others, compares.
@@ -56,7 +56,7 @@ fn put_and_get(lab: &mut Lab, conn: ConnId, random: &mut Random) {
     let to = lab.client.memory.add(vec![0; bytes]).unwrap();
     for reading in [false, true] {
         for (at, len) in pieces(bytes, random) {
-            let before = lab.client.stream(conn).completed;
+            let before = lab.client.rdma(conn).completed;
             if reading {
                 lab.client.read(conn, (to, at), len, at);
             } else {
@@ -99,7 +99,7 @@ fn live(setup: Setup, address: std::net::IpAddr) -> Lab {
     let grant = wait_for_answer(&mut lab, conn).unwrap();
     assert_eq!((grant.access, grant.base_to, grant.bytes), (BOTH, 0, setup.lab_bytes as u64));
     put_and_get(&mut lab, conn, &mut random);
-    assert_eq!(lab.client.stream(conn).terminated, None, "seed {}", setup.seed);
+    assert_eq!(lab.client.rdma(conn).terminated, None, "seed {}", setup.seed);
     close(&mut lab, conn);
     let tcp = lab.engine.stack().stats().tcp;
     assert_eq!((tcp.resets_out, tcp.resets_received), (0, 0), "seed {}", setup.seed);
@@ -189,7 +189,7 @@ fn the_service_refuses_with_a_status() {
     for (name, access, token, status) in refusals {
         let (conn, answer) = open(&mut lab, name, access, token);
         assert_eq!(answer, Err(ServiceError::Refused(status)), "{name}");
-        lab.run_until("the end", SECOND, |lab| lab.client.stream(conn).ended.is_some() && lab.conns() == 0);
+        lab.run_until("the end", SECOND, |lab| lab.client.rdma(conn).ended.is_some() && lab.conns() == 0);
     }
     let conn = lab.connect(REGION, Session::initiator(b"IWR1 what?".to_vec(), CrcPolicy::Required));
     assert_eq!(wait_for_answer(&mut lab, conn), Err(ServiceError::Refused(Status::Malformed)));
@@ -223,8 +223,8 @@ fn a_grant_is_valid_on_its_own_stream_only() {
         for reads in [false, true, false, true] {
             let (second, _) = open(&mut lab, "lab", BOTH, b"");
             post(&mut lab, second, reads, (local, 8), stag, 0);
-            lab.run_until("the end", SECOND, |lab| lab.client.stream(second).ended.is_some());
-            let told = lab.client.stream(second).terminated.map(|code| (code.layer, code.etype, code.code));
+            lab.run_until("the end", SECOND, |lab| lab.client.rdma(second).ended.is_some());
+            let told = lab.client.rdma(second).terminated.map(|code| (code.layer, code.etype, code.code));
             assert_eq!(told, Some(if reads { (0, 1, 3) } else { (1, 1, 2) }), "after {given} streams");
         }
         // The end of the other streams has not revoked it.
@@ -309,7 +309,7 @@ fn a_read_of_a_revoked_region_stops() {
     let fetched = lab.engine.rdma_stats().rdmap.payload_bytes_fetched;
     assert!(fetched < bytes as u64);
     assert_eq!(wait_for_end(&mut lab, conn).map(|code| code.layer), Some(0));
-    assert_eq!(lab.client.stream(conn).completed, 0);
+    assert_eq!(lab.client.rdma(conn).completed, 0);
     assert_eq!(lab.engine.rdma_stats().rdmap.payload_bytes_fetched, fetched);
     lab.run_until("the end", SECOND, |lab| lab.conns() == 0);
     assert_empty(&mut lab);

@@ -3,18 +3,18 @@
 use tcp_stack::testutil::LinkConfig;
 use tcp_stack::{BufClass, BufPool, CloseReason, ConnId, Duration, State};
 
-use super::client::{Bytes, Session};
+use super::client::{Session, TcpSession};
 use super::lab::{
     CHARGEN, CLEAN, CONNECTIONS, DAYTIME, DISCARD, ECHO, ENGINE, ENGINE6, Lab, REGION, ROUGH, Setup,
 };
-use super::{SECOND, assert_empty, hang_up, open_bytes};
+use super::{SECOND, assert_empty, hang_up, open_tcp};
 
 fn stream(bulk: u64, chunk: usize) -> Session {
-    Session::Bytes(Bytes { bulk, chunk, ends: true, ..Bytes::default() })
+    Session::Tcp(TcpSession { bulk, chunk, ends: true, ..TcpSession::default() })
 }
 
 fn closed(lab: &mut Lab, conn: ConnId) -> bool {
-    lab.client.bytes(conn).closed.is_some()
+    lab.client.tcp(conn).closed.is_some()
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn echo_returns_every_byte_and_then_closes() {
         let mut lab = Lab::new(Setup { link, seed, ..Setup::default() });
         let conn = lab.connect(ECHO, stream(bulk, chunk));
         lab.run_until("the end", SECOND * 100, |lab| closed(lab, conn));
-        let bytes = lab.client.bytes(conn);
+        let bytes = lab.client.tcp(conn);
         assert_eq!((bytes.received, bytes.wrong), (bulk, 0), "seed {seed}");
         assert_eq!((bytes.peer_closed, bytes.closed), (true, Some(CloseReason::Normal)), "seed {seed}");
         assert_empty(&mut lab);
@@ -41,13 +41,13 @@ fn echo_returns_every_byte_and_then_closes() {
 fn echo_continues_without_a_free_buffer() {
     for chunk in [0, 100] {
         let mut lab = Lab::new(Setup::default());
-        let conn = open_bytes(&mut lab, ECHO, stream(400_000, chunk));
+        let conn = open_tcp(&mut lab, ECHO, stream(400_000, chunk));
         let mut taken = Vec::new();
         lab.run_until("the end", SECOND * 100, |lab| {
             taken.extend(std::iter::from_fn(|| lab.pool.alloc(BufClass::Data)));
             closed(lab, conn)
         });
-        let bytes = lab.client.bytes(conn);
+        let bytes = lab.client.tcp(conn);
         assert_eq!((bytes.received, bytes.wrong), (400_000, 0), "chunks of {chunk}");
         assert_eq!(bytes.closed, Some(CloseReason::Normal));
         assert_eq!(lab.engine.service_stats().echo_copied_aside, 0);
@@ -61,14 +61,14 @@ fn echo_continues_without_a_free_buffer() {
 fn echo_continues_when_segments_become_shorter() {
     for (seed, reports_too_big) in (1..).zip([true, false]) {
         let mut lab = Lab::new(Setup { seed, ..Setup::default() });
-        let bytes = Bytes { bulk: 2_000_000, deaf: true, ..Bytes::default() };
-        let conn = open_bytes(&mut lab, ECHO, Session::Bytes(bytes));
+        let bytes = TcpSession { bulk: 2_000_000, never_reads: true, ..TcpSession::default() };
+        let conn = open_tcp(&mut lab, ECHO, Session::Tcp(bytes));
         lab.run_for(SECOND);
-        let unread = lab.client.bytes(conn).received;
+        let unread = lab.client.tcp(conn).received;
         lab.rewire(LinkConfig { mtu: 1100, reports_too_big, ..CLEAN });
-        lab.client.hear(conn);
-        lab.run_until("the echo", SECOND * 200, |lab| lab.client.bytes(conn).received >= 2_000_000);
-        let bytes = lab.client.bytes(conn);
+        lab.client.start_reading(conn);
+        lab.run_until("the echo", SECOND * 200, |lab| lab.client.tcp(conn).received >= 2_000_000);
+        let bytes = lab.client.tcp(conn);
         assert_eq!((bytes.received, bytes.wrong), (2_000_000, 0), "seed {seed}");
         assert!(unread < 2_000_000 && lab.engine.stack().stats().tcp.splits > 0, "segments were to be cut");
         hang_up(&mut lab, &[conn]);
@@ -81,7 +81,7 @@ fn discard_accepts_everything_and_sends_nothing() {
     let mut lab = Lab::new(Setup { link: ROUGH, ..Setup::default() });
     let conn = lab.connect(DISCARD, stream(5_000_000, 0));
     lab.run_until("the end", SECOND * 100, |lab| closed(lab, conn));
-    assert_eq!(lab.client.bytes(conn).received, 0);
+    assert_eq!(lab.client.tcp(conn).received, 0);
     assert_eq!(lab.engine.service_stats().discard_bytes, 5_000_000);
     assert_empty(&mut lab);
 }
@@ -89,16 +89,16 @@ fn discard_accepts_everything_and_sends_nothing() {
 #[test]
 fn chargen_sends_lines_until_the_peer_closes() {
     let mut lab = Lab::new(Setup::default());
-    let conn = lab.connect(CHARGEN, Session::script(b"deaf ears"));
-    lab.run_until("lines", SECOND * 5, |lab| lab.client.bytes(conn).received > 1_000_000);
-    let kept = lab.client.bytes(conn).kept.clone();
+    let conn = lab.connect(CHARGEN, Session::script(b"never_reads ears"));
+    lab.run_until("lines", SECOND * 5, |lab| lab.client.tcp(conn).received > 1_000_000);
+    let head = lab.client.tcp(conn).head.clone();
     let ring: Vec<u8> = (b' '..=b'~').collect();
-    for (number, line) in kept.chunks_exact(74).enumerate() {
+    for (number, line) in head.chunks_exact(74).enumerate() {
         let expected = (0..72).map(|column| ring[(number + column) % ring.len()]).chain(*b"\r\n");
         assert!(line.iter().copied().eq(expected), "line {number}: {}", line.escape_ascii());
     }
-    assert!(kept.len() > 60_000);
-    lab.client.bytes(conn).ends = true;
+    assert!(head.len() > 60_000);
+    lab.client.tcp(conn).ends = true;
     lab.run_until("the end", SECOND * 5, |lab| closed(lab, conn));
     assert_empty(&mut lab);
 }
@@ -117,10 +117,10 @@ fn daytime_sends_the_time_and_closes_first() {
             let wall = Duration::from_secs(383_276_263);
             lab.engine.set_wall_clock(lab.now, wall);
             lab.run_for(SECOND * 86_400);
-            let session = Session::Bytes(Bytes { bulk, ends, ..Bytes::default() });
+            let session = Session::Tcp(TcpSession { bulk, ends, ..TcpSession::default() });
             let conn = lab.connect_to(address, DAYTIME, session);
-            lab.run_until("the line", SECOND * 5, |lab| lab.client.bytes(conn).peer_closed);
-            let line = String::from_utf8(lab.client.bytes(conn).kept.clone()).unwrap();
+            lab.run_until("the line", SECOND * 5, |lab| lab.client.tcp(conn).peer_closed);
+            let line = String::from_utf8(lab.client.tcp(conn).head.clone()).unwrap();
             let expected = "Wednesday, February 24, 1982 01:37:43-UTC\r\n";
             assert!(line.len() == expected.len() && line.starts_with(&expected[..36]), "{line}");
             if !ends {
@@ -128,9 +128,9 @@ fn daytime_sends_the_time_and_closes_first() {
                 let states = lab.engine.stack().stats().states;
                 assert_eq!(states.get(State::FinWait2), 1, "it waits for the peer to close, too");
             }
-            lab.client.bytes(conn).ends = true;
+            lab.client.tcp(conn).ends = true;
             lab.run_until("the end", SECOND * 5, |lab| closed(lab, conn));
-            assert_eq!(lab.client.bytes(conn).closed, Some(CloseReason::Normal));
+            assert_eq!(lab.client.tcp(conn).closed, Some(CloseReason::Normal));
             let stats = lab.engine.stack().stats();
             assert_eq!(stats.tcp.resets_out, 0);
             // A peer that closes as soon as it is connected is the first to close.
@@ -146,12 +146,12 @@ fn daytime_sends_the_time_and_closes_first() {
 fn daytime_waits_for_a_buffer() {
     let mut lab = Lab::new(Setup::default());
     let taken: Vec<_> = std::iter::from_fn(|| lab.pool.alloc(BufClass::Data)).collect();
-    let conn = open_bytes(&mut lab, DAYTIME, Session::Bytes(Bytes { ends: true, ..Bytes::default() }));
+    let conn = open_tcp(&mut lab, DAYTIME, Session::Tcp(TcpSession { ends: true, ..TcpSession::default() }));
     lab.run_for(SECOND / 10);
-    assert_eq!(lab.client.bytes(conn).received, 0);
+    assert_eq!(lab.client.tcp(conn).received, 0);
     drop(taken);
     lab.run_until("the end", SECOND, |lab| closed(lab, conn));
-    assert_eq!(lab.client.bytes(conn).kept, b"Thursday, January 1, 1970 00:00:00-UTC\r\n");
+    assert_eq!(lab.client.tcp(conn).head, b"Thursday, January 1, 1970 00:00:00-UTC\r\n");
     assert_empty(&mut lab);
 }
 
@@ -160,12 +160,12 @@ fn a_shutdown_resets_every_connection() {
     let mut lab = Lab::new(Setup::default());
     let conns: Vec<ConnId> = [ECHO, DISCARD, CHARGEN, REGION]
         .into_iter()
-        .map(|port| open_bytes(&mut lab, port, Session::Bytes(Bytes { bulk: 1, ..Bytes::default() })))
+        .map(|port| open_tcp(&mut lab, port, Session::Tcp(TcpSession { bulk: 1, ..TcpSession::default() })))
         .collect();
     lab.engine.abort_all(lab.now);
     for conn in conns {
         lab.run_until("the reset", SECOND, |lab| closed(lab, conn));
-        assert_eq!(lab.client.bytes(conn).closed, Some(CloseReason::Reset));
+        assert_eq!(lab.client.tcp(conn).closed, Some(CloseReason::Reset));
     }
     assert_empty(&mut lab);
 }
@@ -173,19 +173,19 @@ fn a_shutdown_resets_every_connection() {
 #[test]
 fn a_full_table_rejects_new_connections_and_keeps_serving() {
     let mut lab = Lab::new(Setup::default());
-    let open = |lab: &mut Lab| open_bytes(lab, ECHO, Session::Bytes(Bytes::default()));
+    let open = |lab: &mut Lab| open_tcp(lab, ECHO, Session::Tcp(TcpSession::default()));
     let conns: Vec<ConnId> = (0..CONNECTIONS).map(|_| open(&mut lab)).collect();
-    let late = lab.connect(ECHO, Session::Bytes(Bytes { bulk: 10, ends: true, ..Bytes::default() }));
+    let late = lab.connect(ECHO, Session::Tcp(TcpSession { bulk: 10, ends: true, ..TcpSession::default() }));
     lab.run_for(SECOND / 2);
-    assert!(!lab.client.bytes(late).connected);
+    assert!(!lab.client.tcp(late).connected);
     assert!(lab.engine.stack().stats().drops.drop_tcp_table_full > 0);
     for conn in &conns {
-        lab.client.bytes(*conn).bulk = 1000;
-        lab.run_until("the echo", SECOND, |lab| lab.client.bytes(*conn).received == 1000);
+        lab.client.tcp(*conn).bulk = 1000;
+        lab.run_until("the echo", SECOND, |lab| lab.client.tcp(*conn).received == 1000);
     }
     hang_up(&mut lab, &conns);
     // Its SYN is retransmitted.
     lab.run_until("the late one", SECOND * 10, |lab| closed(lab, late));
-    assert_eq!(lab.client.bytes(late).received, 10);
+    assert_eq!(lab.client.tcp(late).received, 10);
     assert_empty(&mut lab);
 }

@@ -9,7 +9,7 @@ use tcp_stack::wire::{
 };
 use tcp_stack::{ConnId, Duration, MacAddr};
 
-use super::client::{Bytes, Session};
+use super::client::{Session, TcpSession};
 use super::hostile::{BOTH, assert_serves, region_request, say, shake_hands_over, write};
 use super::lab::{CLIENT, CLIENT6, DISCARD, ECHO, ENGINE, ENGINE6, Lab, REGION, Setup};
 use super::{SECOND, assert_empty, hang_up};
@@ -97,7 +97,7 @@ fn open_all(
     while conns.len() < count {
         let some = (0..(count - conns.len()).min(64)).map(|_| lab.connect_to(address(ipv6), port, session()));
         let some: Vec<ConnId> = some.collect();
-        lab.run_until("connect", SECOND * 5, |lab| some.iter().all(|conn| lab.client.bytes(*conn).connected));
+        lab.run_until("connect", SECOND * 5, |lab| some.iter().all(|conn| lab.client.tcp(*conn).connected));
         conns.extend(some);
     }
     conns
@@ -114,7 +114,7 @@ impl Honest {
     fn new(lab: &mut Lab, ipv6: bool) -> Self {
         let session = Session::region("lab", BOTH, b"", lab.client.crc);
         let conn = lab.connect_to(address(ipv6), REGION, session);
-        lab.run_until("a grant", SECOND, |lab| lab.client.stream(conn).answer.is_some());
+        lab.run_until("a grant", SECOND, |lab| lab.client.rdma(conn).answer.is_some());
         let bytes: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8).chain((0..BYTES).map(|_| 0)).collect();
         let local = lab.client.memory.add(bytes).unwrap();
         let mut honest = Self { conn, local, rounds: 0 };
@@ -143,7 +143,7 @@ impl Honest {
 
     /// Starts the next round when the current one is complete.
     fn go_on(&mut self, lab: &mut Lab) {
-        if lab.client.stream(self.conn).completed == (self.rounds + 1) * 2 {
+        if lab.client.rdma(self.conn).completed == (self.rounds + 1) * 2 {
             let bytes = lab.client.memory.bytes(self.local).unwrap();
             let (written, read) = bytes.split_at(bytes.len() / 2);
             assert!(written == read, "round {}", self.rounds);
@@ -245,12 +245,12 @@ fn fpdus_that_never_end_starve_nobody_and_time_out() {
         let mut honest = Honest::new(&mut lab, ipv6);
         let conns = open_all(&mut lab, ipv6, REGION, count, || Session::script(&region_request("lab")));
         lab.run_until("the grants", SECOND * 5, |lab| {
-            conns.iter().all(|conn| lab.client.bytes(*conn).received > 50)
+            conns.iter().all(|conn| lab.client.tcp(*conn).received > 50)
         });
         let before = honest.rounds_in(&mut lab, SECOND / 50, |_| ());
         let begun = write(1, 0, &[0x5a; MULPDU_MAX - WRITE_HEADER]);
         for conn in &conns {
-            lab.client.bytes(*conn).chunk = bytes;
+            lab.client.tcp(*conn).chunk = bytes;
             say(&mut lab, *conn, &begun[..bytes * 50]);
         }
         let during = honest.rounds_in(&mut lab, SECOND / 10, |_| ());
@@ -281,8 +281,9 @@ fn deaf_peers_of_echo_starve_nobody() {
         let mut lab = Lab::new(setup(buffers, 512));
         let mut honest = Honest::new(&mut lab, ipv6);
         let before = honest.rounds_in(&mut lab, SECOND / 50, |_| ());
-        let deaf = || Session::Bytes(Bytes { bulk: 1 << 20, deaf: true, ..Bytes::default() });
-        let conns = open_all(&mut lab, ipv6, ECHO, 400, deaf);
+        let never_reads =
+            || Session::Tcp(TcpSession { bulk: 1 << 20, never_reads: true, ..TcpSession::default() });
+        let conns = open_all(&mut lab, ipv6, ECHO, 400, never_reads);
         lab.run_for(SECOND);
         let after = honest.rounds_in(&mut lab, SECOND / 50, |_| ());
         assert!(after * 4 >= before, "{name}: {before} rounds before, {after} then");
