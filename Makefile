@@ -47,13 +47,18 @@ quick: ## format, lints and tests of what needs neither DPDK nor root; under two
 	$(CARGO) clippy --all-targets --locked -- -D warnings
 	$(CARGO) test --locked --quiet
 
-check: fmt clippy doc ## format, lints, documentation
+check: fmt clippy fuzz-check doc ## format, lints, documentation
 
 fmt:
 	$(CARGO) fmt --all --check
 
 clippy: build-deps
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+# A compiler that is not nightly checks them, so that a change of an API cannot break them unseen.
+fuzz-check: ## the fuzz targets compile
+	@set -e; for folder in */fuzz */*/fuzz; do \
+	    $(CARGO) clippy --locked --quiet --manifest-path $$folder/Cargo.toml --target-dir target/fuzz -- -D warnings; done
 
 doc: build-deps
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked --quiet
