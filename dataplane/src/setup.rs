@@ -278,6 +278,7 @@ fn engine(config: &Config, index: usize, worker: u16, port: &Port) -> Result<Eng
             endpoint: EndpointConfig::default(),
             stags_max: config.limits.grants_max,
             regions_max: config.limits.regions_max,
+            contexts_max: 0,
             seed,
         },
         WorkerMemory::new(config.limits.regions_max as usize),

@@ -123,6 +123,7 @@ impl Host {
             endpoint,
             stags_max: 64,
             regions_max: 0,
+            contexts_max: 4,
             seed: random.seed(),
         };
         let room = usize::from(setup.mtu) + 64;

@@ -241,6 +241,7 @@ impl Target {
             endpoint: EndpointConfig::default(),
             stags_max: sizes.connections,
             regions_max: 1,
+            contexts_max: 0,
             seed: SEED,
         };
         let mut engine = Engine::new(config, memory(REGION, region_bytes)?);

@@ -21,6 +21,9 @@ mod event;
 mod layout;
 pub mod program;
 mod request;
+#[cfg(any(test, feature = "testutil"))]
+#[allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, reason = "tests may end their process")]
+pub mod testutil;
 pub mod worker;
 
 pub use event::Event;

@@ -74,7 +74,10 @@ fn a_request_that_cannot_be_executed_is_refused_when_it_is_posted() {
     let inline = [0; CAP.max_inline_data as usize + 1];
     assert_eq!(a.send.push(&SendWr { data: Data::Inline(&inline), ..wr }), Err(PostError::Length));
     let immediate = SendOp::Immediate { imm_data: [0; 8] };
-    assert_eq!(a.send.push(&SendWr::new(1, immediate, &[a.party.mr.sge(0, 1)])), Err(PostError::Length));
+    assert_eq!(
+        a.objects.send.push(&SendWr::new(1, immediate, &[a.party.mr.sge(0, 1)])),
+        Err(PostError::Length)
+    );
     assert_eq!(a.recv.push(&RecvWr { wr_id: 1, sg_list: &long }), Err(PostError::Length));
     lab.run();
     assert_eq!(a.poll(false), []);

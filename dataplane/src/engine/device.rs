@@ -47,15 +47,21 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         Ok((listener, ListenerOwner::Device(id)))
     }
 
-    /// Passes the events of connections to the region service.
+    /// Passes the events of connections to the contexts and to the region service, and serves the contexts. A program
+    /// of this process polls the events itself.
     #[inline]
-    pub(super) fn serve_regions(&mut self) {
-        if !self.serves_regions {
+    pub(super) fn serve_clients(&mut self) {
+        if !self.serves_regions && self.shared.is_empty() {
             return;
         }
-        while let Some(event) = self.device.poll_cm_event() {
-            self.regions.handle(event, &mut self.device, &mut self.rdma);
+        let Self { device, shared, regions, rdma, .. } = self;
+        while let Some(event) = device.poll_cm_event() {
+            let Some(event) = shared.cm_event(event, device) else { continue };
+            if self.serves_regions {
+                regions.handle(event, device, rdma);
+            }
         }
+        shared.poll(device);
     }
 
     pub(super) fn rdma_accepted(&mut self, now: Instant, conn: ConnId, listener: CmId, info: &ConnInfo) {

@@ -17,6 +17,7 @@
 
 mod close;
 mod commands;
+mod contexts;
 mod device;
 mod rdma_conn;
 #[cfg(test)]
@@ -37,6 +38,8 @@ pub use crate::services::{ListenerService, ServiceStats};
 use crate::services::{RegionResponder, TcpService, TcpServices, clear_waits_for_buffers};
 use crate::transport::{ConnTable, Deadlines, RdmaState, StreamIds, TxOutcome};
 pub use commands::ConnRow;
+use contexts::SharedContexts;
+pub use contexts::Wakers;
 pub use device::RdmaCmStats;
 use rdma_conn::{CmConns, RdmaConn};
 
@@ -64,6 +67,8 @@ pub struct EngineConfig {
     pub stags_max: u32,
     /// Most regions offered by the region service at the same time.
     pub regions_max: u32,
+    /// Most contexts of other processes at the same time.
+    pub contexts_max: u32,
     /// Seed of all random draws: ports, sequence numbers and STag keys.
     pub seed: [u8; 32],
 }
@@ -110,8 +115,11 @@ pub struct Engine<P: BufPool, M> {
     device: Device<Segment<P::Buf>>,
     rdma: RdmaState<M>,
     regions: RegionResponder,
-    /// True if the region service has a listener. It then receives all connection events of the device.
+    /// True if the region service has a listener. It then receives all connection events of the device that belong to
+    /// no context.
     serves_regions: bool,
+    /// Contexts of other processes.
+    shared: SharedContexts,
     cm_conns: CmConns,
     /// TCP options of the device's connections.
     options: ConnOptions,
@@ -140,6 +148,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                 service: RegionService::new(config.regions_max as usize, names_seed(&config.seed)),
             },
             serves_regions: false,
+            shared: SharedContexts::new(config.contexts_max, config.limits.cqs),
             cm_conns: CmConns::new(config.limits.ids),
             options: ConnOptions { out_of_order, ..config.conn },
             streams: StreamIds::default(),
@@ -185,7 +194,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         if due {
             self.handle_timeouts(now, pool);
         }
-        self.serve_regions();
+        self.serve_clients();
         self.apply_requests(now);
         self.service_tx_ready(now, pool);
         // Carries out requests of connections whose deferred work ran because `deferred` was full.
@@ -212,7 +221,10 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     /// has made since the last poll.
     #[inline]
     pub fn has_output(&self) -> bool {
-        !self.tx_ready.is_empty() || self.device.has_request() || self.stack.has_output()
+        !self.tx_ready.is_empty()
+            || self.device.has_request()
+            || self.stack.has_output()
+            || self.shared.has_work()
     }
 
     /// Resets every connection. `WorkerPort::shut_down` calls it.

@@ -29,13 +29,13 @@ impl RegionResponder {
     /// Returns true if the service uses the id. Valid only in an engine that serves regions: elsewhere, a program may
     /// choose any context.
     pub(crate) fn owns<B: Buf>(device: &Device<Segment<B>>, id: CmId) -> bool {
-        device.context(id).is_ok_and(|context| context >= CONTEXT)
+        device.context(id).is_ok_and(|context| context >> 32 == CONTEXT >> 32)
     }
 
     /// Returns the region that was granted to a connection, if any.
     pub(crate) fn granted<B: Buf>(device: &Device<Segment<B>>, id: CmId) -> Option<RegionId> {
-        let granted = device.context(id).ok()?.checked_sub(CONTEXT + 1)?;
-        u32::try_from(granted).ok().map(RegionId)
+        let granted = device.context(id).ok().filter(|context| context >> 32 == CONTEXT >> 32)?;
+        u32::try_from(granted - CONTEXT).ok()?.checked_sub(1).map(RegionId)
     }
 
     /// Handles an event of the service's listeners and connections.

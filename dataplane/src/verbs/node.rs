@@ -299,6 +299,7 @@ impl<'a> Plan<'a> {
             endpoint: options.endpoint,
             stags_max: config.limits.grants_max,
             regions_max: 0,
+            contexts_max: 0,
             seed: setup::seed()?,
         };
         let memory = WorkerMemory::new(config.limits.regions_max as usize);

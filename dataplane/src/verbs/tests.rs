@@ -1,6 +1,7 @@
 //! Tests of verbs on two hosts in memory. Every run is a function of its seed.
 
 mod connections;
+mod contexts;
 mod work;
 
 use crate::testutil as lab;

@@ -2,12 +2,12 @@
 #![allow(dead_code, clippy::unwrap_used, reason = "each test uses a part, and may panic")]
 
 use std::collections::BTreeSet;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use iwarp_shared_verbs::program::{CompletionQueue, Events, RecvQueue, SendQueue, Slots};
 use iwarp_shared_verbs::worker::{ContextId, Contexts, ObjectLimits, Signals};
-use iwarp_shared_verbs::{Event, QpPlaces, Request, Response, words_min};
+use iwarp_shared_verbs::{Event, Request, Response, testutil, words_min};
 use rdma::testutil::model::Verbs;
 use rdma::testutil::pattern;
 use rdma::testutil::verbs::*;
@@ -101,96 +101,56 @@ impl Lab {
     }
 }
 
-/// Objects of a program for one connection.
+/// A program of one node.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) at: usize,
     pub(crate) context: ContextId,
-    pub(crate) memory: Memory,
-    pub(crate) events: Events<Memory>,
     pub(crate) party: Party,
-    pub(crate) places: QpPlaces,
-    pub(crate) slots: Slots,
-    pub(crate) send: SendQueue<Memory>,
-    pub(crate) recv: RecvQueue<Memory>,
-    pub(crate) cq: CompletionQueue<Memory>,
-    pub(crate) recv_cq: CompletionQueue<Memory>,
+    pub(crate) objects: testutil::Program<Memory>,
+}
+
+impl Deref for Program {
+    type Target = testutil::Program<Memory>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.objects
+    }
+}
+
+impl DerefMut for Program {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.objects
+    }
 }
 
 impl Program {
     /// Opens a context and creates the objects of one connection, with completion queues of `cqe` entries.
     pub(crate) fn new(lab: &mut Lab, at: usize, cap: QpCap, cqe: u32, salt: u8) -> Self {
         let (context, memory) = lab.open(at);
-        let mut request = |request: &Request| lab.request(at, context, request).unwrap();
-        let Response::Pd(pd) = request(&Request::AllocPd) else { panic!() };
-        let mut create_cq = || match request(&Request::CreateCq(cqe)) {
-            Response::Cq(cq, place) => (cq, CompletionQueue::new(Arc::clone(&memory), place).unwrap()),
-            _ => panic!(),
-        };
-        let ((cq, mut cq_ring), (recv_cq, mut recv_cq_ring)) = (create_cq(), create_cq());
-        let init = QpInit { pd, send_cq: cq, recv_cq, srq: None, cap, sq_sig_all: false };
-        let Response::Qp(qp, places) = request(&Request::CreateQp(init)) else { panic!() };
-        let Response::Id(id) = request(&Request::CreateId(Some(address(at)))) else { panic!() };
-        let bytes = pattern(MEMORY, salt);
-        let region = lab.net.nodes[at].memory.add(bytes).unwrap();
-        let memory_request = Request::RegMr {
-            pd,
-            memory: (region, 0, MEMORY as u64),
+        let region = lab.net.nodes[at].memory.add(pattern(MEMORY, salt)).unwrap();
+        let setup = testutil::Setup {
+            cap,
+            cqe,
+            local: address(at),
+            region: (region, MEMORY as u64),
             base: AddressBase::At(BASE),
             access: all_access(),
         };
-        let Response::Mr(mr) = lab.request(at, context, &memory_request).unwrap() else { panic!() };
-        let slots = Slots::new(false);
-        cq_ring.add_qp(qp, slots.clone());
-        recv_cq_ring.add_qp(qp, slots.clone());
-        let QpPlaces { send, recv } = places;
-        Self {
-            at,
-            context,
-            events: Events::new(Arc::clone(&memory)).unwrap(),
-            party: Party { pd, cq, recv_cq, qp, id, mr: Mr { region, mr } },
-            send: SendQueue::new(Arc::clone(&memory), qp, cap, send, slots.clone()).unwrap(),
-            recv: RecvQueue::new(
-                Arc::clone(&memory),
-                recv.unwrap(),
-                (cap.max_recv_wr, cap.max_recv_sge),
-                Some(slots.clone()),
-            )
-            .unwrap(),
-            places,
-            slots,
-            cq: cq_ring,
-            recv_cq: recv_cq_ring,
-            memory,
-        }
-    }
-
-    /// Returns all events.
-    pub(crate) fn all_events(&mut self) -> Vec<Event> {
-        core::iter::from_fn(|| self.events.poll()).collect()
-    }
-
-    /// Polls all completions of sends, or of receives.
-    pub(crate) fn poll(&mut self, receives: bool) -> Vec<WorkCompletion> {
-        let queue = if receives { &mut self.recv_cq } else { &mut self.cq };
-        let mut out = [WorkCompletion::default(); 7];
-        let mut all = Vec::new();
-        while let Ok(polled @ 1..) = queue.poll(&mut out) {
-            all.extend_from_slice(&out[..polled]);
-        }
-        all
+        let objects =
+            testutil::Program::new(memory, &setup, &mut |request| lab.request(at, context, request));
+        let testutil::Program { pd, cqs: [cq, recv_cq], qp, id, mr, .. } = objects;
+        Self { at, context, party: Party { pd, cq, recv_cq, qp, id, mr: Mr { region, mr } }, objects }
     }
 
     /// Queues a signaled request and rings.
     pub(crate) fn post(&mut self, wr_id: u64, op: SendOp, sg_list: &[Sge]) {
-        self.send.push(&SendWr::new(wr_id, op, sg_list)).unwrap();
-        self.send.ring();
+        self.objects.post(wr_id, op, sg_list);
     }
 
     /// Queues a receive buffer and rings.
     pub(crate) fn post_recv(&mut self, wr_id: u64, sg_list: &[Sge]) {
-        self.recv.push(&RecvWr { wr_id, sg_list }).unwrap();
-        self.recv.ring();
+        self.objects.post_recv(wr_id, sg_list);
     }
 }
 

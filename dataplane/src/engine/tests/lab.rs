@@ -136,6 +136,7 @@ impl Lab {
             endpoint: EndpointConfig::default(),
             stags_max: setup.grants,
             regions_max: 8,
+            contexts_max: 0,
             seed: random.seed(),
         };
         let mut engine = Engine::new(config, memory);

@@ -1,0 +1,233 @@
+//! Programs in contexts of two engines, over TCP: the bytes, events and completions of connections on good links and on
+//! bad ones, and what is left when a program ends.
+
+use iwarp_shared_verbs::testutil::{Program, Setup as ProgramSetup};
+use iwarp_shared_verbs::worker::{ContextId, ObjectLimits};
+use iwarp_shared_verbs::{Event, Request, Response, words_min};
+use rdma::verbs::{
+    Access, AddressBase, CmEvent, CmEventKind, Data, QpCap, RecvWr, RegionId, SendFlags, SendOp, SendWr, Sge,
+    VerbsError, WcStatus, WorkCompletion,
+};
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::lab::{CLEAN, Net, ROUGH, Setup, TIME_LIMIT, address};
+use crate::engine::Wakers;
+use crate::memory::SharedWords;
+
+const PORT: u16 = 7174;
+const BYTES: usize = 1 << 20;
+const BASE: u64 = 0x7f12_3456_7000;
+const LIMITS: ObjectLimits = ObjectLimits { pds: 2, mrs: 4, mws: 4, cqs: 4, qps: 4, srqs: 2, ids: 8 };
+const CAP: QpCap =
+    QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 };
+
+/// A program of one host, its context, and what it sleeps on.
+struct Guest {
+    host: usize,
+    context: ContextId,
+    region: RegionId,
+    wakers: Wakers,
+    program: Program<SharedWords>,
+}
+
+fn pattern(seed: usize) -> Vec<u8> {
+    (0..BYTES).map(|at| (at * 31 + at / 251 + seed).to_le_bytes()[0]).collect()
+}
+
+fn execute(
+    net: &mut Net,
+    host: usize,
+    context: ContextId,
+    request: &Request,
+) -> Result<Response, VerbsError> {
+    let now = net.now;
+    net.hosts[host].verbs.context_execute(now, context, request)
+}
+
+/// Returns the count of an event counter, and resets it.
+fn take(counter: &std::os::fd::OwnedFd) -> u64 {
+    let mut count = [0; 8];
+    rustix::io::read(counter, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
+}
+
+impl Guest {
+    fn new(net: &mut Net, host: usize) -> Self {
+        let memory = SharedWords::new("test", words_min() + (1 << 15)).unwrap();
+        let counter = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
+        let wakers = Wakers { completions: counter(), events: counter() };
+        let [completions, events] = [&wakers.completions, &wakers.events].map(|fd| fd.try_clone().unwrap());
+        let engine = &mut net.hosts[host].verbs;
+        let context = engine.context_open(memory.clone(), LIMITS, Wakers { completions, events }).unwrap();
+        let region = engine.memory_mut().add(pattern(host)).unwrap();
+        let all = [Access::LOCAL_READ, Access::LOCAL_WRITE, Access::REMOTE_READ, Access::REMOTE_WRITE];
+        let setup = ProgramSetup {
+            cap: CAP,
+            cqe: 256,
+            local: address(host, if host == 1 { PORT } else { 0 }),
+            region: (region, BYTES as u64),
+            base: AddressBase::At(BASE),
+            access: all.into_iter().fold(Access::NONE, |all, one| all | one),
+        };
+        let program = Program::new(memory, &setup, &mut |request| execute(net, host, context, request));
+        Self { host, context, region, wakers, program }
+    }
+
+    fn execute(&self, net: &mut Net, request: &Request) -> Response {
+        execute(net, self.host, self.context, request).unwrap()
+    }
+
+    fn sge(&self, offset: u64, length: u32) -> Sge {
+        Sge { addr: BASE + offset, length, lkey: self.program.mr.lkey }
+    }
+
+    /// Returns the program's next event once there is one. The program sleeps until its counter is written.
+    fn event(&mut self, net: &mut Net) -> Event {
+        let Self { program, wakers, .. } = self;
+        let mut event = None;
+        net.run_until("an event", TIME_LIMIT, |_| {
+            if take(&wakers.events) > 0 {
+                event = program.events.poll();
+            }
+            event.is_some()
+        });
+        event.unwrap()
+    }
+
+    /// Polls until there are `count` completions of sends and of receives together.
+    fn completions(&mut self, net: &mut Net, count: usize) -> Vec<WorkCompletion> {
+        let mut all = Vec::new();
+        net.run_until("completions", TIME_LIMIT, |_| {
+            all.extend(self.program.poll(false));
+            all.extend(self.program.poll(true));
+            all.len() >= count
+        });
+        all
+    }
+
+    fn close(self, net: &mut Net) {
+        assert_eq!(net.hosts[self.host].verbs.context_close(self.context).unwrap(), [self.region]);
+    }
+}
+
+/// Connects a guest of host 0 with one of host 1.
+fn connected(net: &mut Net) -> [Guest; 2] {
+    let (mut a, mut b) = (Guest::new(net, 0), Guest::new(net, 1));
+    let listener = b.program.id;
+    b.execute(net, &Request::Listen { id: listener, backlog: 4.try_into().unwrap(), depths: (16, 16) });
+    let (id, qp, private_data) = (a.program.id, a.program.qp, b"hello".to_vec());
+    let peer = address(1, PORT);
+    a.execute(net, &Request::Connect { id, qp, peer, private_data, depths: (16, 16), revision: 2 });
+    let Event::Cm(CmEvent { id, kind: CmEventKind::ConnectRequest { private_data, .. } }) = b.event(net)
+    else {
+        panic!("not a request")
+    };
+    assert_eq!(&*private_data, b"hello");
+    b.program.id = id;
+    b.execute(net, &Request::Accept { id, qp: b.program.qp, private_data: b"welcome".to_vec() });
+    for guest in [&mut a, &mut b] {
+        let event = guest.event(net);
+        let Event::Cm(CmEvent { id, kind: CmEventKind::Established { private_data, .. } }) = &event else {
+            panic!("{event:?}")
+        };
+        assert_eq!(*id, guest.program.id);
+        assert_eq!(&**private_data, if guest.host == 0 { b"welcome".as_slice() } else { b"" });
+        guest.program.send.set_ready(true);
+    }
+    [a, b]
+}
+
+/// Writes `rounds` pieces to host 1, reads each back, and sends a message about it.
+fn write_read_send(setup: Setup, rounds: u64, piece: u32) {
+    let mut net = Net::new(setup);
+    let [mut a, mut b] = connected(&mut net);
+    let half = BYTES as u64 / 2;
+    for round in 0..rounds {
+        let (from, to) = (round * 777 % (half - u64::from(piece)), half + round * 64);
+        let (remote_addr, rkey) = (BASE + to, b.program.mr.rkey);
+        b.program.post_recv(round, &[b.sge(0, 100)]);
+        let (text, source, back) = (format!("round {round}"), [a.sge(from, piece)], [a.sge(half, piece)]);
+        let work = [
+            (SendOp::RdmaWrite { remote_addr, rkey }, Data::List(&source)),
+            (SendOp::RdmaRead { remote_addr, rkey }, Data::List(&back)),
+            (SendOp::SEND, Data::Inline(text.as_bytes())),
+        ];
+        for (wr_id, (op, data)) in (0..).zip(work) {
+            let flags = SendFlags { fence: wr_id == 2, ..SendFlags::SIGNALED };
+            a.program.send.push(&SendWr { wr_id, op, data, flags }).unwrap();
+        }
+        a.program.send.ring();
+        let done = a.completions(&mut net, 3);
+        let ends: Vec<_> = done.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        assert_eq!(ends, [0, 1, 2].map(|wr_id| (wr_id, WcStatus::Success)));
+        let received = b.completions(&mut net, 1);
+        assert_eq!((received[0].wr_id, received[0].byte_len as usize), (round, text.len()));
+        let [here, there] = [&a, &b].map(|guest| net.hosts[guest.host].bytes(guest.region));
+        let range = |start: u64| {
+            let start = usize::try_from(start).unwrap();
+            start..start + piece as usize
+        };
+        assert!(here[range(from)] == there[range(to)], "written, round {round}");
+        assert!(here[range(half)] == there[range(to)], "read back, round {round}");
+        assert_eq!(&there[..text.len()], text.as_bytes());
+    }
+    ended(net, a, b);
+}
+
+/// Ends host 0's program: the other one learns of it, and nothing is left on either host.
+fn ended(mut net: Net, a: Guest, mut b: Guest) {
+    a.close(&mut net);
+    let id = b.program.id;
+    assert_eq!(b.event(&mut net), Event::Cm(CmEvent { id, kind: CmEventKind::Disconnected }));
+    b.close(&mut net);
+    net.run_until("no connection is left", TIME_LIMIT, |net| {
+        net.hosts.iter().all(|host| (host.verbs.connections(), host.verbs.stags()) == (0, 0))
+    });
+}
+
+#[test]
+fn programs_write_read_and_send_over_a_good_link() {
+    for (piece, mtu) in [(1, 1500), (64, 576), (4096, 1500), (65_536, 9000), (65_536, 1500)] {
+        write_read_send(Setup { unheard: true, mtu, link: CLEAN, ..Setup::default() }, 8, piece);
+    }
+}
+
+#[test]
+fn programs_write_read_and_send_over_a_link_that_loses_and_reorders() {
+    for (seed, mtu) in [(1, 1500), (2, 9000), (3, 576)] {
+        write_read_send(Setup { unheard: true, mtu, seed, link: ROUGH, ..Setup::default() }, 6, 100_000);
+    }
+}
+
+#[test]
+fn an_armed_completion_queue_wakes_its_program_once() {
+    let mut net = Net::new(Setup { unheard: true, ..Setup::default() });
+    let [mut a, b] = connected(&mut net);
+    let write = |net: &mut Net, a: &mut Guest| {
+        let op = SendOp::RdmaWrite { remote_addr: BASE, rkey: b.program.mr.rkey };
+        a.program.post(1, op, &[a.sge(0, 10)]);
+        assert_eq!(a.completions(net, 1)[0].status, WcStatus::Success);
+        take(&a.wakers.completions)
+    };
+    assert_eq!(write(&mut net, &mut a), 0, "not armed");
+    a.program.cq.req_notify(false);
+    assert_eq!((write(&mut net, &mut a), write(&mut net, &mut a)), (1, 0));
+    ended(net, a, b);
+}
+
+#[test]
+fn a_program_that_ends_in_the_middle_of_its_work_leaves_nothing() {
+    for polls in [0, 1, 5, 20, 60] {
+        let mut net = Net::new(Setup { unheard: true, link: ROUGH, seed: polls, ..Setup::default() });
+        let [mut a, mut b] = connected(&mut net);
+        for wr_id in 0..16 {
+            let op = SendOp::RdmaWrite { remote_addr: BASE, rkey: b.program.mr.rkey };
+            a.program.post(wr_id, op, &[a.sge(0, 60_000)]);
+            b.program.send.push(&SendWr::new(wr_id, SendOp::SEND, &[b.sge(0, 0)])).unwrap();
+            a.program.recv.push(&RecvWr { wr_id, sg_list: &[] }).unwrap();
+        }
+        b.program.send.ring();
+        a.program.recv.ring();
+        (0..polls).for_each(|_| net.poll_once());
+        ended(net, a, b);
+    }
+}
