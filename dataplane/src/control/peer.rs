@@ -1,4 +1,4 @@
-//! Identity and admission of control clients.
+//! Identity and admission of control clients, for `server` and `connection`.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! Creates the socket file. The file of a dead daemon is replaced; that of a living one is not.
+//! Creates the socket file for `server`. The file of a dead daemon is replaced; that of a living one is not.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;

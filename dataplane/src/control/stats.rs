@@ -1,4 +1,4 @@
-//! Counters of the control socket.
+//! Counters of the control socket: `server` and `connection` count, `admin` reports.
 
 use std::cell::Cell;
 use std::rc::Rc;

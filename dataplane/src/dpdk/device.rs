@@ -1,4 +1,4 @@
-//! One Ethernet device of DPDK, with any driver.
+//! One Ethernet device of DPDK, with any driver. [`Port`](crate::port::Port) owns it.
 #![allow(unsafe_code, reason = "configures and queries DPDK devices")]
 
 use std::ffi::{CStr, CString};

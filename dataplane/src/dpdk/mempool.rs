@@ -1,4 +1,5 @@
-//! A pool of packet buffers.
+//! A pool of packet buffers. `setup` creates one for each port and worker; receive queues and transmission take
+//! buffers from it.
 #![allow(unsafe_code, reason = "makes, counts and frees DPDK memory pools")]
 
 use std::ffi::{CStr, CString};

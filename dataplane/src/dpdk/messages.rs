@@ -1,4 +1,5 @@
-//! Classification of DPDK's log messages. DPDK logs conditions as errors that are harmless in this daemon.
+//! Classification of DPDK's log messages, for `eal`, which passes them to the daemon's log. DPDK logs
+//! conditions as errors that are harmless in this daemon.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

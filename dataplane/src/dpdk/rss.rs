@@ -1,4 +1,5 @@
-//! The queue that a port's receive-side scaling selects for a connection.
+//! The queue that a port's receive-side scaling selects for a connection. `device` creates an [`Rss`] from the
+//! settings of the card.
 
 use std::net::{IpAddr, SocketAddr};
 

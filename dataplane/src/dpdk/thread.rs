@@ -1,4 +1,4 @@
-//! Threads that DPDK knows.
+//! Threads that DPDK knows. Workers and the threads that own a [`Node`](crate::verbs::Node) register here.
 #![allow(unsafe_code, reason = "DPDK's per-thread registration")]
 
 use std::marker::PhantomData;

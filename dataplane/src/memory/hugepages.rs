@@ -1,4 +1,4 @@
-//! Reads the number of hugepages of the machine from sysfs.
+//! Reads the number of hugepages of the machine from sysfs, for the memory of regions.
 
 use std::fs;
 

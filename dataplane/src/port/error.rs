@@ -1,4 +1,4 @@
-//! Why a port could not be opened.
+//! Reasons why a port could not be opened, from [`Port::open`](super::Port::open).
 
 use crate::dpdk::DpdkError;
 

@@ -1,4 +1,4 @@
-//! State of the kernel's interfaces.
+//! State of the kernel's interfaces. [`Port`](super::Port) uses it for drivers that share one with the kernel.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};

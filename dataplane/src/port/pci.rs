@@ -1,4 +1,4 @@
-//! The kernel's information on PCI devices, from sysfs.
+//! The kernel's information on PCI devices, from sysfs. [`Port`](super::Port) reads it before it opens a card.
 
 use std::fs;
 use std::path::PathBuf;

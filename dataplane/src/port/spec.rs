@@ -1,4 +1,5 @@
-//! The specification of a port, and its arguments for DPDK.
+//! The specification of a port, and its arguments for DPDK. `setup` and [`Node`](crate::verbs::Node) make one,
+//! [`Port::open`](super::Port::open) takes it.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,4 +1,4 @@
-//! Table of TCP connections, indexed by [`ConnId::index`], with the state that the engine keeps for each.
+//! Table of TCP connections, indexed by [`ConnId::index`], with the state that `Engine` keeps for each.
 
 use tcp_stack::ConnId;
 

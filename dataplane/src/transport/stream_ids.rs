@@ -1,4 +1,4 @@
-//! Identities of RDMA streams.
+//! Identities of RDMA streams. `Engine` takes one for each connection that it gives to the device.
 
 use rdma::StreamId;
 

@@ -1,4 +1,4 @@
-//! Table of objects, whose handles are not reused soon.
+//! Table of objects, whose handles are not reused soon. A [`Device`](super::Device) has one per type of object.
 
 /// Objects by handle. [`Slab::new`] reserves the table; memory is touched as slots are used for the first time.
 ///
