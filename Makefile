@@ -47,7 +47,7 @@ quick: ## format, lints and tests of what needs neither DPDK nor root; under two
 	$(CARGO) clippy --all-targets --locked -- -D warnings
 	$(CARGO) test --locked --quiet
 
-check: fmt clippy fuzz-check doc ## format, lints, documentation
+check: fmt clippy fuzz-check doc ## format, lints, fuzz targets, documentation
 
 fmt:
 	$(CARGO) fmt --all --check
