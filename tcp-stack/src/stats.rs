@@ -213,11 +213,12 @@ pub struct StackStats {
     pub send_buffers: u32,
     /// Buffers of received segments held now.
     pub receive_buffers: u32,
-    /// Packet buffers that received data retains now: out-of-order segments, and data that the application keeps.
+    /// Packet buffers that are retained now: those of held (out-of-order) segments, and those that the application
+    /// retains.
     pub retained_buffers: u32,
     /// Upper bound of `retained_buffers`.
     pub retained_limit: u32,
-    /// The retained buffers that the application keeps.
+    /// The part of `retained_buffers` that the application retains.
     pub kept_buffers: u32,
     /// Bytes received in order that the application has not consumed.
     pub unread_bytes: u64,

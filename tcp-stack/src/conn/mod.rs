@@ -256,8 +256,9 @@ pub(crate) struct Conn {
     secret: u32,
     /// The account of its source. The stack sets it when the connection enters the table.
     pub(crate) source: u32,
-    /// Packet buffers of delivered data that the application retains.
-    pub(crate) kept: u32,
+    /// Packet buffers of delivered data that the application retains, as declared with
+    /// [`Stack::retain`](crate::Stack::retain).
+    pub(crate) app_retained: u32,
 }
 
 /// The parts of the stack that a connection uses while it handles a segment, a timer or a call.
@@ -368,7 +369,7 @@ impl Conn {
             hash: origin.hash,
             secret: 0,
             source: 0,
-            kept: 0,
+            app_retained: 0,
             ts_offset: origin.ts_offset,
             listener: origin.listener,
             announced: origin.listener.is_none(),
@@ -410,7 +411,7 @@ impl Conn {
     /// Returns the packet buffers with received data: out-of-order segments, and those that the application
     /// retains.
     pub(crate) fn retained(&self) -> u32 {
-        self.rcv.held.buffers().saturating_add(self.kept)
+        self.rcv.held.buffers().saturating_add(self.app_retained)
     }
 
     /// Returns the accounts in which this connection is counted.

@@ -6,7 +6,7 @@
 use super::ack::AckField;
 use super::{Conn, Cx, Payload, Pending};
 use crate::buf::Buf;
-use crate::iface::{DropReason, Plain};
+use crate::iface::{DropReason, PlainSegment};
 use crate::recovery::{Delivered, NewestDelivered, Phase};
 use crate::seq::SeqNum;
 use crate::state::State;
@@ -18,7 +18,7 @@ impl Conn {
     /// True if the segment is the next one in order on an established connection: it acknowledges outstanding data
     /// or nothing new, and its text, if any, continues RCV.NXT without gaps and fits the window.
     #[inline(always)]
-    pub(crate) fn predicts(&self, plain: &Plain) -> bool {
+    pub(crate) fn predicts(&self, plain: &PlainSegment) -> bool {
         let (rcv, snd, len) = (&self.rcv, &self.snd, plain.len());
         let in_time = match plain.timestamps {
             Some(ts) => self.negotiated.timestamps && ts.value.wrapping_sub(rcv.ts_recent).cast_signed() >= 0,
@@ -37,7 +37,7 @@ impl Conn {
     pub(crate) fn on_predicted<B: Buf>(
         &mut self,
         cx: &mut Cx<'_, B>,
-        plain: &Plain,
+        plain: &PlainSegment,
         buf: B,
     ) -> Result<(), DropReason> {
         self.count_arrival();
@@ -50,14 +50,14 @@ impl Conn {
         }
         let at_once = self.take_marks(cx, plain.flags, plain.ecn);
         self.note_segment_size(len);
-        let result = self.keep_in_order(cx, Payload { seq: plain.seq, range: plain.range(), buf }, false);
+        let result = self.take_in_order(cx, Payload { seq: plain.seq, range: plain.range(), buf }, false);
         self.pending.add_if(at_once, Pending::Ack);
         result
     }
 
     /// Same as `process_ack`, for an acknowledgment that is neither old nor selective.
     #[inline(always)]
-    fn expected_ack<B: Buf>(&mut self, cx: &mut Cx<'_, B>, plain: &Plain) {
+    fn expected_ack<B: Buf>(&mut self, cx: &mut Cx<'_, B>, plain: &PlainSegment) {
         if plain.ack.after(self.snd.una) && self.snd.wnd > 0 && self.is_loss_free(cx) {
             // The window changes as the peer's application reads, which rarely matches what arrives.
             self.take_window(plain.seq, plain.window);

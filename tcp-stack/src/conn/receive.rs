@@ -38,15 +38,19 @@ impl Conn {
                 (self.rcv.fin_known, self.rcv.fin) = (true, end);
             }
         }
-        let result = self.keep(cx, payload);
+        let result = self.take_payload(cx, payload);
         if self.rcv.fin() == Some(self.rcv.nxt) {
             self.take_fin(cx);
         }
         result
     }
 
-    /// Keeps the new part of a payload that is in the window.
-    fn keep<B: Buf>(&mut self, cx: &mut Cx<'_, B>, mut payload: Payload<B>) -> Result<(), DropReason> {
+    /// Takes the new part of a payload that is in the window.
+    fn take_payload<B: Buf>(
+        &mut self,
+        cx: &mut Cx<'_, B>,
+        mut payload: Payload<B>,
+    ) -> Result<(), DropReason> {
         let whole = payload.len();
         if whole == 0 {
             self.pending.add_if(self.rcv.fin().is_some_and(|fin| fin != self.rcv.nxt), Pending::Ack);
@@ -71,9 +75,9 @@ impl Conn {
         }
         self.note_segment_size(whole);
         if payload.seq == self.rcv.nxt {
-            self.keep_in_order(cx, payload, whole > len)
+            self.take_in_order(cx, payload, whole > len)
         } else {
-            self.keep_behind_gap(cx, payload)
+            self.hold_out_of_order(cx, payload)
         }
     }
 
@@ -88,7 +92,7 @@ impl Conn {
     }
 
     #[inline(always)]
-    pub(super) fn keep_in_order<B: Buf>(
+    pub(super) fn take_in_order<B: Buf>(
         &mut self,
         cx: &mut Cx<'_, B>,
         payload: Payload<B>,
@@ -118,7 +122,11 @@ impl Conn {
         Ok(())
     }
 
-    fn keep_behind_gap<B: Buf>(&mut self, cx: &mut Cx<'_, B>, payload: Payload<B>) -> Result<(), DropReason> {
+    fn hold_out_of_order<B: Buf>(
+        &mut self,
+        cx: &mut Cx<'_, B>,
+        payload: Payload<B>,
+    ) -> Result<(), DropReason> {
         // RFC 5681 §4.2: "Out-of-order data segments SHOULD be acknowledged immediately".
         self.owe_duplicate_ack();
         let limits = HoldLimits {
@@ -166,7 +174,7 @@ impl Conn {
             self.with_held(cx, Reassembly::clear_held);
             self.rcv.recent = SackBlocks::EMPTY;
         }
-        if self.kept > 0 && self.announced {
+        if self.app_retained > 0 && self.announced {
             cx.stats.keep_reclaimed = cx.stats.keep_reclaimed.wrapping_add(1);
             self.notices.add(Notice::Reclaim);
         }

@@ -26,8 +26,8 @@ pub(crate) enum QueueKind {
     Neighbor,
     /// The application waits for send room, because the pool was full.
     PoolRoom,
-    /// The connection retains received data: out-of-order segments, or buffers that the application keeps.
-    Held,
+    /// The connection retains received data: out-of-order segments, or buffers that the application retains.
+    Retaining,
     /// The connection may be evicted for a new one.
     Evictable,
 }

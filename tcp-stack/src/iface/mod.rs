@@ -23,7 +23,7 @@ mod transmit;
 pub use drops::{DropReason, Drops};
 pub(crate) use fragments::FragmentLimits;
 pub(crate) use path_mtu::PathMtuCache;
-pub(crate) use plain::Plain;
+pub(crate) use plain::PlainSegment;
 pub use stats::InterfaceStats;
 pub(crate) use transmit::SegmentRun;
 

@@ -16,9 +16,9 @@ use crate::wire::{
     TcpHeader, TcpOptions, Timestamps,
 };
 
-/// A segment of the common form, of a flow that may be one of ours.
+/// A plain segment: one of the common form, of a flow that may be one of ours.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plain {
+pub(crate) struct PlainSegment {
     pub(crate) flow: FourTuple,
     pub(crate) seq: SeqNum,
     pub(crate) ack: SeqNum,
@@ -35,7 +35,7 @@ pub(crate) struct Plain {
     verified_in_software: bool,
 }
 
-impl Plain {
+impl PlainSegment {
     /// Returns the length of the payload, bytes.
     #[inline]
     pub(crate) fn len(&self) -> u32 {
@@ -53,7 +53,7 @@ impl<B: Buf> Interface<B> {
     /// Parses a frame of the common form; returns `None` for others. For every frame of an existing flow that it
     /// accepts, `classify` would return the same.
     #[inline(always)]
-    pub(crate) fn plain(&self, frame: &[u8], checksum: RxChecksum) -> Option<Plain> {
+    pub(crate) fn parse_plain(&self, frame: &[u8], checksum: RxChecksum) -> Option<PlainSegment> {
         let (link, packet) = frame.split_first_chunk::<{ EthernetHeader::LEN }>()?;
         let [dst @ .., s0, _, _, _, _, _, t0, t1] = *link;
         if dst != self.config.mac.0 || s0 & 1 != 0 {
@@ -61,34 +61,34 @@ impl<B: Buf> Interface<B> {
         }
         let ethertype = EtherType(u16::from_be_bytes([t0, t1]));
         let Some(vlan) = self.config.vlan else {
-            return self.plain_ip(ethertype, packet, EthernetHeader::LEN, checksum);
+            return self.parse_ip(ethertype, packet, EthernetHeader::LEN, checksum);
         };
         let (&[c0, c1, t0, t1], packet) = packet.split_first_chunk::<4>()?;
         if ethertype != EtherType::VLAN || u16::from_be_bytes([c0 & 0xf, c1]) != vlan {
             return None;
         }
         let ethertype = EtherType(u16::from_be_bytes([t0, t1]));
-        self.plain_ip(ethertype, packet, EthernetHeader::LEN_TAGGED, checksum)
+        self.parse_ip(ethertype, packet, EthernetHeader::LEN_TAGGED, checksum)
     }
 
     /// Parses the packet at offset `at` of the frame.
     #[inline(always)]
-    fn plain_ip(
+    fn parse_ip(
         &self,
         ethertype: EtherType,
         packet: &[u8],
         at: usize,
         checksum: RxChecksum,
-    ) -> Option<Plain> {
+    ) -> Option<PlainSegment> {
         match ethertype {
-            EtherType::IPV4 => self.plain_ipv4(packet, at, checksum),
-            EtherType::IPV6 => self.plain_ipv6(packet, at, checksum),
+            EtherType::IPV4 => self.parse_ipv4(packet, at, checksum),
+            EtherType::IPV6 => self.parse_ipv6(packet, at, checksum),
             _ => None,
         }
     }
 
     #[inline(always)]
-    fn plain_ipv4(&self, packet: &[u8], at: usize, checksum: RxChecksum) -> Option<Plain> {
+    fn parse_ipv4(&self, packet: &[u8], at: usize, checksum: RxChecksum) -> Option<PlainSegment> {
         let (fixed, rest) = packet.split_first_chunk::<{ Ipv4Header::LEN }>()?;
         let [version, traffic_class, l0, l1, _, _, f0, f1, _, protocol, _, _, addresses @ ..] = *fixed;
         let [s0, s1, s2, s3, d0, d1, d2, d3] = addresses;
@@ -101,11 +101,11 @@ impl<B: Buf> Interface<B> {
         let len = usize::from(u16::from_be_bytes([l0, l1])).checked_sub(Ipv4Header::LEN)?;
         let verify = checksum.leaves_transport();
         let flow = |ports| FourTuple::of_ipv4([d0, d1, d2, d3], [s0, s1, s2, s3], ports);
-        plain_tcp::<B>(rest.get(..len)?, at.wrapping_add(Ipv4Header::LEN), flow, traffic_class, verify)
+        parse_tcp::<B>(rest.get(..len)?, at.wrapping_add(Ipv4Header::LEN), flow, traffic_class, verify)
     }
 
     #[inline]
-    fn plain_ipv6(&self, packet: &[u8], at: usize, checksum: RxChecksum) -> Option<Plain> {
+    fn parse_ipv6(&self, packet: &[u8], at: usize, checksum: RxChecksum) -> Option<PlainSegment> {
         let (fixed, rest) = packet.split_first_chunk::<{ Ipv6Header::LEN }>()?;
         let [v0, v1, _, _, l0, l1, next_header, _, addresses @ ..] = *fixed;
         let (src, dst) = (addresses.first_chunk::<16>()?, addresses.last_chunk::<16>()?);
@@ -119,7 +119,7 @@ impl<B: Buf> Interface<B> {
         let end = |ip, [a, b]: [u8; 2]| SocketAddr::new(IpAddr::V6(ip), u16::from_be_bytes([a, b]));
         let verify = checksum.leaves_transport();
         let flow = |[p0, p1, q0, q1]: [u8; 4]| FourTuple::new(end(dst, [p0, p1]), end(src, [q0, q1]));
-        plain_tcp::<B>(rest.get(..len)?, at.wrapping_add(Ipv6Header::LEN), flow, v0 << 4 | v1 >> 4, verify)
+        parse_tcp::<B>(rest.get(..len)?, at.wrapping_add(Ipv6Header::LEN), flow, v0 << 4 | v1 >> 4, verify)
     }
 
     /// Writes all headers of a segment of the common form before its payload, as `TcpHeader::emit` and
@@ -141,9 +141,9 @@ impl<B: Buf> Interface<B> {
         Some(offload)
     }
 
-    /// Counts a frame that [`Self::plain`] parsed and that no other function handles.
+    /// Counts a frame that [`Self::parse_plain`] parsed and that no other function handles.
     #[inline]
-    pub(crate) fn count_plain(&mut self, bytes: usize, plain: &Plain) {
+    pub(crate) fn count_plain(&mut self, bytes: usize, plain: &PlainSegment) {
         let stats = &mut self.stats;
         stats.rx_frames = stats.rx_frames.wrapping_add(1);
         stats.rx_bytes = stats.rx_bytes.wrapping_add(bytes as u64);
@@ -156,13 +156,13 @@ impl<B: Buf> Interface<B> {
 
 /// Parses the TCP segment at offset `at` of the frame; `flow` makes the four-tuple from our port and the peer's.
 #[inline(always)]
-fn plain_tcp<B: Buf>(
+fn parse_tcp<B: Buf>(
     segment: &[u8],
     at: usize,
     flow: impl FnOnce([u8; 4]) -> FourTuple,
     traffic_class: u8,
     verify: bool,
-) -> Option<Plain> {
+) -> Option<PlainSegment> {
     let (fixed, rest) = segment.split_first_chunk::<{ TcpHeader::LEN }>()?;
     let [s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags, w0, w1, ..] = *fixed;
     let flags = TcpFlags::from_bits(flags);
@@ -182,7 +182,7 @@ fn plain_tcp<B: Buf>(
             return None;
         }
     }
-    Some(Plain {
+    Some(PlainSegment {
         flow,
         seq: SeqNum::new(u32::from_be_bytes([q0, q1, q2, q3])),
         ack: SeqNum::new(u32::from_be_bytes([a0, a1, a2, a3])),

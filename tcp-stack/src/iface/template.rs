@@ -7,8 +7,8 @@
 //!   options    timestamps
 //! ```
 //!
-//! Segments have the form of [`Plain`](super::Plain); [`encapsulate`](super::Interface::encapsulate) writes all others.
-//! Sums are linear (RFC 1071 §2), so the sum of the shared part is computed once, too.
+//! Segments have the form of [`PlainSegment`](super::PlainSegment); [`encapsulate`](super::Interface::encapsulate)
+//! writes all others. Sums are linear (RFC 1071 §2), so the sum of the shared part is computed once, too.
 
 use core::net::Ipv4Addr;
 

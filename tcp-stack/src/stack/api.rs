@@ -240,20 +240,22 @@ impl<B: Buf> Stack<B> {
     /// limit: the application must then copy what it needs, or end the connection, and declare the new number. A
     /// decrease is never refused.
     pub fn retain(&mut self, conn: ConnId, buffers: u32) -> bool {
-        let Self { conns, memory, accounts, stats, held, kept, .. } = self;
-        let Some(block) = conns.get_mut(conn).filter(|block| block.kept != buffers) else { return true };
+        let Self { conns, memory, accounts, stats, retaining, app_retained, .. } = self;
+        let Some(block) = conns.get_mut(conn).filter(|block| block.app_retained != buffers) else {
+            return true;
+        };
         let (ids, before) = (block.accounts(), block.retained());
-        let after = before.saturating_sub(block.kept).saturating_add(buffers);
+        let after = before.saturating_sub(block.app_retained).saturating_add(buffers);
         if after > before && !memory.budget.allows(after, accounts.get(ids)) {
             stats.keep_refused = stats.keep_refused.wrapping_add(1);
             return false;
         }
-        *kept = kept.saturating_sub(block.kept).saturating_add(buffers);
-        block.kept = buffers;
+        *app_retained = app_retained.saturating_sub(block.app_retained).saturating_add(buffers);
+        block.app_retained = buffers;
         memory.budget.change(before, after);
         accounts.change_buffers(ids, before, after);
         if buffers > 0 {
-            held.push_block(block, conn.index());
+            retaining.push_block(block, conn.index());
         }
         true
     }

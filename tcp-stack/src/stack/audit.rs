@@ -28,7 +28,7 @@ impl<B: Buf> Stack<B> {
 
     /// Returns the whole state as text, to compare two stacks: connections, queues, timers, counters.
     pub fn facts(&self) -> String {
-        let queues = (&self.events, &self.output, &self.neighbor_wait, &self.pool_wait, &self.held);
+        let queues = (&self.events, &self.output, &self.neighbor_wait, &self.pool_wait, &self.retaining);
         let eviction = (&self.evictable, self.searched, &self.evicted);
         let counters = (&self.stats, self.interface.stats(), self.interface.drops());
         let pools = (self.tx.used(), self.rx.used(), &self.memory);
@@ -44,7 +44,7 @@ impl<B: Buf> Stack<B> {
     /// * The retained packet buffers match the counts, of all connections together and in the accounts.
     pub fn audit(&self) -> Result<(), String> {
         self.audit_connections()?;
-        let (mut receiving, mut retained, mut kept) = (0_u32, 0_u32, 0_u32);
+        let (mut receiving, mut retained, mut app_retained) = (0_u32, 0_u32, 0_u32);
         for (index, conn) in self.connections() {
             conn.snd.queue.audit(&self.tx).map_err(|what| describe(index, what, conn))?;
             receiving = receiving.saturating_add(conn.rcv.held.nodes(&self.rx));
@@ -55,12 +55,12 @@ impl<B: Buf> Stack<B> {
             )
             .map_err(|what| describe(index, &what, conn))?;
             retained = retained.saturating_add(conn.retained());
-            kept = kept.saturating_add(conn.kept);
+            app_retained = app_retained.saturating_add(conn.app_retained);
         }
         expect_equal("nodes of the receive pool", self.rx.used(), receiving)?;
         expect_equal("retained buffers", self.memory.budget.used(), retained)?;
         expect_equal("retained buffers in accounts", self.accounts.total().buffers, retained)?;
-        expect_equal("kept buffers", self.kept, kept)
+        expect_equal("buffers that applications retain", self.app_retained, app_retained)
     }
 
     /// Checks what needs no walk through the queues, so that a simulation can afford it after each step.

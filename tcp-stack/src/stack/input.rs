@@ -1,5 +1,5 @@
-//! Received frames, from the port to their connections. Called by the adapters of `dataplane` (`engine`, `verbs`) once
-//! per burst.
+//! Received frames, from the port to their connections. `Engine` of the crate `dataplane`
+//! calls it once per burst.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -49,7 +49,7 @@ impl<B: Buf> Stack<B> {
         }
         self.end_run(now, &mut run);
         self.wake_pool_waiters(now);
-        self.reclaim_held(now);
+        self.reclaim_retained(now);
     }
 
     /// Handles frames, each with the likely slot of its connection ([`NIL`] if unknown).
@@ -79,7 +79,7 @@ impl<B: Buf> Stack<B> {
         run: &mut Option<u32>,
     ) -> Option<RxFrame<B>> {
         let plain =
-            if self.predicts { self.interface.plain(frame.buf.bytes(), frame.checksum) } else { None };
+            if self.predicts { self.interface.parse_plain(frame.buf.bytes(), frame.checksum) } else { None };
         let Some(plain) = plain else { return Some(frame) };
         let Some(index) = self.conn_of(&plain.flow, place) else { return Some(frame) };
         if *run != Some(index) {
@@ -307,19 +307,19 @@ impl<B: Buf> Stack<B> {
 
     /// Makes the connections that have retained received data longest give it up before the budget is exhausted or
     /// the pool's reserve is used. Every connection can therefore retain a few buffers.
-    fn reclaim_held(&mut self, now: Instant) {
+    fn reclaim_retained(&mut self, now: Instant) {
         let mut asked = 0_u32;
         for _ in 0..RECLAIMED_PER_BURST {
             let has_nodes = self.rx.available() > self.config.in_order_nodes();
             if has_nodes && !self.memory.budget.is_short(asked) {
                 return;
             }
-            let Some(index) = self.held.pop(&mut self.conns) else { return };
-            let kept = self.with_conn(now, index, |conn, cx| {
+            let Some(index) = self.retaining.pop(&mut self.conns) else { return };
+            let app_retained = self.with_conn(now, index, |conn, cx| {
                 conn.give_up_retained(cx);
-                conn.kept
+                conn.app_retained
             });
-            asked = asked.saturating_add(kept.unwrap_or(0));
+            asked = asked.saturating_add(app_retained.unwrap_or(0));
         }
     }
 

@@ -78,9 +78,9 @@ pub struct Stack<B: Buf> {
     neighbor_wait: IndexQueue,
     pool_wait: IndexQueue,
     /// Connections that retain received data, longest first.
-    held: IndexQueue,
+    retaining: IndexQueue,
     /// Packet buffers that the application retains, of all connections.
-    kept: u32,
+    app_retained: u32,
     /// Connections that may be evicted, in this order.
     evictable: IndexQueue,
     /// Position in `evictable` where the next search for a connection of one listener or source continues.
@@ -162,8 +162,8 @@ impl<B: Buf> Stack<B> {
             output: IndexQueue::new(QueueKind::Output, connections),
             neighbor_wait: IndexQueue::new(QueueKind::Neighbor, connections),
             pool_wait: IndexQueue::new(QueueKind::PoolRoom, connections),
-            held: IndexQueue::new(QueueKind::Held, connections),
-            kept: 0,
+            retaining: IndexQueue::new(QueueKind::Retaining, connections),
+            app_retained: 0,
             evictable: IndexQueue::new(QueueKind::Evictable, connections),
             searched: 0,
             evicted: VecDeque::with_capacity(admission::EVICTED_MAX),
@@ -225,7 +225,7 @@ impl<B: Buf> Stack<B> {
             self.wheel.arm_no_later(index, deadline);
         }
         if !conn.rcv.held.has_no_gap() {
-            self.held.push_block(conn, index);
+            self.retaining.push_block(conn, index);
         }
     }
 
@@ -274,14 +274,14 @@ impl<B: Buf> Stack<B> {
 
     /// Frees the slot of a connection that has ended and whose last event was polled.
     fn free(&mut self, index: u32) {
-        let Self { conns, accounts, memory, rx, tx, kept, .. } = self;
+        let Self { conns, accounts, memory, rx, tx, app_retained, .. } = self;
         if let Some(conn) = conns.remove(index) {
             let (ids, retained) = (conn.accounts(), conn.retained());
             memory.budget.change(retained, 0);
             accounts.change_buffers(ids, retained, 0);
             accounts.close(ids);
-            *kept = kept.saturating_sub(conn.kept);
-            conn.kept = 0;
+            *app_retained = app_retained.saturating_sub(conn.app_retained);
+            conn.app_retained = 0;
             memory.give_back(conn.rcv.unread);
             conn.rcv.held.clear(rx);
             while conn.snd.queue.pop_head(tx).is_some() {}
@@ -413,7 +413,7 @@ impl<B: Buf> Stack<B> {
             receive_buffers: self.rx.used(),
             retained_buffers: self.memory.budget.used(),
             retained_limit: self.memory.budget.limit(),
-            kept_buffers: self.kept,
+            kept_buffers: self.app_retained,
             unread_bytes: self.memory.used(),
         }
     }

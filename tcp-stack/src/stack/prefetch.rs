@@ -44,7 +44,9 @@ impl<B: Buf> Stack<B> {
         let mut before = self.last.map(|(_, flow)| flow);
         for (hash, frame) in hashes.iter_mut().zip(frames) {
             // The checksums are verified when the segment is handled.
-            let Some(plain) = self.interface.plain(frame.buf.bytes(), RxChecksum::Good) else { continue };
+            let Some(plain) = self.interface.parse_plain(frame.buf.bytes(), RxChecksum::Good) else {
+                continue;
+            };
             // Consecutive segments of one flow need one lookup.
             if before.replace(plain.flow) != Some(plain.flow) {
                 *hash = Some(self.conns.hash(&plain.flow));
