@@ -35,7 +35,7 @@ mod startup;
 
 use core::time::Duration;
 
-use super::{PathSample, Window, pacing::Pacer};
+use super::{CongestionWindow, PathSample, pacing::Pacer};
 use crate::recovery::LoadStamp;
 use crate::time::{Instant, Stamp};
 use coarse::Coarse;
@@ -362,7 +362,7 @@ impl Bbr {
     }
 
     /// Handles an acknowledgment (UpdateOnACK, §5.2.3).
-    pub(super) fn on_ack(&mut self, window: &mut Window, sample: &PathSample) {
+    pub(super) fn on_ack(&mut self, window: &mut CongestionWindow, sample: &PathSample) {
         let mut ack = self.begin_ack(window, sample);
         self.update_latest_delivery_signals(&mut ack);
         self.update_congestion_signals(window, &mut ack);
@@ -382,7 +382,7 @@ impl Bbr {
     }
 
     /// Gathers RS and C (GenerateRateSample, §4.1.2.3).
-    fn begin_ack(&mut self, window: &Window, sample: &PathSample) -> Ack {
+    fn begin_ack(&mut self, window: &CongestionWindow, sample: &PathSample) -> Ack {
         if sample.prior_in_flight.saturating_add(window.mss) > window.cwnd {
             self.set(USES_CWND, true);
         }

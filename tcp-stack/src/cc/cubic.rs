@@ -1,7 +1,7 @@
 //! CUBIC (RFC 8312), with the changes of RFC 9438.
 
 use super::hystart::HyStart;
-use super::{AckSample, CWND_MAX, Window};
+use super::{AckSample, CWND_MAX, CongestionWindow};
 use crate::time::{Instant, MilliStamp};
 
 /// C = 0.4 segments per cubed second (RFC 8312 §5), as a fraction.
@@ -63,7 +63,7 @@ pub(crate) struct Cubic {
 }
 
 impl Cubic {
-    pub(super) fn on_ack(&mut self, window: &mut Window, sample: &AckSample) {
+    pub(super) fn on_ack(&mut self, window: &mut CongestionWindow, sample: &AckSample) {
         let mut acked = sample.acked;
         if window.in_slow_start() {
             // RFC 9438 §4.10 recommends HyStart++.
@@ -100,7 +100,7 @@ impl Cubic {
     }
 
     /// Reduces the window after a loss: §4.5, multiplicative decrease; §4.6, fast convergence.
-    pub(super) fn ssthresh_after_loss(&mut self, window: &Window) -> u32 {
+    pub(super) fn ssthresh_after_loss(&mut self, window: &CongestionWindow) -> u32 {
         let cwnd = u64::from(window.cwnd);
         self.previous = Previous::Curve(self.curve);
         let w_max = if window.cwnd < self.curve.w_max {
@@ -133,7 +133,7 @@ impl Cubic {
         }
     }
 
-    fn begin_epoch(&mut self, window: &Window, now: Instant) -> MilliStamp {
+    fn begin_epoch(&mut self, window: &CongestionWindow, now: Instant) -> MilliStamp {
         let now = MilliStamp::of(now);
         let pause = now.wrapping_sub(self.grown_at);
         let was_limited = core::mem::take(&mut self.was_limited);
@@ -164,7 +164,7 @@ impl Cubic {
 
     /// Grows W_est: by alpha segments per window acknowledged (RFC 9438 §4.3). Alpha is 3*(1-beta)/(1+beta) = 9/17
     /// until W_est reaches the window before the reduction, and 1, as in standard TCP, from there.
-    fn grow_estimate(&mut self, window: &Window, acked: u32) {
+    fn grow_estimate(&mut self, window: &CongestionWindow, acked: u32) {
         let (numerator, denominator) =
             if self.curve.w_est < self.curve.cwnd_prior { (9, 17) } else { (1, 1) };
         let step = u64::from(window.mss).saturating_mul(numerator).checked_div(denominator).unwrap_or(0);
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn the_curve_returns_to_the_plateau_after_k() {
         let mut cc = Cubic::default();
-        let mut window = Window { cwnd: 100_000, ssthresh: CWND_MAX, mss: 1000 };
+        let mut window = CongestionWindow { cwnd: 100_000, ssthresh: CWND_MAX, mss: 1000 };
         window.ssthresh = cc.ssthresh_after_loss(&window);
         window.cwnd = window.ssthresh;
         assert_eq!(window.cwnd, 70_000);
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn undo_restores_the_state() {
         let mut cc = Cubic::default();
-        let mut window = Window { cwnd: 100_000, ssthresh: 50_000, mss: 1000 };
+        let mut window = CongestionWindow { cwnd: 100_000, ssthresh: 50_000, mss: 1000 };
         cc.ssthresh_after_loss(&window);
         window.cwnd = 70_000;
         cc.begin_epoch(&window, Instant::from_millis(100));
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn time_does_not_pass_while_the_window_is_not_used() {
         let mut cc = Cubic::default();
-        let mut window = Window { cwnd: 100_000, ssthresh: 50_000, mss: 1000 };
+        let mut window = CongestionWindow { cwnd: 100_000, ssthresh: 50_000, mss: 1000 };
         let sample = |ms| AckSample {
             now: Instant::from_millis(ms),
             acked: 1000,
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn the_estimate_grows_as_standard_tcp_from_the_old_window_on() {
         let mut cc = Cubic::default();
-        let window = Window { cwnd: 10_000, ssthresh: 5000, mss: 1000 };
+        let window = CongestionWindow { cwnd: 10_000, ssthresh: 5000, mss: 1000 };
         cc.curve = Curve { w_est: 10_000, cwnd_prior: 11_000, ..Curve::default() };
         for expected in [10_529, 11_058, 12_058] {
             cc.grow_estimate(&window, 10_000);
@@ -296,7 +296,7 @@ mod tests {
     #[test]
     fn fast_convergence_lowers_w_max() {
         let mut cc = Cubic::default();
-        let mut window = Window { cwnd: 100_000, ssthresh: CWND_MAX, mss: 1000 };
+        let mut window = CongestionWindow { cwnd: 100_000, ssthresh: CWND_MAX, mss: 1000 };
         cc.ssthresh_after_loss(&window);
         assert_eq!(cc.curve.w_max, 100_000);
         window.cwnd = 80_000;
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn growth_follows_the_curve_and_is_never_slower_than_the_estimate() {
         let mut cc = Cubic::default();
-        let mut window = Window { cwnd: 100_000, ssthresh: CWND_MAX, mss: 1000 };
+        let mut window = CongestionWindow { cwnd: 100_000, ssthresh: CWND_MAX, mss: 1000 };
         window.ssthresh = cc.ssthresh_after_loss(&window);
         window.cwnd = window.ssthresh;
         let mut now = Instant::ZERO;

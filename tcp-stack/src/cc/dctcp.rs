@@ -1,7 +1,7 @@
 //! DCTCP (RFC 8257): reduces the window in proportion to the share of marked bytes, not by half.
 
 use super::new_reno::NewReno;
-use super::{AckSample, Window};
+use super::{AckSample, CongestionWindow};
 use crate::seq::SeqNum;
 
 /// Scaling factor of alpha (§4.2: SCF): the value that stands for 1.
@@ -40,11 +40,11 @@ impl Dctcp {
         Self { alpha: SCALE, window_end: None, acked: 0, marked: 0, reno: NewReno::default() }
     }
 
-    pub(super) fn on_ack(&mut self, window: &mut Window, sample: &AckSample) {
+    pub(super) fn on_ack(&mut self, window: &mut CongestionWindow, sample: &AckSample) {
         self.reno.on_ack(window, sample);
     }
 
-    pub(super) fn ssthresh_after_loss(&mut self, window: &Window, in_flight: u32) -> u32 {
+    pub(super) fn ssthresh_after_loss(&mut self, window: &CongestionWindow, in_flight: u32) -> u32 {
         self.reno.ssthresh_after_loss(window, in_flight)
     }
 
@@ -78,7 +78,7 @@ impl Dctcp {
     }
 
     /// Returns the reduced window: §3.3, step 9: "cwnd = cwnd * (1 - DCTCP.Alpha / 2)".
-    pub(super) fn ssthresh_after_mark(&self, window: &Window) -> u32 {
+    pub(super) fn ssthresh_after_mark(&self, window: &CongestionWindow) -> u32 {
         const WHOLE: u64 = 2 * SCALE as u64;
         let cut = u64::from(window.cwnd).saturating_mul(u64::from(self.alpha)) / WHOLE;
         window.cwnd.saturating_sub(u32::try_from(cut).unwrap_or(u32::MAX))
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn the_window_falls_by_half_of_alpha() {
-        let mut window = Window { cwnd: 100_000, ssthresh: CWND_MAX, mss: 1000 };
+        let mut window = CongestionWindow { cwnd: 100_000, ssthresh: CWND_MAX, mss: 1000 };
         let mut cc = Dctcp::new();
         assert_eq!(cc.ssthresh_after_mark(&window), 50_000);
         cc.alpha = SCALE / 8;

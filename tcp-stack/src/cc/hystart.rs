@@ -14,7 +14,7 @@
 //! out) is used as well: when acknowledgments have arrived without a gap for half a round trip, their rate is the
 //! bottleneck's, and ssthresh becomes what that rate carries in a round trip. docs/deviations.md has the figures.
 
-use super::{AckSample, CWND_MAX, Window};
+use super::{AckSample, CWND_MAX, CongestionWindow};
 
 /// §4.3, all times in microseconds.
 const MIN_RTT_THRESH: u32 = 4_000;
@@ -67,7 +67,7 @@ impl Default for HyStart {
 impl HyStart {
     /// Grows the window in slow start by one acknowledgment; returns the bytes acknowledged beyond the growth up to
     /// `ssthresh`.
-    pub(super) fn on_ack(&mut self, window: &mut Window, sample: &AckSample) -> u32 {
+    pub(super) fn on_ack(&mut self, window: &mut CongestionWindow, sample: &AckSample) -> u32 {
         if window.ssthresh != CWND_MAX {
             return window.slow_start(sample);
         }
@@ -89,7 +89,7 @@ impl HyStart {
     }
 
     /// Sets `ssthresh` to what the path carries, once a train of acknowledgments has shown its rate.
-    fn follow_train(&mut self, window: &mut Window, sample: &AckSample) {
+    fn follow_train(&mut self, window: &mut CongestionWindow, sample: &AckSample) {
         let now_us = micros(sample.now.as_nanos());
         if sample.round_ends {
             (self.round_start_us, self.train_end_us, self.train_bytes) = (now_us, now_us, 0);
@@ -131,7 +131,7 @@ impl HyStart {
         }
     }
 
-    fn next_round(&mut self, window: &mut Window) {
+    fn next_round(&mut self, window: &mut CongestionWindow) {
         self.last_round_us = self.current_round_us;
         self.current_round_us = NONE;
         self.samples = 0;
@@ -157,7 +157,7 @@ mod tests {
 
     /// Runs a round of `acks` acknowledgments of a segment each, all with this round-trip time. The first ends the
     /// round before.
-    fn round(hystart: &mut HyStart, window: &mut Window, acks: u32, rtt_ms: u64) {
+    fn round(hystart: &mut HyStart, window: &mut CongestionWindow, acks: u32, rtt_ms: u64) {
         for ack in 1..=acks {
             let sample = AckSample {
                 now: Instant::ZERO,
@@ -172,8 +172,8 @@ mod tests {
         }
     }
 
-    fn start() -> (HyStart, Window) {
-        (HyStart::default(), Window { cwnd: 10_000, ssthresh: CWND_MAX, mss: 1000 })
+    fn start() -> (HyStart, CongestionWindow) {
+        (HyStart::default(), CongestionWindow { cwnd: 10_000, ssthresh: CWND_MAX, mss: 1000 })
     }
 
     #[test]
@@ -262,7 +262,13 @@ mod tests {
     }
 
     /// Sends acknowledgments of 1000 bytes, `gap_us` apart, for `lasting_us` after the first of their round.
-    fn train(hystart: &mut HyStart, window: &mut Window, begin_us: u64, gap_us: u64, lasting_us: u64) {
+    fn train(
+        hystart: &mut HyStart,
+        window: &mut CongestionWindow,
+        begin_us: u64,
+        gap_us: u64,
+        lasting_us: u64,
+    ) {
         for after in (0..=lasting_us / gap_us).map(|ack| ack * gap_us) {
             let sample = AckSample {
                 now: Instant::from_nanos((begin_us + after) * 1000),

@@ -39,7 +39,7 @@ pub(crate) use pacing::Pacer;
 
 /// The congestion window of a connection; all values in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Window {
+pub(crate) struct CongestionWindow {
     /// Bytes that may be in flight.
     pub(crate) cwnd: u32,
     /// The slow start threshold.
@@ -51,7 +51,7 @@ pub(crate) struct Window {
 /// Largest window: TCP's own limit (RFC 7323 §2.3), bytes.
 pub(crate) const CWND_MAX: u32 = 1 << 30;
 
-impl Window {
+impl CongestionWindow {
     /// Returns the initial window (RFC 6928 §2: "min (10*MSS, max (2*MSS, 14600))", with the configured numbers in
     /// place of 10 and 14600).
     pub(crate) fn initial(mss: u32, tcp: &TcpConfig) -> Self {
@@ -170,14 +170,14 @@ impl Controller {
     }
 
     /// Notes that the connection is established.
-    pub(crate) fn start(&mut self, window: &Window, srtt: Option<Duration>) {
+    pub(crate) fn start(&mut self, window: &CongestionWindow, srtt: Option<Duration>) {
         if let Self::Bbr(cc) = self {
             cc.init_pacing_rate(window, srtt);
         }
     }
 
     /// Processes an acknowledgment that delivered data, or a loss.
-    pub(crate) fn on_path_sample(&mut self, window: &mut Window, sample: &PathSample) {
+    pub(crate) fn on_path_sample(&mut self, window: &mut CongestionWindow, sample: &PathSample) {
         if let Self::Bbr(cc) = self {
             cc.on_ack(window, sample);
         }
@@ -185,14 +185,14 @@ impl Controller {
 
     /// Notes that a segment was marked lost.
     #[cold]
-    pub(crate) fn on_segment_lost(&mut self, window: &Window, lost: &LostSegment) {
+    pub(crate) fn on_segment_lost(&mut self, window: &CongestionWindow, lost: &LostSegment) {
         if let Self::Bbr(cc) = self {
             cc.on_segment_lost(window, lost);
         }
     }
 
     /// Notes that a recovery is complete.
-    pub(crate) fn on_recovery_exit(&mut self, window: &mut Window) {
+    pub(crate) fn on_recovery_exit(&mut self, window: &mut CongestionWindow) {
         if let Self::Bbr(cc) = self {
             cc.on_recovery_exit(window);
         }
@@ -200,7 +200,7 @@ impl Controller {
 
     /// Notes that a segment leaves after an application-limited pause, with nothing else in flight. `delivered` is the
     /// sum of the bytes delivered so far, modulo 2^32.
-    pub(crate) fn on_restart(&mut self, window: &mut Window, now: Instant, delivered: u32) {
+    pub(crate) fn on_restart(&mut self, window: &mut CongestionWindow, now: Instant, delivered: u32) {
         if let Self::Bbr(cc) = self {
             cc.on_restart(window, now, delivered);
         }
@@ -231,7 +231,7 @@ impl Controller {
     }
 
     /// Grows the window: new data was acknowledged outside of recovery while the window was the limit.
-    pub(crate) fn on_ack(&mut self, window: &mut Window, sample: &AckSample) {
+    pub(crate) fn on_ack(&mut self, window: &mut CongestionWindow, sample: &AckSample) {
         match self {
             Self::NewReno(cc) => cc.on_ack(window, sample),
             Self::Cubic(cc) => cc.on_ack(window, sample),
@@ -242,7 +242,7 @@ impl Controller {
     }
 
     /// Sets the new `ssthresh` after a loss. Called once per loss episode; `in_flight` is RFC 5681's FlightSize, bytes.
-    pub(crate) fn on_loss(&mut self, window: &mut Window, in_flight: u32) {
+    pub(crate) fn on_loss(&mut self, window: &mut CongestionWindow, in_flight: u32) {
         let ssthresh = match self {
             Self::NewReno(cc) => cc.ssthresh_after_loss(window, in_flight),
             Self::Cubic(cc) => cc.ssthresh_after_loss(window),
@@ -263,7 +263,7 @@ impl Controller {
 
     /// Reduces the window after an echoed congestion mark. Called once per window of data; `in_flight` is RFC 5681's
     /// FlightSize, bytes. RFC 3168 §6.1.2: "treated just as a congestion loss in non-ECN-Capable TCP".
-    pub(crate) fn on_ecn_echo(&mut self, window: &mut Window, in_flight: u32) {
+    pub(crate) fn on_ecn_echo(&mut self, window: &mut CongestionWindow, in_flight: u32) {
         match self {
             Self::Dctcp(cc) => {
                 window.ssthresh = cc.ssthresh_after_mark(window).max(window.mss.saturating_mul(2));
@@ -276,7 +276,7 @@ impl Controller {
 
     /// Handles a retransmission timeout (RFC 5681 §3.1: cwnd "MUST be set to no more than the loss window, LW, which
     /// equals 1 full-sized segment").
-    pub(crate) fn on_timeout(&mut self, window: &mut Window) {
+    pub(crate) fn on_timeout(&mut self, window: &mut CongestionWindow) {
         window.cwnd = window.mss;
         if let Self::Cubic(cc) = self {
             cc.on_timeout();
@@ -284,7 +284,7 @@ impl Controller {
     }
 
     /// Undoes the last response, which was to no loss; the caller restores the window.
-    pub(crate) fn undo(&mut self, window: &mut Window) {
+    pub(crate) fn undo(&mut self, window: &mut CongestionWindow) {
         match self {
             Self::Cubic(cc) => cc.undo(),
             Self::Bbr(cc) => cc.undo(window),
@@ -293,7 +293,7 @@ impl Controller {
     }
 
     /// Restarts after an idle time of more than a retransmission timeout (RFC 5681 §4.1).
-    pub(crate) fn on_idle(&mut self, window: &mut Window, initial: u32) {
+    pub(crate) fn on_idle(&mut self, window: &mut CongestionWindow, initial: u32) {
         if self.models_path() {
             // The model survives the idle time, and pacing prevents a burst.
             return;
@@ -334,18 +334,18 @@ mod tests {
     #[test]
     fn initial_windows_of_rfc_6928() {
         let tcp = TcpConfig::default();
-        assert_eq!(Window::initial(1460, &tcp).cwnd, 14_600);
-        assert_eq!(Window::initial(536, &tcp).cwnd, 5_360);
-        assert_eq!(Window::initial(8960, &tcp).cwnd, 17_920);
+        assert_eq!(CongestionWindow::initial(1460, &tcp).cwnd, 14_600);
+        assert_eq!(CongestionWindow::initial(536, &tcp).cwnd, 5_360);
+        assert_eq!(CongestionWindow::initial(8960, &tcp).cwnd, 17_920);
         let jumbo = TcpConfig { initial_window_bytes: 89_600, ..tcp };
-        assert_eq!(Window::initial(1460, &jumbo).cwnd, 14_600);
-        assert_eq!(Window::initial(8960, &jumbo).cwnd, 89_600);
-        assert_eq!(Window::initial(60_000, &jumbo).cwnd, 120_000);
+        assert_eq!(CongestionWindow::initial(1460, &jumbo).cwnd, 14_600);
+        assert_eq!(CongestionWindow::initial(8960, &jumbo).cwnd, 89_600);
+        assert_eq!(CongestionWindow::initial(60_000, &jumbo).cwnd, 120_000);
     }
 
     #[test]
     fn slow_start_doubles_per_round_and_stops_at_ssthresh() {
-        let mut window = Window::initial(1000, &TcpConfig::default());
+        let mut window = CongestionWindow::initial(1000, &TcpConfig::default());
         window.ssthresh = 15_000;
         for _ in 0..5 {
             assert_eq!(window.slow_start(&acked(1000)), 0);
@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn one_acknowledgment_adds_two_segments_and_after_a_timeout_one() {
         for (after_timeout, grown) in [(false, 12_000), (true, 11_000)] {
-            let mut window = Window { cwnd: 10_000, ssthresh: 50_000, mss: 1000 };
+            let mut window = CongestionWindow { cwnd: 10_000, ssthresh: 50_000, mss: 1000 };
             assert_eq!(window.slow_start(&AckSample { after_timeout, ..acked(5000) }), 0);
             assert_eq!(window.cwnd, grown);
         }
@@ -367,7 +367,7 @@ mod tests {
     #[test]
     fn a_window_is_paced_a_little_faster_than_it_is_used_up() {
         let srtt = Some(Duration::from_millis(100));
-        let mut window = Window { cwnd: 10_000, ssthresh: CWND_MAX, mss: 1000 };
+        let mut window = CongestionWindow { cwnd: 10_000, ssthresh: CWND_MAX, mss: 1000 };
         assert_eq!(window.pacing_rate(srtt), 200_000);
         window.ssthresh = 10_000;
         assert_eq!(window.pacing_rate(srtt), 120_000);
@@ -379,14 +379,14 @@ mod tests {
     #[test]
     fn an_idle_period_keeps_the_bbr_model() {
         let mut cc = Controller::new(Congestion::Bbr).with_seed(7);
-        let mut window = Window { cwnd: 500_000, ssthresh: CWND_MAX, mss: 1000 };
+        let mut window = CongestionWindow { cwnd: 500_000, ssthresh: CWND_MAX, mss: 1000 };
         cc.on_idle(&mut window, 10_000);
         assert_eq!(window.cwnd, 500_000);
     }
 
     #[test]
     fn only_bbr_paces_by_itself() {
-        let window = Window::initial(1000, &TcpConfig::default());
+        let window = CongestionWindow::initial(1000, &TcpConfig::default());
         for algorithm in [Congestion::NewReno, Congestion::Cubic] {
             let mut cc = Controller::new(algorithm);
             cc.start(&window, None);
@@ -402,7 +402,7 @@ mod tests {
     fn an_idle_or_limited_sender_does_not_grow() {
         for algorithm in [Congestion::NewReno, Congestion::Cubic, Congestion::Dctcp] {
             let mut cc = Controller::new(algorithm);
-            let mut window = Window::initial(1000, &TcpConfig::default());
+            let mut window = CongestionWindow::initial(1000, &TcpConfig::default());
             cc.on_not_cwnd_limited();
             assert_eq!(window.cwnd, 10_000);
             window.cwnd = 500_000;
@@ -415,7 +415,7 @@ mod tests {
     fn loss_never_takes_ssthresh_below_two_segments() {
         for algorithm in [Congestion::NewReno, Congestion::Cubic, Congestion::Dctcp, Congestion::Bbr] {
             let mut cc = Controller::new(algorithm);
-            let mut window = Window { cwnd: 1000, ssthresh: CWND_MAX, mss: 1000 };
+            let mut window = CongestionWindow { cwnd: 1000, ssthresh: CWND_MAX, mss: 1000 };
             cc.on_loss(&mut window, 1000);
             assert_eq!(window.ssthresh, 2000);
             cc.on_timeout(&mut window);
@@ -427,7 +427,7 @@ mod tests {
     fn an_echoed_mark_counts_as_a_loss_and_never_raises_the_window() {
         for (algorithm, after) in [(Congestion::NewReno, 50_000), (Congestion::Cubic, 70_000)] {
             let mut cc = Controller::new(algorithm);
-            let mut window = Window { cwnd: 100_000, ssthresh: CWND_MAX, mss: 1000 };
+            let mut window = CongestionWindow { cwnd: 100_000, ssthresh: CWND_MAX, mss: 1000 };
             cc.on_ecn_echo(&mut window, 100_000);
             assert_eq!((window.cwnd, window.ssthresh), (after, after));
             window.cwnd = 1000;

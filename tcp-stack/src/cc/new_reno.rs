@@ -1,7 +1,7 @@
 //! NewReno, the standard congestion control (RFC 5681).
 
 use super::hystart::HyStart;
-use super::{AckSample, CWND_MAX, Window};
+use super::{AckSample, CWND_MAX, CongestionWindow};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NewReno {
@@ -11,7 +11,7 @@ pub(crate) struct NewReno {
 }
 
 impl NewReno {
-    pub(super) fn on_ack(&mut self, window: &mut Window, sample: &AckSample) {
+    pub(super) fn on_ack(&mut self, window: &mut CongestionWindow, sample: &AckSample) {
         let mut acked = sample.acked;
         if window.in_slow_start() {
             acked = self.hystart.on_ack(window, sample);
@@ -26,7 +26,7 @@ impl NewReno {
     }
 
     /// Returns half of the flight: RFC 5681 equation 4: "ssthresh = max (FlightSize / 2, 2*SMSS)".
-    pub(super) fn ssthresh_after_loss(&mut self, _window: &Window, in_flight: u32) -> u32 {
+    pub(super) fn ssthresh_after_loss(&mut self, _window: &CongestionWindow, in_flight: u32) -> u32 {
         self.acked = 0;
         in_flight / 2
     }
@@ -40,7 +40,7 @@ mod tests {
     #[test]
     fn one_segment_per_window_in_congestion_avoidance() {
         let mut cc = NewReno::default();
-        let mut window = Window { cwnd: 10_000, ssthresh: 10_000, mss: 1000 };
+        let mut window = CongestionWindow { cwnd: 10_000, ssthresh: 10_000, mss: 1000 };
         let sample = AckSample {
             now: Instant::ZERO,
             acked: 1000,

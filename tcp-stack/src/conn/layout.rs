@@ -9,7 +9,7 @@ use super::{
     Conn, HalfOpen, Notice, PathMtu, Pending, QueueKind, Receiver, RxNode, SendQueue, Sender, Settings,
     TimeWait, TxNode,
 };
-use crate::cc::Window;
+use crate::cc::CongestionWindow;
 use crate::conn::{Negotiated, Reassembly};
 use crate::error::CloseReason;
 use crate::four_tuple::FourTuple;
@@ -131,7 +131,7 @@ fn answering() -> [Place; 34] {
         place!(flow: FourTuple),
         place!(ts_offset: u32),
         place!(rtt: RttEstimator),
-        place!(window: Window),
+        place!(window: CongestionWindow),
         place!(confirmed_at: MilliStamp),
         place!(snd.emss: u16),
         ("snd.queue", queue + SendQueue::LOSS_FREE_AT, size_of::<SendQueue>() - SendQueue::LOSS_FREE_AT),

@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use core::num::NonZeroU32;
 
 use super::{Conn, Origin, Pending};
-use crate::cc::Window;
+use crate::cc::CongestionWindow;
 use crate::config::{ListenOptions, StackConfig};
 use crate::error::ListenError;
 use crate::event::ListenerId;
@@ -158,7 +158,7 @@ impl Conn {
         }
         self.snd.peer_mss = mss_of(options, self.remote().is_ipv4());
         self.set_emss();
-        self.window = Window::initial(u32::from(self.snd.emss), &config.tcp);
+        self.window = CongestionWindow::initial(u32::from(self.snd.emss), &config.tcp);
     }
 
     /// RFC 9293 §3.7.1: "Eff.snd.MSS = min(SendMSS+20, MMS_S) - TCPhdrsize - IPoptionsize".

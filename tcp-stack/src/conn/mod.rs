@@ -74,7 +74,7 @@ pub(crate) use window::ReceiveMemory;
 
 use crate::accounts::{AccountIds, Accounts};
 use crate::buf::Buf;
-use crate::cc::{Controller, Pacer, Window};
+use crate::cc::{CongestionWindow, Controller, Pacer};
 use crate::config::{ConnOptions, EvictionPolicy, StackConfig};
 use crate::error::CloseReason;
 use crate::event::{ConnId, ListenerId};
@@ -197,7 +197,7 @@ pub(crate) struct Conn {
     /// Offset that timestamps add to the clock (RFC 7323 §5.4: "a random offset").
     pub(crate) ts_offset: u32,
     pub(crate) rtt: RttEstimator,
-    pub(crate) window: Window,
+    pub(crate) window: CongestionWindow,
     /// Time of the last reachability confirmation to the neighbor cache.
     pub(crate) confirmed_at: MilliStamp,
     pub(crate) snd: Sender,
@@ -356,7 +356,7 @@ impl Conn {
             dup_acks_owed: 0,
             rcv: Receiver::new(now, config),
             snd: Sender::new(now, iss, origin.options.nagle),
-            window: Window::initial(536, &config.tcp),
+            window: CongestionWindow::initial(536, &config.tcp),
             timers: Timers::new(),
             rtt: RttEstimator::new(),
             recovery: Recovery::new(iss),

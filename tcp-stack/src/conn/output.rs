@@ -410,7 +410,7 @@ impl Conn {
         if short || self.snd.queue.has_outstanding() || idle <= self.rto_nanos(config) {
             return;
         }
-        let initial = crate::cc::Window::initial(self.window.mss, &config.tcp).cwnd;
+        let initial = crate::cc::CongestionWindow::initial(self.window.mss, &config.tcp).cwnd;
         self.episode.undo = Undo::NONE;
         self.recovery.slow_start_after_timeout = false;
         self.cc.on_idle(&mut self.window, initial);

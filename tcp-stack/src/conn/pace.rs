@@ -2,7 +2,7 @@
 
 use super::ack::Delivery;
 use super::{Conn, Cx, TxNode, TxState};
-use crate::cc::{LostSegment, PathSample, Window};
+use crate::cc::{CongestionWindow, LostSegment, PathSample};
 use crate::pool::NIL;
 use crate::recovery::RateStamp;
 use crate::time::Instant;
@@ -74,7 +74,7 @@ impl Conn {
             lost: self.snd.queue.lost_ever(),
             in_flight,
             prior_in_flight: delivery.prior_in_flight,
-            initial_cwnd: Window::initial(self.window.mss, &cx.config.tcp).cwnd,
+            initial_cwnd: CongestionWindow::initial(self.window.mss, &cx.config.tcp).cwnd,
             sack: self.negotiated.sack,
         };
         self.cc.on_path_sample(&mut self.window, &sample);

@@ -3,7 +3,7 @@
 use super::ack::Delivery;
 use super::{Conn, Cx};
 use crate::buf::Buf;
-use crate::cc::Window;
+use crate::cc::CongestionWindow;
 use crate::recovery::{FRto, FRtoAck, FRtoVerdict, Phase, Undo};
 
 impl Conn {
@@ -113,7 +113,7 @@ impl Conn {
         self.snd.queue.revert_lost(cx.tx);
         self.recovery.dup_acks = 0;
         if let Some((cwnd, ssthresh)) = self.episode.undo.take() {
-            let initial = Window::initial(self.window.mss, &cx.config.tcp).cwnd;
+            let initial = CongestionWindow::initial(self.window.mss, &cx.config.tcp).cwnd;
             // RFC 4015 §3.1 (9): "cwnd <- FlightSize + min (bytes_acked, IW)" and "ssthresh <- pipe_prev":
             // slow start, clocked by acknowledgments, from what is in flight to where the window was.
             let now = self.pipe().saturating_add(delivery.acked.min(initial).max(self.window.mss));

@@ -2,8 +2,8 @@
 
 use super::probe_rtt::PROBE_RTT_CWND_GAIN;
 use super::{
-    Ack, Bbr, Coarse, Duration, FULL_BW_REACHED, IN_RECOVERY, INFINITY, MIN_PIPE_SEGMENTS, Pacer, SEEN_RTT,
-    State, Window, clamp32,
+    Ack, Bbr, Coarse, CongestionWindow, Duration, FULL_BW_REACHED, IN_RECOVERY, INFINITY, MIN_PIPE_SEGMENTS,
+    Pacer, SEEN_RTT, State, clamp32,
 };
 use crate::cc::CWND_MAX;
 
@@ -43,7 +43,7 @@ impl Bbr {
     }
 
     /// InitPacingRate (§5.6.2): a window per round-trip time, or per millisecond before one is known.
-    pub(in crate::cc) fn init_pacing_rate(&mut self, window: &Window, srtt: Option<Duration>) {
+    pub(in crate::cc) fn init_pacing_rate(&mut self, window: &CongestionWindow, srtt: Option<Duration>) {
         self.set(SEEN_RTT, self.has(SEEN_RTT) || srtt.is_some());
         let rtt_ns = srtt.map_or(1_000_000, |srtt| u64::try_from(srtt.as_nanos()).unwrap_or(u64::MAX)).max(1);
         let bytes = u64::from(window.cwnd).saturating_mul(1_000_000_000);
@@ -52,7 +52,7 @@ impl Bbr {
     }
 
     /// Initializes the pacing rate again from the first round-trip time, if there was none.
-    pub(super) fn note_first_rtt(&mut self, window: &Window, rtt_ns: u32) {
+    pub(super) fn note_first_rtt(&mut self, window: &CongestionWindow, rtt_ns: u32) {
         if !self.has(SEEN_RTT) {
             self.init_pacing_rate(window, Some(Duration::from_nanos(rtt_ns.into())));
         }
@@ -88,7 +88,7 @@ impl Bbr {
 
     /// QuantizationBudget (§5.6.4.2), with UpdateOffloadBudget (§5.5.8): "BBR.offload_budget = 3 * C.send_quantum". The
     /// quantum is that of [`Pacer`] (§5.6.3: "A BBR implementation MAY use alternate approaches").
-    fn quantization_budget(&self, window: &Window, inflight_cap: u32) -> u32 {
+    fn quantization_budget(&self, window: &CongestionWindow, inflight_cap: u32) -> u32 {
         let offload_budget = Pacer::quantum(self.pacing_rate(), window.mss).saturating_mul(3);
         let least = window.mss.saturating_mul(MIN_PIPE_SEGMENTS);
         let cap = inflight_cap.max(offload_budget).max(least);
@@ -96,18 +96,18 @@ impl Bbr {
     }
 
     /// Inflight (§5.6.4.2) with a gain of 1, bytes.
-    pub(super) fn inflight(&self, window: &Window, ack: &Ack, bw: Coarse) -> u32 {
+    pub(super) fn inflight(&self, window: &CongestionWindow, ack: &Ack, bw: Coarse) -> u32 {
         self.quantization_budget(window, self.bdp_multiple_at(bw, 100, ack.initial_cwnd))
     }
 
     /// UpdateMaxInflight (§5.6.4.2): BBR.max_inflight, bytes.
-    fn max_inflight(&self, window: &Window, ack: &Ack) -> u32 {
+    fn max_inflight(&self, window: &CongestionWindow, ack: &Ack) -> u32 {
         let cap = self.bdp_multiple(self.cwnd_gain(), ack.initial_cwnd);
         self.quantization_budget(window, cap.saturating_add(self.extra_acked()))
     }
 
     /// SetCwnd (§5.6.4.6): down to BBR.max_inflight at once, up by no more than what was acknowledged.
-    pub(super) fn set_cwnd(&self, window: &mut Window, ack: &Ack) {
+    pub(super) fn set_cwnd(&self, window: &mut CongestionWindow, ack: &Ack) {
         let max_inflight = self.max_inflight(window, ack);
         let grown = window.cwnd.saturating_add(ack.newly_acked);
         if self.has(FULL_BW_REACHED) {
@@ -125,7 +125,7 @@ impl Bbr {
     }
 
     /// Runs BoundCwndForModel (§5.6.4.7): the limits on the amount in flight bound the window.
-    fn bound_cwnd_for_model(&self, window: &mut Window, least: u32) {
+    fn bound_cwnd_for_model(&self, window: &mut CongestionWindow, least: u32) {
         let cap = match self.state {
             State::ProbeBwDown | State::ProbeBwRefill | State::ProbeBwUp => self.inflight_longterm,
             State::ProbeBwCruise | State::ProbeRtt => self.inflight_with_headroom(window),
@@ -141,7 +141,7 @@ impl Bbr {
     }
 
     /// Runs RestoreCwnd (§5.6.4.4): returns to the saved window.
-    pub(super) fn restore_cwnd(&self, window: &mut Window) {
+    pub(super) fn restore_cwnd(&self, window: &mut CongestionWindow) {
         window.cwnd = window.cwnd.max(self.prior_cwnd);
     }
 }

@@ -1,9 +1,9 @@
 //! The model's response to losses and congestion marks, and its reversal after a spurious loss.
 
 use super::{
-    Ack, BETA_PERCENT, Bbr, Coarse, FULL_BW_REACHED, IN_RECOVERY, INFINITY, IS_BW_PROBE_SAMPLE,
-    IS_LOSS_IN_ROUND, LEFT_RECOVERY, LOSS_THRESH_PERCENT, LostSegment, MARKED, PREV_PROBE_TOO_HIGH, SAVED,
-    State, Window, clamp32, has_reached, percent_of, saved, volume,
+    Ack, BETA_PERCENT, Bbr, Coarse, CongestionWindow, FULL_BW_REACHED, IN_RECOVERY, INFINITY,
+    IS_BW_PROBE_SAMPLE, IS_LOSS_IN_ROUND, LEFT_RECOVERY, LOSS_THRESH_PERCENT, LostSegment, MARKED,
+    PREV_PROBE_TOO_HIGH, SAVED, State, clamp32, has_reached, percent_of, saved, volume,
 };
 use crate::time::Instant;
 
@@ -57,7 +57,7 @@ impl Bbr {
     }
 
     /// Runs UpdateCongestionSignals (§5.5.10.3): responds to losses once per round trip.
-    pub(super) fn update_congestion_signals(&mut self, window: &Window, ack: &mut Ack) {
+    pub(super) fn update_congestion_signals(&mut self, window: &CongestionWindow, ack: &mut Ack) {
         self.update_max_bw(ack);
         if ack.loss_round_start {
             self.adapt_lower_bounds_from_congestion(window);
@@ -68,7 +68,7 @@ impl Bbr {
     /// AdaptLowerBoundsFromCongestion and LossLowerBounds (§5.5.10.3): "Upon the ACK at the end of each round that
     /// encountered a newly-marked loss, the flow updates its model":
     /// "bw_shortterm = max(bw_latest, BBR.Beta * BBR.bw_shortterm)", and the same for the amount in flight.
-    fn adapt_lower_bounds_from_congestion(&mut self, window: &Window) {
+    fn adapt_lower_bounds_from_congestion(&mut self, window: &CongestionWindow) {
         if !self.is_probing_bw() && self.has(IS_LOSS_IN_ROUND) {
             self.init_lower_bounds(window);
             self.bw_shortterm = self.bw_shortterm.percent(BETA_PERCENT).max(self.bw_latest);
@@ -78,7 +78,7 @@ impl Bbr {
     }
 
     /// InitLowerBounds (§5.5.10.3): "Handle the first congestion episode in this cycle".
-    fn init_lower_bounds(&mut self, window: &Window) {
+    fn init_lower_bounds(&mut self, window: &CongestionWindow) {
         if self.bw_shortterm == Coarse::INFINITY {
             self.bw_shortterm = self.max_bw();
         }
@@ -103,7 +103,7 @@ impl Bbr {
     /// time, and C.delivered as of then.
     fn handle_inflight_too_high(
         &mut self,
-        window: &Window,
+        window: &CongestionWindow,
         at: (Instant, u32),
         tx_in_flight: u32,
         is_app_limited: bool,
@@ -123,7 +123,7 @@ impl Bbr {
     }
 
     /// HandleLostPacket and NoteLoss (§5.5.10.2).
-    pub(in crate::cc) fn on_segment_lost(&mut self, window: &Window, lost: &LostSegment) {
+    pub(in crate::cc) fn on_segment_lost(&mut self, window: &CongestionWindow, lost: &LostSegment) {
         if self.lost_ranges == 0 || self.lost_end != low_bits(lost.seq) {
             self.lost_ranges = self.lost_ranges.saturating_add(1);
         }
@@ -147,7 +147,7 @@ impl Bbr {
     /// SaveStateUponLoss (§5.5.11.1), at the first loss of a recovery only: the responses to its other losses are part
     /// of what an undo reverses. (The draft saves again in each round trip, and loses the state of a probe that the
     /// first loss ended.)
-    fn save_state_upon_loss(&mut self, window: &Window) {
+    fn save_state_upon_loss(&mut self, window: &CongestionWindow) {
         self.save_cwnd(window.cwnd);
         if self.has(SAVED) {
             return;
@@ -161,7 +161,7 @@ impl Bbr {
 
     /// OnEnterFastRecovery and OnEnterRTO (§5.6.4.4): a recovery begins. Returns the window, bytes, which does not
     /// change.
-    pub(in crate::cc) fn on_loss(&mut self, window: &Window) -> u32 {
+    pub(in crate::cc) fn on_loss(&mut self, window: &CongestionWindow) -> u32 {
         self.save_state_upon_loss(window);
         self.set(IS_LOSS_IN_ROUND | IN_RECOVERY, true);
         window.cwnd
@@ -169,7 +169,7 @@ impl Bbr {
 
     /// Restores the window after recovery (§5.6.4.4): "BBR restores the best-known cwnd value we had upon entering loss
     /// recovery". The model bounds it at the end of the same acknowledgment.
-    pub(in crate::cc) fn on_recovery_exit(&mut self, window: &mut Window) {
+    pub(in crate::cc) fn on_recovery_exit(&mut self, window: &mut CongestionWindow) {
         self.set(SAVED, false);
         if self.has(IN_RECOVERY) {
             self.set(IN_RECOVERY, false);
@@ -179,7 +179,7 @@ impl Bbr {
     }
 
     /// Runs HandleSpuriousLossDetection (§5.5.11.2): restores the model, and the state that the loss ended.
-    pub(in crate::cc) fn undo(&mut self, window: &mut Window) {
+    pub(in crate::cc) fn undo(&mut self, window: &mut CongestionWindow) {
         self.restore_cwnd(window);
         self.set(IS_LOSS_IN_ROUND, false);
         self.lost_ranges = 0;
@@ -212,7 +212,7 @@ impl Bbr {
     /// but "the congestion controller response MUST treat any CE marks as congestion" (§3.7). The response is that to
     /// excess loss: it ends Startup or a probe for bandwidth, and otherwise reduces the amount in flight by BBR.Beta.
     /// The delivery rate does not bound the reduction as it does for a loss, because marks do not lower it.
-    pub(super) fn respond_to_mark(&mut self, window: &Window, ack: &Ack) {
+    pub(super) fn respond_to_mark(&mut self, window: &CongestionWindow, ack: &Ack) {
         if !self.has(MARKED) {
             return;
         }

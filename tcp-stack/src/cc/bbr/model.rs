@@ -1,8 +1,8 @@
 //! The model of the path: round trips, the largest bandwidth, and the aggregation of acknowledgments.
 
 use super::{
-    Ack, Bbr, Coarse, FULL_BW_REACHED, IN_RECOVERY, LEFT_RECOVERY, USED_CWND, USES_CWND, Window, clamp32,
-    has_reached,
+    Ack, Bbr, Coarse, CongestionWindow, FULL_BW_REACHED, IN_RECOVERY, LEFT_RECOVERY, USED_CWND, USES_CWND,
+    clamp32, has_reached,
 };
 use crate::time::Stamp;
 
@@ -74,7 +74,7 @@ impl Bbr {
     /// UpdateACKAggregation (§5.5.9): the largest volume acknowledged beyond what the bandwidth explains. Recoveries do
     /// not count: the segment that fills a hole acknowledges at once all that arrived behind it, as far as selective
     /// acknowledgments have not reported it. Taken for aggregation, it would enlarge the window with each loss.
-    pub(super) fn update_ack_aggregation(&mut self, window: &Window, ack: &Ack) {
+    pub(super) fn update_ack_aggregation(&mut self, window: &CongestionWindow, ack: &Ack) {
         if ack.round_start {
             self.extra_acked_rounds = self.extra_acked_rounds.saturating_add(1);
             // "in Startup, just remember 1 round"

@@ -2,8 +2,8 @@
 //! REFILL, and above it in UP. `Bbr::on_ack` runs it once per acknowledgment.
 
 use super::{
-    Ack, AckPhase, Bbr, Coarse, FULL_BW_NOW, FULL_BW_REACHED, INFINITY, IS_BW_PROBE_SAMPLE,
-    MIN_PIPE_SEGMENTS, PREV_PROBE_PRECAUTIONARY, PREV_PROBE_TOO_HIGH, State, Window, millis, percent_of,
+    Ack, AckPhase, Bbr, Coarse, CongestionWindow, FULL_BW_NOW, FULL_BW_REACHED, INFINITY, IS_BW_PROBE_SAMPLE,
+    MIN_PIPE_SEGMENTS, PREV_PROBE_PRECAUTIONARY, PREV_PROBE_TOO_HIGH, State, millis, percent_of,
 };
 use crate::time::Instant;
 
@@ -26,7 +26,7 @@ impl Bbr {
     }
 
     /// Starts REFILL if IsTimeToProbeBW (§5.3.3.8.3). Returns true if it did.
-    fn probe_bw_if_due(&mut self, window: &Window, ack: &Ack) -> bool {
+    fn probe_bw_if_due(&mut self, window: &CongestionWindow, ack: &Ack) -> bool {
         let elapsed = millis(ack.now).wrapping_sub(self.phase_end_ms).cast_signed() > 0;
         let due = elapsed || self.is_reno_coexistence_probe_time(window, ack);
         if due {
@@ -36,14 +36,14 @@ impl Bbr {
     }
 
     /// IsRenoCoexistenceProbeTime (§5.3.3.8.3): a Reno flow grows by a BDP in as many rounds as the BDP has segments.
-    fn is_reno_coexistence_probe_time(&self, window: &Window, ack: &Ack) -> bool {
+    fn is_reno_coexistence_probe_time(&self, window: &CongestionWindow, ack: &Ack) -> bool {
         let target = self.target_inflight(window, ack.initial_cwnd);
         let reno_rounds = target.checked_div(window.mss).unwrap_or(0);
         u32::from(self.rounds_since_probe_up) >= reno_rounds.min(RENO_ROUNDS_MAX)
     }
 
     /// TargetInflight (§5.3.3.8.3): "Our estimated BDP, unless congestion cut C.cwnd".
-    pub(super) fn target_inflight(&self, window: &Window, initial_cwnd: u32) -> u32 {
+    pub(super) fn target_inflight(&self, window: &CongestionWindow, initial_cwnd: u32) -> u32 {
         self.bdp_multiple(100, initial_cwnd).min(window.cwnd)
     }
 
@@ -88,7 +88,7 @@ impl Bbr {
     }
 
     /// Runs UpdateProbeBWCyclePhase (§5.3.3.9): the transitions of the cycle.
-    pub(super) fn update_probe_bw_cycle_phase(&mut self, window: &Window, ack: &Ack) {
+    pub(super) fn update_probe_bw_cycle_phase(&mut self, window: &CongestionWindow, ack: &Ack) {
         // Compared before `adapt_long_term_model` runs: it may raise `inflight_longterm`, and the window, which the
         // last acknowledgment has set, would then look unlimited.
         let at_limit = self.is_cwnd_limited() && window.cwnd >= self.inflight_longterm;
@@ -121,7 +121,7 @@ impl Bbr {
     }
 
     /// IsTimeToCruise (§5.3.3.9): the flow has left headroom, and the queue is gone.
-    fn is_time_to_cruise(&self, window: &Window, ack: &Ack) -> bool {
+    fn is_time_to_cruise(&self, window: &CongestionWindow, ack: &Ack) -> bool {
         ack.inflight <= self.inflight_with_headroom(window)
             && ack.inflight <= self.inflight(window, ack, self.max_bw())
     }
@@ -145,7 +145,7 @@ impl Bbr {
     }
 
     /// Runs InflightWithHeadroom (§5.3.3.9): the long-term limit less what is left to others, bytes.
-    pub(super) fn inflight_with_headroom(&self, window: &Window) -> u32 {
+    pub(super) fn inflight_with_headroom(&self, window: &CongestionWindow) -> u32 {
         if self.inflight_longterm == INFINITY {
             return INFINITY;
         }
@@ -161,14 +161,14 @@ impl Bbr {
 
     /// Returns BBR.probe_up_acked_per_inc, bytes: "max(C.cwnd / growth_this_round, C.SMSS)" (§5.3.3.9). The window
     /// is taken as of now, not as of the start of the round; while it matters, it follows BBR.inflight_longterm.
-    fn probe_up_acked_per_inc(&self, window: &Window) -> u32 {
+    fn probe_up_acked_per_inc(&self, window: &CongestionWindow) -> u32 {
         let rounds = u32::from(self.bw_probe_up_rounds).saturating_sub(1);
         window.cwnd.checked_shr(rounds).unwrap_or(0).max(window.mss).max(1)
     }
 
     /// ProbeInflightLongtermUpward (§5.3.3.9): "in each successive round trip, BBR.inflight_longterm grows (in units
     /// of C.SMSS) by 1, 2, 4, 8, 16, etc" (§5.3.3.5).
-    fn probe_inflight_longterm_upward(&mut self, window: &Window, ack: &Ack) {
+    fn probe_inflight_longterm_upward(&mut self, window: &CongestionWindow, ack: &Ack) {
         if !self.is_cwnd_limited() || window.cwnd < self.inflight_longterm {
             return;
         }
@@ -187,7 +187,7 @@ impl Bbr {
 
     /// AdaptLongTermModel (§5.3.3.9): follows the acknowledgments of a probe, and raises the limits while the loss
     /// rate is safe. Returns true if it decided a transition.
-    fn adapt_long_term_model(&mut self, window: &Window, ack: &Ack) -> bool {
+    fn adapt_long_term_model(&mut self, window: &CongestionWindow, ack: &Ack) -> bool {
         if self.ack_phase == AckPhase::ProbeStarting && ack.round_start {
             self.ack_phase = AckPhase::ProbeFeedback;
         }

@@ -2,8 +2,8 @@
 //! idle, which drains queues, too.
 
 use super::{
-    Ack, AckPhase, Bbr, FULL_BW_REACHED, IDLE_RESTART, INFINITY, MIN_PIPE_SEGMENTS, PROBE_RTT_DONE_SET,
-    PROBE_RTT_ROUND_DONE, State, Window, millis,
+    Ack, AckPhase, Bbr, CongestionWindow, FULL_BW_REACHED, IDLE_RESTART, INFINITY, MIN_PIPE_SEGMENTS,
+    PROBE_RTT_DONE_SET, PROBE_RTT_ROUND_DONE, State, millis,
 };
 use crate::time::{Instant, Stamp};
 
@@ -29,7 +29,7 @@ impl Bbr {
     }
 
     /// UpdateMinRTT (§5.3.4.3). Returns BBR.probe_rtt_expired.
-    pub(super) fn update_min_rtt(&mut self, window: &Window, ack: &Ack) -> bool {
+    pub(super) fn update_min_rtt(&mut self, window: &CongestionWindow, ack: &Ack) -> bool {
         let now = units(ack.now);
         let known = self.probe_rtt_min_delay_ns != INFINITY;
         let probe_rtt_expired = known && now.wrapping_sub(self.probe_rtt_min_stamp) > PROBE_RTT_INTERVAL;
@@ -49,7 +49,12 @@ impl Bbr {
     }
 
     /// Runs CheckProbeRTT (§5.3.4.3): enters ProbeRTT when the estimate has expired.
-    pub(super) fn check_probe_rtt(&mut self, window: &mut Window, ack: &Ack, probe_rtt_expired: bool) {
+    pub(super) fn check_probe_rtt(
+        &mut self,
+        window: &mut CongestionWindow,
+        ack: &Ack,
+        probe_rtt_expired: bool,
+    ) {
         if self.state != State::ProbeRtt && probe_rtt_expired && !self.has(IDLE_RESTART) {
             self.save_cwnd(window.cwnd);
             self.state = State::ProbeRtt;
@@ -66,7 +71,7 @@ impl Bbr {
     }
 
     /// HandleProbeRTT (§5.3.4.3). The connection marks itself application-limited meanwhile.
-    fn handle_probe_rtt(&mut self, window: &mut Window, ack: &Ack) {
+    fn handle_probe_rtt(&mut self, window: &mut CongestionWindow, ack: &Ack) {
         if !self.has(PROBE_RTT_DONE_SET) {
             if ack.inflight <= self.probe_rtt_cwnd(window, ack.initial_cwnd) {
                 self.phase_end_ms = millis(ack.now).wrapping_add(PROBE_RTT_MS);
@@ -85,7 +90,7 @@ impl Bbr {
     }
 
     /// Runs CheckProbeRTTDone (§5.3.4.3): leaves ProbeRTT after its time.
-    fn check_probe_rtt_done(&mut self, window: &mut Window, now: Instant, c_delivered: u32) {
+    fn check_probe_rtt_done(&mut self, window: &mut CongestionWindow, now: Instant, c_delivered: u32) {
         let elapsed = millis(now).wrapping_sub(self.phase_end_ms).cast_signed() > 0;
         if self.has(PROBE_RTT_DONE_SET) && elapsed {
             self.probe_rtt_min_stamp = units(now);
@@ -106,7 +111,7 @@ impl Bbr {
     }
 
     /// Runs ProbeRTTCwnd (§5.6.4.5): the window of ProbeRTT, bytes.
-    pub(super) fn probe_rtt_cwnd(&self, window: &Window, initial_cwnd: u32) -> u32 {
+    pub(super) fn probe_rtt_cwnd(&self, window: &CongestionWindow, initial_cwnd: u32) -> u32 {
         let least = window.mss.saturating_mul(MIN_PIPE_SEGMENTS);
         self.bdp_multiple(PROBE_RTT_CWND_GAIN, initial_cwnd).max(least)
     }
@@ -114,7 +119,12 @@ impl Bbr {
     /// HandleRestartFromIdle (§5.4.1): "if the flow's BBR.state is ProbeBW, and the flow is application-limited, and
     /// there are no packets in flight currently, then before the flow sends one or more packets BBR sets C.pacing_rate
     /// to exactly BBR.bw". The caller checks that it is application-limited and that nothing is in flight.
-    pub(in crate::cc) fn on_restart(&mut self, window: &mut Window, now: Instant, c_delivered: u32) {
+    pub(in crate::cc) fn on_restart(
+        &mut self,
+        window: &mut CongestionWindow,
+        now: Instant,
+        c_delivered: u32,
+    ) {
         self.set(IDLE_RESTART, true);
         self.extra_acked_interval_start = Stamp::of(now);
         if self.is_in_a_probe_bw_state() {

@@ -1,6 +1,6 @@
 //! Startup and Drain: the first search for the bandwidth, and the end of the queue that it built.
 
-use super::{Ack, Bbr, Coarse, FULL_BW_NOW, FULL_BW_REACHED, IN_RECOVERY, State, Window};
+use super::{Ack, Bbr, Coarse, CongestionWindow, FULL_BW_NOW, FULL_BW_REACHED, IN_RECOVERY, State};
 
 /// Rounds without much growth after which the bandwidth counts as fully used (§5.3.1.2).
 const FULL_ROUNDS: u8 = 3;
@@ -44,7 +44,7 @@ impl Bbr {
     }
 
     /// Runs CheckStartupDone (§5.3.1.1): Startup ends at a plateau of the rate, or after much loss.
-    pub(super) fn check_startup_done(&mut self, window: &Window, ack: &Ack) {
+    pub(super) fn check_startup_done(&mut self, window: &CongestionWindow, ack: &Ack) {
         self.check_startup_high_loss(window, ack);
         if self.state == State::Startup && self.has(FULL_BW_REACHED) {
             self.enter_drain();
@@ -53,7 +53,7 @@ impl Bbr {
 
     /// CheckStartupHighLoss (§5.3.1.3): ends Startup after a round trip in recovery whose loss rate exceeds
     /// BBR.LossThresh and that lost at least six ranges; without SACK, after any loss in recovery.
-    fn check_startup_high_loss(&mut self, window: &Window, ack: &Ack) {
+    fn check_startup_high_loss(&mut self, window: &CongestionWindow, ack: &Ack) {
         if self.has(FULL_BW_REACHED) || !ack.loss_round_start {
             return;
         }
@@ -71,7 +71,7 @@ impl Bbr {
 
     /// Sets BBR.full_bw_reached, and BBR.inflight_longterm to "its estimate of a safe level of in-flight data [...],
     /// which is max(BBR.bdp, BBR.inflight_latest)" (§5.3.1.3).
-    pub(super) fn leave_startup_at_limit(&mut self, window: &Window, ack: &Ack) {
+    pub(super) fn leave_startup_at_limit(&mut self, window: &CongestionWindow, ack: &Ack) {
         self.set(FULL_BW_REACHED, true);
         self.inflight_longterm =
             self.bdp_multiple(100, ack.initial_cwnd).max(self.inflight_latest).max(window.mss);
@@ -84,7 +84,7 @@ impl Bbr {
     }
 
     /// Runs CheckDrainDone (§5.3.2): Drain ends when a BDP is in flight, or after three round trips.
-    pub(super) fn check_drain_done(&mut self, window: &Window, ack: &Ack) {
+    pub(super) fn check_drain_done(&mut self, window: &CongestionWindow, ack: &Ack) {
         let rounds = self.round_count.wrapping_sub(self.drain_start_round);
         if self.state == State::Drain
             && (ack.inflight <= self.inflight(window, ack, self.bw()) || rounds > DRAIN_ROUNDS)

@@ -23,7 +23,7 @@ const STEPS: u32 = 8;
 /// A path of that bandwidth and round-trip time.
 struct Path {
     cc: Bbr,
-    window: Window,
+    window: CongestionWindow,
     now: Instant,
     in_flight: u32,
     /// The part of it that was in flight at the start of the round, and is delivered in it.
@@ -43,7 +43,7 @@ impl Path {
     fn new() -> Self {
         let mut path = Self {
             cc: Bbr::new(1),
-            window: Window::initial(MSS, &TcpConfig::default()),
+            window: CongestionWindow::initial(MSS, &TcpConfig::default()),
             now: ms(1_000),
             in_flight: 10 * MSS,
             due: 0,
@@ -168,7 +168,7 @@ fn near(a: u64, b: u64, percent: u64) -> bool {
 #[test]
 fn the_first_flight_is_paced_at_the_startup_gain() {
     let mut cc = Bbr::new(0);
-    let window = Window::initial(MSS, &TcpConfig::default());
+    let window = CongestionWindow::initial(MSS, &TcpConfig::default());
     // 10 000 bytes in 40 ms, times 2.77.
     cc.init_pacing_rate(&window, Some(RTT));
     assert!(near(cc.pacing_rate(), 250_000 * 277 / 100, 1));
