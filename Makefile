@@ -30,7 +30,13 @@ tools: deps ## install the test runner
 	    $(CARGO) install --locked --debug --no-default-features cargo-nextest@0.9.151
 
 build: deps ## iwarpd, iwarpctl and what goes with them, release
-	$(CARGO) build --release --locked -p dataplane -p mgmt-cli -p iwarp-attach -p iwarp-lab -p iwarp-rping -p rdma --bins --examples
+	$(CARGO) build --release --locked -p dataplane -p mgmt-cli -p iwarp-verbs -p iwarp-lab -p iwarp-rping -p iwarp-nfsd -p iwarp-run -p rdma --bins --examples
+	$(CARGO) build --release --locked -p iwarp-drop-in
+	dataplane/drop-in/link.sh target/release/libiwarp_drop_in.a target/release/lib/ironwarp
+
+man: deps ## manual pages and completions of all programs: target/man
+	@rm -rf target/man
+	$(CARGO) run --release --locked --quiet -p iwarp-manual -- target/man
 
 demo: root build ## put 256 MiB through a TAP, get it back, compare
 	@dataplane/tests/demo.sh
@@ -39,7 +45,7 @@ run: root build ## iwarpd in the foreground on the TAP iw0
 	@.ci/hugepages.sh 512 || true
 	$(IWARPD) --config configs/tap.toml
 
-test: root check unit build build-debian13 instructions ports lifecycle drivers rping wire-proof flat idle load crowd-out flood starve forged-arp interop pci-quick ## everything; at most 35 minutes on two cores
+test: root check unit build build-debian13 instructions ports lifecycle operations drivers rping programs-quick wire-proof verbs flat idle load crowd-out flood starve forged-arp interop pci-quick ## everything; at most 35 minutes on two cores
 	@echo "all suites passed"
 
 quick: ## format, lints and tests of what needs neither DPDK nor root; under two minutes warm
@@ -57,8 +63,8 @@ clippy: build-deps
 
 # A compiler that is not nightly checks them, so that a change of an API cannot break them unseen.
 fuzz-check: ## the fuzz targets compile
-	@set -e; for folder in */fuzz */*/fuzz; do \
-	    $(CARGO) clippy --locked --quiet --manifest-path $$folder/Cargo.toml --target-dir target/fuzz -- -D warnings; done
+	@set -e; for manifest in */fuzz/Cargo.toml */*/fuzz/Cargo.toml; do \
+	    $(CARGO) clippy --locked --quiet --manifest-path $$manifest --target-dir target/fuzz -- -D warnings; done
 
 doc: build-deps
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked --quiet
@@ -89,6 +95,21 @@ ports: root build ## starting, refusing to, and a put and get over each kind of 
 
 lifecycle: root build ## a log that cannot be written, signals, a second daemon, interfaces that vanish
 	dataplane/tests/lifecycle.sh
+
+operations: root build ## metrics over HTTP and in DPDK's telemetry
+	dataplane/tests/operations.sh
+
+verbs: root build ## applications: programs with queue pairs of two daemons, and what is left of them
+	dataplane/tests/verbs.sh
+
+# What is not installed is told, and left out.
+programs: root build ## unmodified verbs programs of Debian between two daemons, and on one
+	@.ci/deps.sh ibverbs-utils perftest fio || echo "programs: goes on with the programs that are installed" >&2
+	dataplane/tests/programs.sh
+
+programs-quick: root build ## the same, the most important of it: under a minute
+	@.ci/deps.sh ibverbs-utils perftest || echo "programs: goes on with the programs that are installed" >&2
+	QUICK=1 dataplane/tests/programs.sh
 
 rping: root build ## rping and regions between programs that are their own dataplane
 	dataplane/tests/rping.sh
@@ -126,6 +147,9 @@ crowd-out: root build ## one host that takes every connection, and an honest pee
 interop: root build ## Linux soft-iWARP in a QEMU guest
 	dataplane/tests/siw/run.sh
 
+nfs-demo: root build ## Linux in a QEMU guest mounts a directory by NFS over RDMA, copies a tree, compares digests
+	dataplane/tests/nfs.sh
+
 pci: root build ## PCI cards that QEMU emulates, in guests: every card, driver and feature
 	dataplane/tests/pci/run.sh all
 
@@ -153,6 +177,17 @@ bench: root trained ## throughput, latency and CPU time beside their peers: targ
 profile: root deps ## instructions per FPDU of RDMA Writes, function by function, of both ends
 	$(CARGO) build --release --locked -p benches --bin iwarp-bench
 	benches/profile.sh
+
+# What is installed comes from PROGRAMS: after `make trained`, `make deb PROGRAMS=target/trained` packages those.
+PROGRAMS ?= target/release
+
+deb: root build man ## Debian packages of this machine's release, ironwarp and ironwarp-bench: target/deb
+	@.ci/deps.sh debhelper lintian systemd-container
+	$(CARGO) build --release --locked -p benches --bin iwarp-bench
+	configs/debian/build.sh $(PROGRAMS) target/man target/deb
+
+deb-test: deb ## installs the packages in a chroot that is made for it; start, put, get, upgrade, remove, purge
+	dataplane/tests/deb.sh target/deb
 
 fuzz: deps ## FUZZ_SECONDS of libFuzzer on each target of each crate (60 by default; nightly Rust)
 	@$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install --locked --debug cargo-fuzz@0.13.2

@@ -15,25 +15,7 @@ root=$cache/root
 
 die() { echo "debian13: $*" >&2; exit 1; }
 
-# The Debian archive that apt uses here, and the proxy on the way to it.
-mirror() {
-    apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' 'Component: main' | head -n 1
-}
-
-make_root() {
-    local mirror proxy=
-    mirror=${DEBIAN_MIRROR:-$(mirror)}
-    [ -n "$mirror" ] || die "apt knows no Debian archive here: set DEBIAN_MIRROR to the address of one"
-    eval "$(apt-config shell proxy Acquire::http::Proxy)"
-    [ -z "$proxy" ] || export http_proxy=$proxy
-    echo "debian13: installing Debian 13 in $root" >&2
-    rm -rf "$root.new"
-    debootstrap --variant=minbase trixie "$root.new" "$mirror" >"$cache/debootstrap.log" 2>&1 ||
-        { tail -n 20 "$cache/debootstrap.log" >&2; die "debootstrap failed: $cache/debootstrap.log"; }
-    [ -z "$proxy" ] || echo "Acquire::http::Proxy \"$proxy\";" >"$root.new/etc/apt/apt.conf.d/proxy"
-    echo 'APT::Keep-Downloaded-Packages "false";' >"$root.new/etc/apt/apt.conf.d/keep-nothing"
-    mv "$root.new" "$root"
-}
+source .ci/chroot.sh
 
 # bind FILE-OR-FOLDER [FROM]: shows it at the same place in the chroot.
 bind() {
@@ -92,7 +74,7 @@ mkdir -p "$cache" "$CARGO_HOME"
 # One command at a time: two would install packages into the same chroot.
 exec 9>"$cache/lock"
 flock 9
-[ -d "$root" ] || make_root
+[ -d "$root" ] || make_root trixie "$root" || die "no chroot"
 cargo fetch --locked --quiet
 nextest=$(command -v cargo-nextest || true)
 exec unshare --mount --propagation slave --pid --fork --kill-child -- .ci/debian13.sh --enter "$sysroot" "$nextest" "$@"

@@ -8,8 +8,8 @@ if [ "${1:-}" = --build ]; then
     packages=$building
 else
     packages="$building iproute2 nftables ethtool iputils-ping netcat-openbsd
- procps jq tshark tcpdump qemu-system-x86 binutils cpio xz-utils busybox-static python3 librdmacm-dev
- libibverbs-dev ibverbs-providers rdmacm-utils kmod valgrind debootstrap $*"
+ procps curl jq strace tshark tcpdump qemu-system-x86 binutils cpio xz-utils busybox-static python3 librdmacm-dev
+ libibverbs-dev ibverbs-providers rdmacm-utils kmod valgrind debootstrap man-db $*"
 fi
 
 missing=""

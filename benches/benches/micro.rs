@@ -106,7 +106,7 @@ fn placement(criterion: &mut Criterion) {
         let (bytes, mut at) = (vec![0x5a; payload], 0);
         bencher.iter(|| {
             let token = stags.check_place(black_box(stag), at, bytes.len(), origin).unwrap();
-            memory.place(token, &bytes);
+            black_box(memory.place(token, &bytes));
             at = (at + 8928) % (region_bytes - 8928);
         });
     });

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::Samples;
 
 /// Numeric fields that are keys of a row rather than results. Text and truth values always are keys.
-const KEY_FIELDS: [&str; 18] = [
+const KEY_FIELDS: [&str; 21] = [
     "size",
     "message_bytes",
     "mtu",
@@ -27,6 +27,9 @@ const KEY_FIELDS: [&str; 18] = [
     "region_kib",
     "iterations",
     "loss",
+    "bursts",
+    "burst_frames",
+    "burst_us",
     "reorder",
     "hold_frames",
     "hold_us",
@@ -34,7 +37,7 @@ const KEY_FIELDS: [&str; 18] = [
 ];
 
 /// Fields that come first in a row, in this order; the others follow.
-const FIRST_FIELDS: [&str; 26] = [
+const FIRST_FIELDS: [&str; 27] = [
     "operation",
     "way",
     "test",
@@ -49,6 +52,7 @@ const FIRST_FIELDS: [&str; 26] = [
     "qps",
     "bidirectional",
     "loss",
+    "bursts",
     "reorder",
     "hold_frames",
     "out_of_order_placement",

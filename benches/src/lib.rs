@@ -7,6 +7,7 @@
 //! Each benchmark is a module with `Options` (its flags), `run`, and a [`Report`] of its own.
 #![forbid(unsafe_code)]
 
+pub mod args;
 mod clock;
 pub mod compare;
 pub mod copies;

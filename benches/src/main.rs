@@ -2,68 +2,14 @@
 
 use std::process::ExitCode;
 
+use benches::args::{Arguments, Command};
 use benches::plot::readme;
-use benches::verbs::{self, Operation, bandwidth, fpdus, latency, lossy};
-use benches::{Output, compare, copies, peers, roofline, slow_clients, suite};
-use clap::{Parser, Subcommand};
+use benches::verbs::{self, Operation, application, bandwidth, fpdus, latency, lossy};
+use benches::{compare, copies, peers, roofline, slow_clients, suite};
+use clap::Parser as _;
 use dataplane::prefetch;
 use per_packet as tcp;
 use tracing_subscriber::filter::LevelFilter;
-
-/// Measures Ironwarp, beside the machine's limits and beside its peers.
-#[derive(Debug, Parser)]
-#[command(version, max_term_width = 100)]
-struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-    #[command(flatten)]
-    output: Output,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// The machine's limits: hand-off between two cores without a protocol, copies, CRC32c.
-    Roofline(roofline::Options),
-    /// Bandwidth of RDMA Writes.
-    WriteBw(bandwidth::Options),
-    /// Bandwidth of RDMA Reads.
-    ReadBw(bandwidth::Options),
-    /// Bandwidth of Sends into posted buffers.
-    SendBw(bandwidth::Options),
-    /// Rate of Writes and Sends of 8 and 64 bytes.
-    MsgRate(bandwidth::Options),
-    /// Round trips of RDMA Writes.
-    WriteLat(latency::Options),
-    /// Round trips of RDMA Reads.
-    ReadLat(latency::Options),
-    /// Round trips of Sends.
-    SendLat(latency::Options),
-    /// Goodput under loss and reordering, with out-of-order placement and without.
-    Lossy(lossy::Options),
-    /// Writes with both nodes on one thread, for a profiler.
-    Fpdus(fpdus::Options),
-    /// The TCP stack alone: bulk receive, one copy.
-    TcpRx(tcp::rx::RxOptions),
-    /// The TCP stack alone: one-byte requests and their answers.
-    TcpEcho(tcp::echo::EchoOptions),
-    /// The TCP stack alone: memory and cost of many connections.
-    Conns(tcp::conns::ConnsOptions),
-    /// The kernel's TCP, UCX and sockperf over a veth pair, on the same cores.
-    Peers(peers::Options),
-    /// Copies and CPU time per byte delivered: the kernel's TCP, our TCP, RDMA Write.
-    Copies(copies::Options),
-    /// Goodput of fast clients beside many slow ones.
-    SlowClients(slow_clients::Options),
-    /// All benchmarks, each in a process of its own, into one page and one JSON file.
-    Suite(suite::Options),
-    /// Compare the results of two runs.
-    Compare(compare::Options),
-    /// The SVG files of README.md, from a suite's report.
-    Plots(readme::Options),
-    /// The target of a memif link; a benchmark starts it.
-    #[command(hide = true)]
-    Target,
-}
 
 fn main() -> ExitCode {
     let Arguments { command, output } = Arguments::parse();
@@ -99,6 +45,7 @@ fn main() -> ExitCode {
             output.write("send-lat", options, |options| latency::run(Operation::Send, options))
         }
         Command::Lossy(options) => output.write("lossy", options, lossy::run),
+        Command::Application(options) => output.write("application", options, application::run),
         Command::Fpdus(options) => output.write("fpdus", options, fpdus::run),
         Command::Peers(options) => output.write("peers", options, peers::run),
         Command::Copies(options) => output.write("copies", options, copies::run),

@@ -10,7 +10,7 @@ const DPDK_VERSION_MIN: &str = "22.11";
 /// Functions that `dataplane::dpdk` calls, as regular expressions: DPDK's `rte_*`, and our `dpdk_*` (shim.c). Inline
 /// functions are compiled into wrappers.
 const FUNCTIONS: &[&str] = &[
-    "dpdk_(errno|link_get_nowait|log_to|mbuf_tx_lengths|mempool_common_count)",
+    "dpdk_(errno|link_get_nowait|log_to|mbuf_tx_lengths|mempool_common_count|telemetry_add)",
     "dpdk_pktmbuf_pool_(bytes|over)",
     "rte_dev_(probe|remove)",
     "rte_dev_event_callback_(un)?register",
@@ -23,6 +23,7 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_macaddr_get",
     "rte_eth_promiscuous_enable",
     "rte_eth_(rx|tx)_(burst|queue_setup)",
+    "rte_eth_rx_queue_count",
     "rte_eth_tx_prepare",
     "rte_eth_stats_get",
     "rte_eth_xstats_get(_names)?",
@@ -33,6 +34,8 @@ const FUNCTIONS: &[&str] = &[
     "rte_ring_(create|dequeue|free)",
     "rte_lcore_id",
     "rte_strerror",
+    "rte_tel_data_(add_array_string|start_array|start_dict)",
+    "rte_telemetry_register_cmd",
     "rte_thread_(un)?register",
     "rte_version",
 ];

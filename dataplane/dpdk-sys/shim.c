@@ -113,3 +113,12 @@ int dpdk_log_to(dpdk_log_sink sink)
 	log_sink = sink;
 	return rte_openlog_stream(stream) == 0 ? 0 : EINVAL;
 }
+
+int dpdk_telemetry_add(struct rte_tel_data *reply, const char *name, uint64_t value)
+{
+#if RTE_VERSION >= RTE_VERSION_NUM(23, 3, 0, 0)
+	return rte_tel_data_add_dict_uint(reply, name, value);
+#else
+	return rte_tel_data_add_dict_u64(reply, name, value);
+#endif
+}

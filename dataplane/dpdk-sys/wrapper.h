@@ -17,6 +17,7 @@
 #include <rte_memory.h>
 #include <rte_mempool.h>
 #include <rte_ring.h>
+#include <rte_telemetry.h>
 #include <rte_version.h>
 
 /* RTE_BIT64() macros do not survive the generator; these do, with the type that the fields have. */
@@ -108,5 +109,9 @@ struct rte_mempool *dpdk_pktmbuf_pool_over(const char *name, unsigned int count,
  * Answers 0, or an errno value. */
 typedef void (*dpdk_log_sink)(uint32_t level, const char *text, size_t bytes);
 int dpdk_log_to(dpdk_log_sink sink);
+
+/* Adds a number to a dictionary of a telemetry reply; the function's name differs between DPDK releases. Returns 0, or
+ * a negative errno value. */
+int dpdk_telemetry_add(struct rte_tel_data *reply, const char *name, uint64_t value);
 
 #endif

@@ -4,71 +4,143 @@
 use std::cell::Cell;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use iwarp_config::{Config, Idle};
 use iwarp_control::Origin;
+use tokio::sync::{Mutex, Notify};
 use tokio::time::MissedTickBehavior;
 
-use crate::admin::{ControlHandler, DaemonInfo, RegionSpec};
+use crate::admin::{Applications, ControlHandler, DaemonInfo, RegionSpec, Reporting};
 use crate::control::{Server, ServerConfig};
-use crate::dpdk::{Eal, RegisteredThread};
+use crate::dpdk::{Eal, RegisteredThread, Telemetry};
+use crate::events::EventLog;
 use crate::log::Log;
+use crate::metrics::{self, Exporter, Source as _};
 use crate::port::Claims;
+use crate::privileges::Privileges;
+use crate::service_manager;
 use crate::setup::{self, Runtime};
 use crate::signals::Signals;
 use crate::worker::{Clock, Worker};
+
+/// Interval at which the events of the workers are read.
+const NOTICES_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Runs the daemon until a signal ends it.
 ///
 /// # Errors
 /// The daemon cannot start, and the message says why and what to do; or a worker ended by itself.
 pub fn run(config_path: &Path, config: &Config) -> Result<()> {
-    let log = Log::to_stderr(config.log.level);
+    let log = Rc::new(Log::open(&config.log)?);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("no control thread")?;
     runtime.block_on(serve(config_path, config, log))
 }
 
-async fn serve(config_path: &Path, config: &Config, mut log: Log) -> Result<()> {
+async fn serve(config_path: &Path, config: &Config, log: Rc<Log>) -> Result<()> {
     // Caught before anything is built, so that no signal is lost and a second daemon stops here.
     let mut signals = Signals::catch()?;
     let server = Server::bind(&ServerConfig::from(&config.control))?;
+    let control_policy = server.policy();
+    let applications_server =
+        config.applications.as_ref().map(|table| Server::bind(&ServerConfig::from(table))).transpose()?;
+    let exporter = config.metrics.as_ref().map(Exporter::bind).transpose()?;
     // Held until the end: otherwise DPDK would let a second daemon open the same TAP, and take the link down when it
     // exits.
     let _claims = Claims::take(&config.ports)?;
+    let privileges = Privileges::of(config);
+    privileges.drop_of_daemon()?;
     let clock = Clock::start();
-    let Runtime { eal, regions, degraded, ports, workers, worker_handles } = setup::build(config, &clock)?;
+    let Runtime { eal, regions, degraded, ports, workers, worker_handles, notices } =
+        setup::build(config, &clock)?;
     for entry in &ports {
         tracing::info!(port = entry.port.name(), addresses = setup::addresses(entry), "port is up");
     }
     let info = daemon_info(config_path, config, degraded, workers.len());
-    let handler = Rc::new(ControlHandler::new(info, clock, worker_handles, ports, regions, server.stats()));
-    let threads = workers.into_iter().map(|worker| spawn(worker, eal.clone())).collect::<Result<Vec<_>>>()?;
+    let published = worker_handles.iter().map(|handle| Arc::clone(&handle.published)).collect();
+    let events = Rc::new(EventLog::new(config.log.events_per_s_max, &clock));
+    let reporting = Reporting::new(&config.log, &log, &events, notices);
+    let (handles, regions) = (Rc::new(worker_handles), Rc::new(Mutex::new(regions)));
+    let verbs = applications_server.zip(config.applications.clone()).map(|(server, settings)| {
+        let devices = ports.iter().map(setup::device_info).collect();
+        let (handles, regions) = (Rc::clone(&handles), Rc::clone(&regions));
+        let first_memory = config.limits.regions_max;
+        let applications =
+            Applications::new(settings, control_policy, handles, devices, regions, first_memory, &events);
+        (server, Rc::new(applications))
+    });
+    let applications = verbs.as_ref().map(|(_, applications)| Rc::clone(applications));
+    let handler = ControlHandler::new((info, clock), handles, ports, regions, server.stats(), reporting);
+    let exporter_stats = exporter.as_ref().map(Exporter::stats).unwrap_or_default();
+    let handler = Rc::new(handler.with_applications(applications).with_exporter(exporter_stats));
+    let threads = workers
+        .into_iter()
+        .map(|worker| spawn(worker, eal.clone(), privileges))
+        .collect::<Result<Vec<_>>>()?;
     let lost = Cell::new(None);
     let served = match offer(config, &handler).await {
         Ok(()) => {
             tracing::info!(socket = %config.control.socket.display(), "ready");
+            service_manager::ready(&format!("serving on {}", config.control.socket.display()));
             let stop = async {
                 tokio::select! {
-                    name = signals.end(&mut log) => tracing::info!("{name}: going down"),
+                    () = service_manager::watch_workers(published) => {}
+                    name = signals.end(&log) => tracing::info!("{name}: going down"),
                     watched = watch(&handler, &eal) => {
                         tracing::error!("going down");
                         lost.set(watched.err());
                     }
                 }
             };
-            let served = server.run(Rc::clone(&handler), stop).await.context("the control socket failed");
+            let served = tokio::select! {
+                served = serve_sockets((server, Rc::clone(&handler)), verbs, stop) => served,
+                failed = export(exporter, Rc::clone(&handler)) => Err(failed),
+            };
             lost.take().map_or(served, Err)
         }
         Err(error) => Err(error),
     };
+    service_manager::stopping();
     handler.stop();
     let ended = threads.into_iter().map(join).collect::<Result<Vec<()>>>();
     // The error of a worker that ended is more specific than the failed request to it.
     ended.and(served)
+}
+
+/// Serves the control socket and the verbs socket until `stop` completes.
+async fn serve_sockets(
+    (control, handler): (Server, Rc<ControlHandler>),
+    verbs: Option<(Server, Rc<Applications>)>,
+    stop: impl Future<Output = ()>,
+) -> Result<()> {
+    let stopped = Notify::new();
+    let control = async {
+        let served = control.run(handler, stop).await.context("the control socket failed");
+        stopped.notify_one();
+        served
+    };
+    let verbs = async {
+        match verbs {
+            Some((server, applications)) => {
+                server.run(applications, stopped.notified()).await.context("the verbs socket failed")
+            }
+            None => Ok(()),
+        }
+    };
+    tokio::try_join!(control, verbs).map(|_| ())
+}
+
+/// Serves metrics, if they are configured. Returns only on failure.
+async fn export(exporter: Option<Exporter>, handler: Rc<ControlHandler>) -> anyhow::Error {
+    let Some(exporter) = exporter else { return std::future::pending().await };
+    match exporter.run(handler).await {
+        Ok(never) => match never {},
+        Err(error) => anyhow::Error::new(error).context("the metrics socket failed"),
+    }
 }
 
 /// Registers the regions of the configuration.
@@ -87,25 +159,37 @@ async fn offer(config: &Config, handler: &ControlHandler) -> Result<()> {
     Ok(())
 }
 
-/// Samples worker loads and port states once per second. Returns when the daemon cannot continue.
+/// Samples worker loads, port states and telemetry once per second. Returns when the daemon cannot continue.
 async fn watch(handler: &ControlHandler, eal: &Eal) -> Result<()> {
+    let telemetry = Telemetry::register(eal)?;
     let mut second = tokio::time::interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut notices = tokio::time::interval(NOTICES_INTERVAL);
+    notices.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        second.tick().await;
+        tokio::select! {
+            _ = second.tick() => {}
+            _ = notices.tick() => {
+                handler.read_notices();
+                continue;
+            }
+        }
         anyhow::ensure!(!handler.has_lost_a_worker(), "a worker has ended");
         handler.sample_loads();
         handler.watch_ports(eal).await?;
+        handler.watch_events().await;
+        telemetry.publish(metrics::telemetry(&handler.families().await));
     }
 }
 
-fn spawn(worker: Worker, eal: Eal) -> Result<JoinHandle<Result<()>>> {
+fn spawn(worker: Worker, eal: Eal, privileges: Privileges) -> Result<JoinHandle<Result<()>>> {
     let name = format!("worker-{}", worker.index);
     let run = move || {
         let core = worker.core;
         let pinned = core_affinity::set_for_current(core_affinity::CoreId { id: usize::from(core) });
         anyhow::ensure!(pinned, "cannot pin a worker to CPU {core}");
         let registered = RegisteredThread::new(&eal).context("DPDK does not take a worker thread")?;
+        privileges.drop_of_worker()?;
         worker.run(&registered);
         Ok(())
     };

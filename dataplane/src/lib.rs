@@ -4,6 +4,7 @@
 //! daemon ─ setup ─┬─ port ── dpdk            frames in and out
 //!                 ├─ worker ─ port ─ engine  one thread per core: TCP, the RDMA device, the services
 //!                 ├─ memory                  regions: the only target of received payload
+//!                 ├─ events                  what operators ask about later: the log and the monitors
 //!                 └─ control ─ admin         the Unix socket and its methods
 //! ```
 //!
@@ -42,15 +43,21 @@
 //! ```
 
 pub mod admin;
+pub mod args;
+pub mod capture;
 mod checksum;
 pub mod control;
 pub mod daemon;
 pub mod dpdk;
 pub mod engine;
+mod events;
 pub mod log;
 pub mod memory;
+pub mod metrics;
 pub mod port;
 pub mod prefetch;
+mod privileges;
+mod service_manager;
 mod services;
 mod setup;
 mod signals;

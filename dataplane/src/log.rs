@@ -1,14 +1,18 @@
-//! The daemon's log: lines on stderr. A line that stderr does not accept is counted as lost, and the daemon continues.
+//! The daemon's log: lines on stderr, as text or JSON, or entries of the systemd journal. A line that stderr does not
+//! accept is counted as lost, and the daemon continues.
 //!
 //! A log pipe without a reader, a full disk and a closed terminal must not affect the daemon. The subscriber's own
 //! error report, a message on the same stderr, would end the process.
 
+use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use iwarp_config::LogLevel;
+use anyhow::{Context, Result};
+use iwarp_config::{LogFormat, LogLevel};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
@@ -127,48 +131,89 @@ impl MakeWriter<'_> for Lines {
     }
 }
 
-/// Log level, which can be changed while the daemon runs.
+/// Log level, which can be changed while the daemon runs, and the format of the log.
 pub(crate) struct Log {
-    level: LogLevel,
+    level: Cell<LogLevel>,
+    format: LogFormat,
     filter: Box<dyn Fn(LevelFilter)>,
+}
+
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Log")
+            .field("level", &self.level)
+            .field("format", &self.format)
+            .finish_non_exhaustive()
+    }
 }
 
 /// From the least to the most detailed.
 const LEVELS: [LogLevel; 4] = [LogLevel::Error, LogLevel::Warn, LogLevel::Info, LogLevel::Debug];
 
 impl Log {
-    /// Sends log lines of `level` and above to stderr. A second log in the same process (a test that runs two daemons)
-    /// has no effect of its own.
-    pub(crate) fn to_stderr(level: LogLevel) -> Self {
+    /// Begins to log as the configuration says. A second log in the same process (a test that runs two daemons) has no
+    /// effect of its own.
+    ///
+    /// # Errors
+    /// The journal is configured, and there is none.
+    pub(crate) fn open(config: &iwarp_config::Log) -> Result<Self> {
+        let (level, format) = (config.level, config.format);
         let (dial, handle) = reload::Layer::new(filter(level));
-        let lines = tracing_subscriber::fmt::layer()
-            .with_ansi(io::stderr().is_terminal())
-            .with_writer(Lines)
-            .log_internal_errors(false);
+        let lines = || tracing_subscriber::fmt::layer().with_writer(Lines).log_internal_errors(false);
+        let sink = match format {
+            LogFormat::Text => lines().with_ansi(io::stderr().is_terminal()).boxed(),
+            LogFormat::Json => lines().json().flatten_event(true).boxed(),
+            LogFormat::Journald => journal()?.boxed(),
+        };
         // A subscriber installed earlier stays.
-        let _ = tracing_subscriber::registry().with(dial).with(lines).try_init();
+        let _ = tracing_subscriber::registry().with(dial).with(sink).try_init();
         // Fails only if the subscriber is gone, and with it the log.
-        Self { level, filter: Box::new(move |filter| drop(handle.reload(filter))) }
+        let filter = Box::new(move |filter| drop(handle.reload(filter)));
+        Ok(Self { level: Cell::new(level), format, filter })
+    }
+
+    /// Returns the least severe level that is written.
+    pub(crate) fn level(&self) -> LogLevel {
+        self.level.get()
+    }
+
+    /// Returns the format of the log.
+    pub(crate) fn format(&self) -> LogFormat {
+        self.format
+    }
+
+    /// Sets the level. `cause` names who asked for it.
+    pub(crate) fn set(&self, cause: &str, level: LogLevel) {
+        self.change(cause, Some(level));
     }
 
     /// Raises the level of detail by one step: errors, warnings, information, details.
-    pub(crate) fn more(&mut self, why: &str) {
-        self.change(why, LEVELS.into_iter().find(|level| rank(*level) > rank(self.level)));
+    pub(crate) fn more(&self, why: &str) {
+        self.change(why, LEVELS.into_iter().find(|level| rank(*level) > rank(self.level())));
     }
 
     /// Lowers the level of detail by one step.
-    pub(crate) fn less(&mut self, why: &str) {
-        self.change(why, LEVELS.into_iter().rev().find(|level| rank(*level) < rank(self.level)));
+    pub(crate) fn less(&self, why: &str) {
+        self.change(why, LEVELS.into_iter().rev().find(|level| rank(*level) < rank(self.level())));
     }
 
     /// Changes the level and logs the change at any level.
-    fn change(&mut self, why: &str, level: Option<LogLevel>) {
+    fn change(&self, why: &str, level: Option<LogLevel>) {
         let end = if level.is_some() { "" } else { " already, the last one in this direction" };
-        self.level = level.unwrap_or(self.level);
+        let level = level.unwrap_or(self.level());
+        self.level.set(level);
         (self.filter)(filter(LogLevel::Debug));
-        tracing::info!("{why}: the log level is {}{end}", self.level);
-        (self.filter)(filter(self.level));
+        tracing::info!("{why}: the log level is {level}{end}");
+        (self.filter)(filter(level));
     }
+}
+
+/// Connects to the systemd journal. Fields of a line are journal fields with the prefix `IWARP_`.
+fn journal() -> Result<tracing_journald::Layer> {
+    let layer = tracing_journald::layer().context(
+        "log.format = \"journald\": there is no journal to write to; `format = \"text\"` in [log] writes to stderr",
+    )?;
+    Ok(layer.with_field_prefix(Some("IWARP".to_owned())).with_syslog_identifier("iwarpd".to_owned()))
 }
 
 fn rank(level: LogLevel) -> Option<usize> {

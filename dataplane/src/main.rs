@@ -1,43 +1,12 @@
 //! `iwarpd`: reads its arguments and its configuration, then runs the daemon.
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser as _;
+use dataplane::args::{Arguments, Format};
 use dataplane::log::say;
 use iwarp_config::{Config, ConfigErrors, Machine};
-
-/// Turns a DPDK port into an RDMA NIC that speaks iWARP.
-#[derive(Debug, Parser)]
-#[command(
-    name = "iwarpd",
-    version,
-    after_help = "Try it without hardware: iwarpd --config configs/tap.toml (as root)"
-)]
-struct Arguments {
-    /// Path of the configuration file.
-    #[arg(long, short, value_name = "FILE", default_value = "/etc/iwarpd/iwarpd.toml")]
-    config: PathBuf,
-    /// Check the configuration, print the memory it needs, and exit.
-    #[arg(long)]
-    check: bool,
-    /// Check it against this machine too, as every start does: cores, interfaces, groups, hugepages.
-    #[arg(long, requires = "check")]
-    machine: bool,
-    /// Format of error reports.
-    #[arg(long, value_enum, default_value_t = Format::Full)]
-    format: Format,
-}
-
-/// Format of error reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// The line of the file, the allowed values, and what to do.
-    Full,
-    /// One line each: file:line:column: message.
-    Short,
-}
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();

@@ -7,21 +7,28 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use ipnet::IpNet;
 use iwarp_config::{Config, Driver, Hugepages, Machine, MemoryPlan, Placement, Service, memory_plan};
-use rdma::{CrcPolicy, EndpointConfig, NegotiationConfig};
+use iwarp_shared_verbs::methods::DeviceInfo;
+use rdma::verbs::Limits;
+use rdma::{CrcPolicy, EndpointConfig, NegotiationConfig, OutOfOrderPolicy};
 use tcp_stack::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr};
-use tcp_stack::{ConnOptions, ListenOptions, StackConfig};
+use tcp_stack::{ConnOptions, Keepalive, ListenOptions, StackConfig};
 
-use crate::admin::{PortEntry, Regions, Watched, WorkerHandle};
+use crate::admin::{PortEntry, Regions, Watched, WorkerHandle, object_limits};
 use crate::dpdk::{
     Eal, EalConfig, EalMemory, Iova, MbufPool, Mempool, MempoolConfig, PoolError, RESERVE_MIN, WORKER_CACHE,
 };
 use crate::engine::{Engine, EngineConfig, ListenerService};
+use crate::events::{NoticeReader, notice_ring};
 use crate::memory::{HUGEPAGE_BYTES, Pages, WorkerMemory};
 use crate::port::{Port, PortQueues, PortSpec};
-use crate::worker::{Clock, PollLoop, Published, Relays, Transmit, Worker, WorkerPort, mesh};
+use crate::transport::LocalPorts;
+use crate::worker::{Clock, PollLoop, Published, Relays, Transmit, Worker, WorkerPort, command_ring, mesh};
 
 /// Capacity of a worker's command ring.
 const COMMANDS: usize = 64;
+/// Time without an answer after which an initiator sends an empty RDMA Write, for responders that overlook the first
+/// FPDU.
+const POKE_AFTER: Duration = Duration::from_millis(100);
 
 /// All objects of the daemon, before the first worker runs.
 #[derive(Debug)]
@@ -32,6 +39,8 @@ pub(crate) struct Runtime {
     pub(crate) ports: Vec<PortEntry>,
     pub(crate) workers: Vec<Worker>,
     pub(crate) worker_handles: Vec<WorkerHandle>,
+    /// Events of each worker and port.
+    pub(crate) notices: Vec<NoticeReader>,
 }
 
 /// Builds the runtime of the daemon.
@@ -42,19 +51,24 @@ pub(crate) fn build(config: &Config, clock: &Clock) -> Result<Runtime> {
     let (eal, mut degraded) = start_eal(&[config])?;
     let workers = config.workers.cores.len();
     let mut worker_ports: Vec<Vec<WorkerPort>> = (0..workers).map(|_| Vec::new()).collect();
-    let mut ports = Vec::new();
-    for (index, port) in config.ports.iter().enumerate() {
-        let Pools { pools, degraded: short } = Pools::new(config, &eal, port)?;
+    let (mut ports, mut notices) = (Vec::new(), Vec::new());
+    let pools = config.ports.iter().map(|port| Pools::new(config, &eal, port)).collect::<Result<Vec<_>>>()?;
+    let opened = open(config, &eal, &pools)?;
+    for ((index, port), (Pools { pools, degraded: short }, (opened, queues))) in
+        config.ports.iter().enumerate().zip(pools.into_iter().zip(opened))
+    {
         degraded.extend(short);
-        let (entry, queues) = open(config, port, &eal, pools)?;
-        for (worker_ports, worker_port) in
-            worker_ports.iter_mut().zip(make_worker_ports(config, index, &entry, queues)?)
-        {
+        let entry = entry(config, port, pools, opened, queues.len());
+        let made = make_worker_ports(config, index, &entry, queues)?;
+        for ((worker, worker_ports), mut worker_port) in worker_ports.iter_mut().enumerate().zip(made) {
+            let (ring, reader) = notice_ring(worker, index);
+            worker_port.engine_mut().set_notices(ring);
+            notices.push(reader);
             worker_ports.push(worker_port);
         }
         ports.push(entry);
     }
-    let (workers, worker_handles) = make_workers(config, worker_ports, clock);
+    let (workers, worker_handles) = make_workers(config, worker_ports, clock)?;
     Ok(Runtime {
         eal,
         regions: regions(config, &memory_plan(config)),
@@ -62,6 +76,7 @@ pub(crate) fn build(config: &Config, clock: &Clock) -> Result<Runtime> {
         ports,
         workers,
         worker_handles,
+        notices,
     })
 }
 
@@ -215,26 +230,46 @@ impl Pools {
     }
 }
 
-/// Opens a port with a receive and a transmit queue per worker, or as many as it supports.
-fn open(
+/// A port that is open, and its queues.
+type Opened = (Port, Vec<PortQueues>);
+
+/// Opens all ports, each with a receive and a transmit queue per worker, or as many as it supports. Two ring ports in
+/// turn are connected to each other; the last of an odd number receives what it sends.
+fn open(config: &Config, eal: &Eal, pools: &[Pools]) -> Result<Vec<Opened>> {
+    let specs: Vec<PortSpec> = config.ports.iter().map(|port| port_spec(config, port)).collect();
+    let mut opened: Vec<Option<Opened>> = specs.iter().map(|_| None).collect();
+    let rings = (0..).zip(&specs).zip(pools).filter(|((_, spec), _)| matches!(spec.driver, Driver::Ring));
+    let rings: Vec<((usize, _), _)> = rings.collect();
+    for [((near, near_spec), near_pools), ((far, far_spec), far_pools)] in rings.as_chunks().0 {
+        let ends = Port::open_pair(eal, [near_spec, far_spec], [&near_pools.pools, &far_pools.pools])?;
+        for (index, end) in [near, far].into_iter().zip(ends) {
+            opened.get_mut(*index).context("a port without a place")?.replace(end);
+        }
+    }
+    let places = opened.into_iter().zip(specs.iter().zip(pools));
+    places
+        .map(|(opened, (spec, Pools { pools, .. }))| {
+            opened.map_or_else(|| Ok(Port::open(eal, spec, pools)?), Ok)
+        })
+        .collect()
+}
+
+/// Describes an open port to the control side.
+fn entry(
     config: &Config,
     port: &iwarp_config::Port,
-    eal: &Eal,
     pools: Vec<Arc<Mempool>>,
-) -> Result<(PortEntry, Vec<PortQueues>)> {
+    opened: Port,
+    queues: usize,
+) -> PortEntry {
     let spec = port_spec(config, port);
-    let (opened, queues) = Port::open(eal, &spec, &pools)?;
-    if queues.len() < pools.len() {
-        tracing::info!(
-            port = spec.name,
-            queues = queues.len(),
-            "fewer queues than workers: steering in software"
-        );
+    if queues < pools.len() {
+        tracing::info!(port = spec.name, queues, "fewer queues than workers: steering in software");
     }
     let addresses = [port.ipv4.map(IpNet::V4), port.ipv6.map(IpNet::V6)].into_iter().flatten().collect();
-    let queue_count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
+    let queue_count = u16::try_from(queues).unwrap_or(u16::MAX);
     let (on_loss, watched) = (port.on_loss, Watched::default());
-    Ok((PortEntry { port: opened, addresses, queues: queue_count, pools, spec, on_loss, watched }, queues))
+    PortEntry { port: opened, addresses, queues: queue_count, pools, spec, on_loss, watched }
 }
 
 /// Returns the specification of a configured port.
@@ -256,32 +291,46 @@ fn make_worker_ports(
         (Some(rx), Transmit::Queue { queue: tx, relayed: std::mem::take(&mut to_first) })
     });
     let relays = from_others.into_iter().map(|ring| (None, Transmit::Relay(ring)));
-    let places = mesh(workers, entry.port.rss().is_some());
+    let local_ports = LocalPorts::default();
+    let places = mesh(workers, entry.port.rss().is_some(), &local_ports);
     let offloads = entry.port.offloads();
     let make = |(((worker, pool), place), ends)| {
         let pool = MbufPool::of_worker(Arc::clone(pool));
-        Ok(WorkerPort::new(engine(config, index, worker, &entry.port)?, ends, offloads, pool, place))
+        Ok(WorkerPort::new(
+            engine(config, (index, &local_ports), worker, &entry.port)?,
+            ends,
+            offloads,
+            pool,
+            place,
+        ))
     };
     (0..).zip(&entry.pools).zip(places).zip(own.chain(relays)).map(make).collect()
 }
 
 /// Creates the protocols of one port on one worker, with its listeners open.
-fn engine(config: &Config, index: usize, worker: u16, port: &Port) -> Result<Engine<MbufPool, WorkerMemory>> {
+fn engine(
+    config: &Config,
+    (index, local_ports): (usize, &LocalPorts),
+    worker: u16,
+    port: &Port,
+) -> Result<Engine<MbufPool, WorkerMemory>> {
     let seed = seed()?;
+    let endpoint_default = endpoint(config, config.mpa.crc);
     let spec = config.ports.get(index).context("a port without a configuration")?;
-    let listeners = u32::try_from(config.listeners.len()).unwrap_or(u32::MAX);
+    let memory_regions: u32 = config.applications.as_ref().map_or(0, |table| table.memory_regions_max.into());
     let mut engine = Engine::new(
         EngineConfig {
             stack: stack_on(config, spec, worker, port),
-            conn: ConnOptions::default(),
-            limits: EngineConfig::service_limits(config.tcp.connections_max, listeners),
-            endpoint: EndpointConfig::default(),
-            stags_max: config.limits.grants_max,
+            conn: conn_options(config, &endpoint_default),
+            limits: limits(config),
+            endpoint: endpoint_default,
+            stags_max: config.limits.grants_max.saturating_add(memory_regions.saturating_mul(2)),
             regions_max: config.limits.regions_max,
-            contexts_max: 0,
+            local_ports: local_ports.clone(),
+            contexts_max: config.applications.as_ref().map_or(0, |table| table.contexts_max.into()),
             seed,
         },
-        WorkerMemory::new(config.limits.regions_max as usize),
+        WorkerMemory::new(config.limits.regions_max.saturating_add(memory_regions) as usize),
     );
     for listener in &config.listeners {
         let service = match listener.service {
@@ -303,6 +352,47 @@ fn engine(config: &Config, index: usize, worker: u16, port: &Port) -> Result<Eng
     Ok(engine)
 }
 
+/// Returns the limits of an engine's device: for the region service, and for applications if there are any.
+fn limits(config: &Config) -> Limits {
+    let listeners = u32::try_from(config.listeners.len()).unwrap_or(u32::MAX);
+    let service = EngineConfig::service_limits(config.tcp.connections_max, listeners);
+    let Some(table) = &config.applications else { return service };
+    let objects = object_limits(table);
+    let most = |objects: u32| u16::try_from(objects).unwrap_or(u16::MAX);
+    Limits {
+        pds: most(objects.pds),
+        mrs: most(objects.mrs),
+        mws: most(objects.mws),
+        cqs: most(objects.cqs),
+        qps: most(objects.qps),
+        srqs: most(objects.srqs),
+        ids: service.ids.saturating_add(objects.ids),
+        ..service
+    }
+}
+
+/// Returns the TCP options of connections that the device opens, and of its listeners.
+pub(crate) fn conn_options(config: &Config, endpoint: &EndpointConfig) -> ConnOptions {
+    let tcp = &config.tcp;
+    let keepalive = tcp.keepalive_s.map(|idle| Keepalive {
+        idle_ms: idle.saturating_mul(1000),
+        interval_ms: tcp.keepalive_interval_s.saturating_mul(1000),
+        probes: tcp.keepalive_probes,
+    });
+    ConnOptions {
+        keepalive,
+        user_timeout_ms: tcp.user_timeout_ms,
+        out_of_order: endpoint.out_of_order != OutOfOrderPolicy::Off,
+        ..ConnOptions::default()
+    }
+}
+
+/// Returns what a program sees of a port.
+pub(crate) fn device_info(entry: &PortEntry) -> DeviceInfo {
+    let name = entry.port.name().to_owned();
+    DeviceInfo { name, addresses: entry.addresses.clone(), mtu: entry.spec.mtu }
+}
+
 /// Draws the random seed of one engine.
 pub(crate) fn seed() -> Result<[u8; 32]> {
     let mut seed = [0; 32];
@@ -319,6 +409,7 @@ pub(crate) fn stack_on(config: &Config, spec: &iwarp_config::Port, worker: u16, 
         tx_ip_checksum_offload: port.offloads().tx_ip_checksum,
         segmentation: port.segmentation(),
         worker_index: worker,
+        rss: port.rss().cloned(),
         ..stack(config, spec)
     }
 }
@@ -369,8 +460,15 @@ pub(crate) fn endpoint(config: &Config, crc: CrcPolicy) -> EndpointConfig {
     let Placement { out_of_order, last_out_of_order, .. } = config.placement;
     let disconnect_timeout = Duration::from_millis(u64::from(config.mpa.disconnect_timeout_ms));
     let fpdu_timeout = Some(Duration::from_millis(u64::from(config.mpa.fpdu_timeout_ms)));
-    let rest = EndpointConfig::default();
-    EndpointConfig { mpa, out_of_order, last_out_of_order, disconnect_timeout, fpdu_timeout, ..rest }
+    EndpointConfig {
+        mpa,
+        out_of_order,
+        last_out_of_order,
+        disconnect_timeout,
+        fpdu_timeout,
+        poke_after: Some(POKE_AFTER),
+        ..EndpointConfig::default()
+    }
 }
 
 /// Creates the workers and the control side's handle of each.
@@ -378,15 +476,22 @@ fn make_workers(
     config: &Config,
     worker_ports: Vec<Vec<WorkerPort>>,
     clock: &Clock,
-) -> (Vec<Worker>, Vec<WorkerHandle>) {
+) -> Result<(Vec<Worker>, Vec<WorkerHandle>)> {
     let make = |(index, (worker_ports, core)): (usize, (Vec<WorkerPort>, &u16))| {
-        let poll_loop = PollLoop::new(clock, &config.workers.idle);
+        let (sender, commands) =
+            command_ring(COMMANDS).context("cannot create the command ring of a worker")?;
+        let poll_loop = PollLoop::new(clock, &config.workers.idle, Some(commands.wake()));
         let published = Arc::new(Published::new(&(poll_loop.stats(), worker_ports.as_slice())));
-        let (producer, commands) = rtrb::RingBuffer::new(COMMANDS);
-        let handle = WorkerHandle::new(*core, Arc::clone(&published), producer);
-        (Worker { index, core: *core, ports: worker_ports, commands, published, poll_loop }, handle)
+        let handle = WorkerHandle::new(*core, Arc::clone(&published), sender);
+        Ok((Worker { index, core: *core, ports: worker_ports, commands, published, poll_loop }, handle))
     };
-    worker_ports.into_iter().zip(&config.workers.cores).enumerate().map(make).unzip()
+    worker_ports
+        .into_iter()
+        .zip(&config.workers.cores)
+        .enumerate()
+        .map(make)
+        .collect::<Result<Vec<_>>>()
+        .map(|made| made.into_iter().unzip())
 }
 
 /// Formats the networks of a port, for messages.
@@ -432,6 +537,7 @@ mod tests {
             tx_ip_checksum_offload: _,
             segmentation: _,
             worker_index: _,
+            rss: _,
             vlan,
             mtu,
             ipv4,

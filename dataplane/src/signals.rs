@@ -67,7 +67,7 @@ impl Signals {
     }
 
     /// Handles signals until one ends the daemon, and returns its name.
-    pub(crate) async fn end(&mut self, log: &mut Log) -> String {
+    pub(crate) async fn end(&mut self, log: &Log) -> String {
         loop {
             let (name, action) = self.next().await;
             match action {

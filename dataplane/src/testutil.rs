@@ -15,7 +15,7 @@ use rdma::{EndpointConfig, OutOfOrderPolicy, VecMemory};
 use tcp_stack::testutil::{HeapBuf, HeapPool, Link, LinkConfig, Random};
 use tcp_stack::{Buf, ConnOptions, Duration, Instant, Ipv4Cidr, MacAddr, RxChecksum, RxFrame, StackConfig};
 
-use crate::engine::{Engine, EngineConfig};
+use crate::engine::{Engine, EngineConfig, LocalPorts};
 
 /// Frames in a burst.
 const BURST: usize = 32;
@@ -124,6 +124,7 @@ impl Host {
             stags_max: 64,
             regions_max: 0,
             contexts_max: 4,
+            local_ports: LocalPorts::default(),
             seed: random.seed(),
         };
         let room = usize::from(setup.mtu) + 64;

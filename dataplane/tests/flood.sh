@@ -37,12 +37,14 @@ held() {
 dropped() { in_ns cat /sys/class/net/iw0/statistics/tx_dropped; }
 received() { ctl -j status | jq '.ports[0].rx_packets'; }
 
+ctl monitor >"$LAB/monitor" &
 warm_up() { # runs everything once, so that later measurements show growth only
     flood 2 && honest 2 >"$LAB/calm" && cat "$LAB/calm" && jq -e '.succeeded == .clients' "$LAB/calm"
 }
 flooded() {
     local flooder before_dropped before_received
     held >"$LAB/held"
+    log_size >"$LAB/log"
     before_dropped=$(dropped) before_received=$(received)
     flood "$LENGTH" >"$LAB/flood.json" &
     flooder=$!
@@ -56,6 +58,19 @@ flooded() {
     wait "$clients" || return 1
     echo $(($(dropped) - before_dropped)) >"$LAB/dropped"
     echo $(($(received) - before_received)) >"$LAB/received"
+    log_size >>"$LAB/log"
+}
+# Lines written, events reported, events lost by the monitor that reads all the time.
+log_size() {
+    ctl -j stats log events | jq -c '[.groups[] | .group as $g | .counters[] | {("\($g).\(.name)"): .value}] | add
+        | {lines: ."log.lines", lost: ."log.lines_lost", reported: ."events.reported",
+           monitor: ."events.drop_monitor_slow"}'
+}
+# Of millions of frames, the log has the bursts of drops by reason: a few dozen lines, none of them lost.
+log_bounded() {
+    cat "$LAB/log"
+    jq -s -e '.[1].lines - .[0].lines <= 100 and .[1].reported - .[0].reported <= 100 and .[1].lost == 0
+        and .[1].monitor == 0' "$LAB/log" >/dev/null
 }
 # Floods at the configured rate. The TAP's queue drops and counts the frames that a busy daemon does not read in time;
 # most frames must get through, or the test would measure the queue.
@@ -119,6 +134,7 @@ check "the flood was one, and reached the daemon" flood_was_one
 check "at least 99.9 % of the honest clients were served within $LIMIT_MS ms" served
 check "memory stayed within what the configuration said" within_plan
 check "packet buffers in use stayed few" buffers_bounded
+check "the log and a monitor got a few dozen lines of it" log_bounded
 check "afterwards nothing is left of it" settled
 check "and every client is served at once" eval \
     'honest 2 >"$LAB/calm"; cat "$LAB/calm"; jq -e ".succeeded == .clients and .connect_ms.max < 900" "$LAB/calm"'

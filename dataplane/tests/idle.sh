@@ -7,13 +7,68 @@ CONNECTIONS=${CONNECTIONS:-4000}
 lab_open ironwarp-idle
 .ci/hugepages.sh 320 || true
 sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' \
-    -e 's#^\[tcp\]#&\nkeepalive_s = 2#' configs/tap.toml >"$LAB/idle.toml"
+    -e 's#^\[tcp\]#&\nkeepalive_s = 2#' \
+    -e 's#^idle_sleep_us_max *=.*#idle_sleep_us_max = 100#' configs/tap.toml >"$LAB/idle.toml"
 daemon_start "$LAB/idle.toml" || exit 1
 kernel_side iw0
 head -c 4000000 /dev/urandom >"$LAB/file"
 
 connections() { ctl -j conn list | jq length; }
 grants() { ctl -j region show "$1" | jq .grants; }
+
+# --- an idle daemon: frames, doorbells and commands wake its worker, so that it does not sleep by the clock
+# cpu_percent SECONDS: prints the CPU time of the daemon during SECONDS, in percent of one CPU.
+cpu_percent() {
+    local before after ticks
+    ticks() { awk '{print $14 + $15}' "/proc/$DAEMON_PID/stat"; }
+    before=$(ticks)
+    sleep "$1"
+    after=$(ticks)
+    echo $(((after - before) * 100 / ($(getconf CLK_TCK) * $1)))
+}
+is_idle() {
+    local percent
+    for _ in 1 2 3; do
+        percent=$(cpu_percent 3)
+        echo "$percent % of a CPU"
+        [ "$percent" -ge 2 ] || return 0
+    done
+    return 1
+}
+# A worker that slept through commands, for 10 ms each time, would answer 100 requests in half a second.
+answers_at_once() {
+    python3 - "$SOCKET" <<'PYTHON'
+import json
+import socket
+import sys
+import time
+
+control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+control.connect(sys.argv[1])
+lines = control.makefile("rw")
+
+
+def ask(method, **params):
+    lines.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}) + "\n")
+    lines.flush()
+    reply = json.loads(lines.readline())
+    assert "result" in reply, reply
+
+
+ask("hello")
+times = []
+for _ in range(100):
+    time.sleep(0.02)
+    begin = time.monotonic()
+    ask("status")
+    times.append((time.monotonic() - begin) * 1000)
+median = sorted(times)[50]
+print(f"{median:.2f} ms in the median")
+sys.exit(median > 3)
+PYTHON
+}
+check "an idle daemon takes less than 2 % of a CPU" is_idle
+check "a request that the sleeping worker must answer is answered within 3 ms" answers_at_once
 
 # --- many connections
 fill() { # they stay open until $HOLDER ends

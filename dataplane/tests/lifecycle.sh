@@ -125,6 +125,60 @@ for name in QUIT ALRM RTMIN+3; do
     check "SIG$name ends it, and no socket stays" ended_by "$name"
 done
 
+# --- the service manager, and what the daemon gives up
+notified() { grep -c "^$1" "$LAB/notified"; }
+managed() { # a daemon whose service manager is a socket that records what it receives
+    rm -f "$LAB/notified" "$LAB/notify"
+    python3 dataplane/tests/manager.py listen "$LAB/notify" "$LAB/notified" &
+    MANAGER=$!
+    becomes yes 5 bound || return 1
+    NOTIFY_SOCKET=$LAB/notify WATCHDOG_USEC=1000000 serving || return 1
+    becomes 1 5 notified READY=1
+}
+bound() { [ -S "$LAB/notify" ] && echo yes; }
+fed() { # the watchdog is fed at least twice a second
+    local before
+    before=$(notified WATCHDOG=1)
+    sleep 2
+    echo "$(($(notified WATCHDOG=1) - before)) in 2 s"
+    [ $(($(notified WATCHDOG=1) - before)) -ge 3 ]
+}
+thread_of() { grep -lx "$1" "/proc/$DAEMON_PID"/task/*/comm | cut -d / -f 5; }
+starved() { # a worker that is stopped is reported, and nobody feeds the watchdog until it polls again
+    local before stopper
+    python3 dataplane/tests/manager.py stop "$(thread_of worker-0)" 5 &
+    stopper=$!
+    sleep 1.5
+    before=$(notified WATCHDOG=1)
+    sleep 2.5
+    echo "$(($(notified WATCHDOG=1) - before)) while the worker stands still"
+    [ "$(notified WATCHDOG=1)" = "$before" ] || return 1
+    wait "$stopper" && log_has 'the worker does not poll' && log_has 'the worker polls again' && fed
+}
+# field THREAD NAME: a line of the thread's status
+field() { awk -v name="$2:" '$1 == name { print $2 }' "/proc/$DAEMON_PID/task/$1/status"; }
+unprivileged() { # NET_ADMIN (12) and IPC_LOCK (14) are left, a worker has none, and all threads filter system calls
+    local thread
+    for thread in "/proc/$DAEMON_PID"/task/*; do
+        thread=${thread##*/}
+        echo "$(cat "/proc/$DAEMON_PID/task/$thread/comm"): $(field "$thread" CapEff) $(field "$thread" CapBnd)" \
+            "$(field "$thread" Seccomp) $(field "$thread" NoNewPrivs)"
+        [ "$(field "$thread" CapEff)" = 0000000000005000 ] || [ "$thread" = "$(thread_of worker-0)" ] || return 1
+        [ "$(field "$thread" CapBnd) $(field "$thread" Seccomp) $(field "$thread" NoNewPrivs)" = \
+            "0000000000005000 2 1" ] || return 1
+    done
+    [ "$(field "$(thread_of worker-0)" CapEff)" = 0000000000000000 ]
+}
+unmanaged() { ends && [ "$(notified STOPPING=1)" = 1 ] && kill "$MANAGER"; }
+check "the daemon notifies its service manager when it serves" managed
+check "its watchdog is fed" fed
+check "a worker that stands still starves the watchdog" starved
+check "put and get" put_get
+check "every thread gave up what it does not need" unprivileged
+check "the daemon notifies its service manager before it stops" unmanaged
+hardened() { systemd-analyze security --offline=true --threshold=40 configs/iwarpd.service; }
+check "systemd-analyze rates the unit's exposure at most 4" hardened
+
 # second_is_refused PATTERN PORT-LINES [SOCKET]: a second daemon exits with status 1 and the reason, and does not touch
 # the first one.
 second_is_refused() {

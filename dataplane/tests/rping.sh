@@ -1,6 +1,6 @@
 #!/bin/bash
-# rping and region commands between programs that run their own dataplane; the kernel's TCP is on neither side. They run
-# over a bridge in a namespace, a TAP, and shared memory. `make rping`.
+# rping and region commands between programs that run their own dataplane or are applications of iwarpd; the kernel's
+# TCP is on neither side. They run over a bridge in a namespace, a TAP, and shared memory. `make rping`.
 source "$(dirname "$0")/lib.sh"
 
 RPING=${RPING:-target/release/iwarp-rping}
@@ -305,5 +305,105 @@ check "no such region: exit 4" refused 4 'has no region' ping 10.79.0.10:7400/no
 check "beyond the region: exit 1" refused 1 'do not fit' put "$LAB/file" 10.79.0.10:7400/lab+10M
 check "nobody listens on that port: exit 3" refused 3 'cannot reach' ping 10.79.0.10:7401/lab
 check "every connection has closed in good order" no_connection_left
+check "the daemon ends" daemon_stop
+
+# --- applications: one daemon on port 0, one on port 1
+daemon_on() { # PORT: the daemon's sockets are $LAB/PORT.control and $LAB/PORT.verbs
+    cat >"$LAB/$1.toml" <<TOML
+[memory]
+hugepages = "prefer"
+packet_buffers = 8192
+file_prefix = "$NS-$1"
+[control]
+socket = "$LAB/$1.control"
+[applications]
+socket = "$LAB/$1.verbs"
+[workers]
+cores = [$(($1 % $(nproc)))]
+idle = "adaptive"
+[[port]]
+name = "p$1"
+driver = "af_packet"
+interface = "v$1"
+addresses = ["10.79.0.1$1/24", "fd79::1$1/64"]
+TOML
+    SOCKET="$LAB/$1.control" daemon_start "$LAB/$1.toml"
+}
+# application_server OPTIONS…, application_client OPTIONS…: as server and client, of the daemons on port 0 and on port 1
+application_server() {
+    local ON0=(--daemon "$LAB/0.verbs")
+    server "$@"
+}
+application_client() {
+    local ON1=(--daemon "$LAB/1.verbs")
+    client "$@"
+}
+pair() { # SERVER CLIENT HOST SIZE ROUNDS: runs texts between a server and a client
+    "$1" -V -a "$3" && "$2" -V -a "$3" -S "$4" -C "$5" && rounds "$5" && ends server "$SERVER" 0 &&
+        grep -q "^server: $5 rounds" "$LAB/server.err"
+}
+pairs() { # TITLE SERVER CLIENT
+    local case
+    for case in 16:100 64:100 1000:100 65535:100 1M:10; do
+        check "$1: ${case#*:} rounds of ${case%:*}" pair "$2" "$3" 10.79.0.10 "${case%:*}" "${case#*:}"
+        check "$1: ${case#*:} rounds of ${case%:*} over IPv6" pair "$2" "$3" fd79::10 "${case%:*}" "${case#*:}"
+    done
+}
+applications_left() { # PORT: prints how many applications and objects the daemon has
+    local list
+    for list in app qp cq mr; do
+        "$IWARPCTL" --socket "$LAB/$1.control" -j "$list" list
+    done | jq -s 'map(length) | add'
+}
+revision_1() {
+    application_server -V && application_client -V -a 10.79.0.10 -C 50 --mpa-revision 1 && rounds 50 &&
+        ends server "$SERVER" 0
+}
+many_clients() { # one after the other, and two at a time
+    local other
+    application_server -P -V || return
+    for _ in 1 2 3; do
+        application_client -V -a 10.79.0.10 -C 50 -S 4k && rounds 50 || return
+    done
+    run other "$RPING" -c -V -a fd79::10 -S 64k --daemon "$LAB/1.verbs"
+    other=$PID
+    says other '^connected' && application_client -V -a 10.79.0.10 -C 100 -S 4k && rounds 100 &&
+        kill -INT "$other" && ends other "$other" 0 && kill -INT "$SERVER" && ends server "$SERVER" 0 &&
+        grep -qE '^server: .* 5 connections' "$LAB/server.err"
+}
+application_vanishes() {
+    local other
+    application_server -P -V || return
+    run other "$RPING" -c -V -a 10.79.0.10 -S 64k --daemon "$LAB/1.verbs"
+    other=$PID
+    says other '^connected' && kill -KILL "$other" && says server 'has ended|has disconnected|terminated' &&
+        application_client -V -a 10.79.0.10 -C 50 -S 4k && rounds 50 && kill -INT "$SERVER" && ends server "$SERVER" 0
+}
+daemon_vanishes() {
+    application_server -V || return
+    kill -KILL "${DAEMONS[0]}"
+    says server 'iwarpd has ended' && ends server "$SERVER" 1
+}
+declare -A DAEMONS
+trap 'status=$?; kill "${DAEMONS[@]}" 2>/dev/null; wait "${DAEMONS[@]}" 2>/dev/null; (exit $status); lab_close' EXIT
+start_on() { daemon_on "$1" && DAEMONS[$1]=$DAEMON_PID && DAEMON_PID=; }
+check "a daemon on port 1" start_on 1
+pairs "its client, a server with its own dataplane" server application_client
+check "a daemon on port 0" start_on 0
+pairs "server and client of daemons" application_server application_client
+check "MPA revision 1" revision_1
+check "-P: clients of a daemon, one after the other and at the same time" many_clients
+check "a client that is killed: its server learns it, and the next is served" application_vanishes
+check "nothing is left in the server's daemon" becomes 0 5 applications_left 0
+check "nothing is left in the client's daemon" becomes 0 5 applications_left 1
+stop_on() { kill -TERM "${DAEMONS[$1]}" && wait "${DAEMONS[$1]}" && unset "DAEMONS[$1]"; }
+check "the daemon on port 1 ends" stop_on 1
+pairs "a client with its own dataplane, the daemon's server" application_server client
+check "nobody is there: exit 1" refuses 1 'nobody|silent' "$RPING" -c -a 10.79.0.99 -C 1 --timeout 2 \
+    --daemon "$LAB/0.verbs"
+check "an address that is not the daemon's: exit 1" refuses 1 "not one of this port's" "$RPING" -s -a 10.79.0.77 \
+    --daemon "$LAB/0.verbs"
+check "no daemon there: exit 1" refuses 1 'iwarpd|nowhere' "$RPING" -s --daemon /nowhere
+check "the daemon is killed: its server learns it, exit 1" daemon_vanishes
 
 score

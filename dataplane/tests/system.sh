@@ -147,6 +147,26 @@ mapped_is() { # REGION FILE: the local mapping holds the file's bytes
     [ "$("$WATCH" --socket "$SOCKET" --digest "$1" --length "$(stat -c %s "$2")")" = "$(digest "$2")" ]
 }
 
+# The examples in C and in Python map a region, wait for a write of a peer, and print what it wrote.
+wait_for_write() { # HOST: 12345 bytes at an odd offset
+    local programs=("$LAB/wait" dataplane/verbs/examples/wait.py) pids=() k
+    cc -std=gnu11 -O2 -Wall -Wextra -Werror -o "$LAB/wait" dataplane/verbs/examples/wait.c || return 1
+    # The last byte of what is there now is another one.
+    head -c 12345 "$LAB/64M" >"$LAB/new"
+    head -c 12344 /dev/zero >"$LAB/old"
+    tail -c 1 "$LAB/new" | python3 -c \
+        'import sys; sys.stdout.buffer.write(bytes([sys.stdin.buffer.read()[0] ^ 255]))' >>"$LAB/old"
+    remote put "$LAB/old" "$1:7400/lab+4097" || return 1
+    for k in 0 1; do
+        IWARPCTL_SOCKET=$SOCKET "${programs[k]}" lab 4097 12345 >"$LAB/wait.$k" 2>"$LAB/wait.$k.log" & pids+=($!)
+        becomes 1 5 grep -c mapped "$LAB/wait.$k.log" || return 1
+    done
+    remote put "$LAB/new" "$1:7400/lab+4097" || return 1
+    for k in 0 1; do
+        wait "${pids[k]}" && cmp "$LAB/new" "$LAB/wait.$k" || { cat "$LAB/wait.$k.log"; return 1; }
+    done
+}
+
 exits_with() { # STATUS COMMAND…
     local want=$1 got
     shift
@@ -179,6 +199,8 @@ done
 check "20 echo connections at once" many_at_once 7 20
 check "put and get 64 MiB, IPv4" put_get 10.77.0.2 "$LAB/64M" lab
 check "a local program sees the bytes" mapped_is lab "$LAB/64M"
+check "programs in C and Python wait for a write, IPv4" wait_for_write 10.77.0.2
+check "programs in C and Python wait for a write, IPv6" wait_for_write '[fd77::2]'
 check "put and get 10 MB, IPv6" put_get '[fd77::2]' "$LAB/10M" lab
 check "put and get at an odd offset" put_get 10.77.0.2 "$LAB/10M" lab+4097
 check "put and get, CRC off asked, MPA 1" put_get 10.77.0.2 "$LAB/10M" lab --crc off --mpa-revision 1

@@ -4,13 +4,20 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use clap::builder::PossibleValuesParser;
+use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum, ValueHint};
 use ipnet::IpNet;
 use iwarp_config::RegionName;
-use iwarp_control::bounds;
+use iwarp_control::{ConnInfo, bounds};
 use iwarp_remote::{Remote, options};
 use iwarp_terminal::{Color, Format, Output};
 use rdma::Access;
+
+use crate::complete;
+
+mod observe;
+
+pub(crate) use observe::{Capture, Log, Monitor};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,7 +27,7 @@ Examples:
   iwarpctl -j conn list | jq '.[].remote'
 
 Exit codes: 0 done, 1 refused or failed, 2 wrong command line, 3 not reachable, 4 no such object,
-5 not permitted, 6 degraded (status).";
+5 not permitted, 6 degraded (status, doctor).";
 
 /// Controls iwarpd, the user-space iWARP daemon, and talks iWARP to any peer.
 ///
@@ -98,6 +105,34 @@ pub(crate) enum Command {
                                                                   iwarpctl conn show 17"
     )]
     Conn(Conn),
+    /// Applications: programs that use a port through shared memory.
+    #[command(
+        subcommand,
+        infer_subcommands = true,
+        after_help = "Examples:\n  iwarpctl app list\n  iwarpctl app show 3"
+    )]
+    App(App),
+    /// Queue pairs of applications.
+    #[command(
+        subcommand,
+        infer_subcommands = true,
+        after_help = "Examples:\n  iwarpctl qp list\n  iwarpctl -j qp list --app 3"
+    )]
+    Qp(Objects),
+    /// Completion queues of applications.
+    #[command(
+        subcommand,
+        infer_subcommands = true,
+        after_help = "Examples:\n  iwarpctl cq list\n  iwarpctl -j cq list --app 3"
+    )]
+    Cq(Objects),
+    /// Memory regions of applications.
+    #[command(
+        subcommand,
+        infer_subcommands = true,
+        after_help = "Examples:\n  iwarpctl mr list\n  iwarpctl -j mr list --app 3"
+    )]
+    Mr(Objects),
     /// Ports and their counters.
     #[command(
         subcommand,
@@ -110,6 +145,17 @@ pub(crate) enum Command {
     Stats(Stats),
     /// Shows drops and refusals by reason.
     Drops(Drops),
+    /// Shows the daemon's events as they happen: links, refusals, Terminates, regions, applications, drops.
+    Monitor(Monitor),
+    /// Captures frames of the daemon's ports, in the pcapng format.
+    Capture(Capture),
+    /// The daemon's log: its level.
+    #[command(
+        subcommand,
+        infer_subcommands = true,
+        after_help = "Examples:\n  iwarpctl log level\n  iwarpctl log level debug"
+    )]
+    Log(Log),
     /// The configuration file of the daemon.
     #[command(
         subcommand,
@@ -118,13 +164,17 @@ pub(crate) enum Command {
                                                                   iwarpctl config check /etc/iwarpd/iwarpd.toml"
     )]
     Config(Config),
+    /// Compares the machine with a configuration, and names the remedy of everything that it finds.
+    Doctor(Doctor),
     /// Speaks iWARP to a peer over this machine's own TCP; needs no daemon here.
     #[command(subcommand, infer_subcommands = true, after_help = options::EXAMPLES)]
     Remote(Remote),
     /// Calls a method of the control socket and writes its reply as JSON.
     Call(Call),
-    /// Writes a completion script for a shell.
-    #[command(after_help = "Examples:\n  iwarpctl completion bash > /etc/bash_completion.d/iwarpctl")]
+    /// Writes a completion script for a shell. The script asks iwarpctl, and so completes regions, connections and
+    /// ports of the running daemon, too.
+    #[command(after_help = "Examples:\n  source <(iwarpctl completion bash)\n  \
+                            iwarpctl completion bash > /etc/bash_completion.d/iwarpctl")]
     Completion {
         /// The shell to write the script for.
         shell: clap_complete::Shell,
@@ -150,7 +200,7 @@ pub(crate) enum Region {
     #[command(after_help = "Examples:\n  iwarpctl region show lab")]
     Show {
         /// The name of the region.
-        #[arg(value_parser = region_name)]
+        #[arg(value_parser = region_name, add = complete::regions())]
         name: String,
     },
     /// Revokes a region and frees its memory.
@@ -161,7 +211,7 @@ pub(crate) enum Region {
     )]
     Deregister {
         /// The name of the region.
-        #[arg(value_parser = region_name)]
+        #[arg(value_parser = region_name, add = complete::regions())]
         name: String,
         /// Revoke the grants of peers that use it; their next access ends their connections.
         #[arg(short, long)]
@@ -182,7 +232,8 @@ pub(crate) struct Register {
     #[arg(short, long, value_parser = size)]
     pub(crate) size: u64,
     /// The rights of peers: remote-read, remote-write, remote-atomic, joined by commas.
-    #[arg(short, long, required = true, value_delimiter = ',', value_name = "RIGHTS", value_parser = right)]
+    #[arg(short, long, required = true, value_delimiter = ',', value_name = "RIGHTS", value_parser = right,
+          add = complete::rights())]
     pub(crate) access: Vec<Access>,
     /// A file with the token that peers must present: text or hex:…, at most 32 bytes.
     #[arg(long, value_name = "FILE")]
@@ -194,17 +245,14 @@ pub(crate) struct Register {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Conn {
-    /// Lists all connections with their rates.
-    #[command(
-        visible_alias = "ls",
-        after_help = "Examples:\n  iwarpctl conn list\n  iwarpctl -j conn list | \
-                                                  jq '.[] | select(.retransmits > 0)'"
-    )]
-    List,
+    /// Lists connections with their counters.
+    #[command(visible_alias = "ls")]
+    List(ConnList),
     /// Shows all properties of one connection.
     #[command(after_help = "Examples:\n  iwarpctl conn show 17")]
     Show {
         /// The connection's number, as `conn list` gives it.
+        #[arg(add = complete::conns())]
         id: u64,
     },
     /// Resets connections and revokes their grants: one, those of a peer, or those of a listener.
@@ -216,7 +264,7 @@ pub(crate) enum Conn {
     )]
     Close {
         /// The connection's number, as `conn list` gives it.
-        #[arg(group = "which")]
+        #[arg(group = "which", add = complete::conns())]
         id: Option<u64>,
         /// Every connection from an address, or from a prefix.
         #[arg(long, group = "which", value_name = "PREFIX", value_parser = prefix)]
@@ -224,6 +272,85 @@ pub(crate) enum Conn {
         /// Every connection that the listener on a TCP port accepted.
         #[arg(long, group = "which", value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
         listener: Option<u16>,
+    },
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "A connection is listed if it meets every condition that is given.\n\nExamples:\n  \
+                        iwarpctl conn list\n  iwarpctl conn list --state established --peer 10.77.0.0/24\n  \
+                        iwarpctl conn list --region lab --oneline\n  \
+                        iwarpctl -j conn list | jq '.[] | select(.retransmits > 0)'")]
+pub(crate) struct ConnList {
+    /// Only connections in these states, joined by commas.
+    #[arg(long, value_delimiter = ',', ignore_case = true, value_parser = PossibleValuesParser::new(STATES))]
+    pub(crate) state: Vec<String>,
+    /// Only connections from an address, or from a prefix.
+    #[arg(long, value_name = "PREFIX", value_parser = prefix)]
+    pub(crate) peer: Option<IpNet>,
+    /// Only connections with a grant of this region.
+    #[arg(long, value_parser = region_name, add = complete::regions())]
+    pub(crate) region: Option<String>,
+    /// Write one line for each connection: every property as a pair of key and value.
+    #[arg(short, long)]
+    pub(crate) oneline: bool,
+    /// Show every column, although the terminal is too narrow.
+    #[arg(short, long, conflicts_with = "oneline")]
+    pub(crate) wide: bool,
+}
+
+/// The states of a connection that `conn list` can show (RFC 9293 §3.3.2); one in TIME-WAIT is no longer listed.
+const STATES: [&str; 8] = [
+    "SYN-SENT",
+    "SYN-RECEIVED",
+    "ESTABLISHED",
+    "FIN-WAIT-1",
+    "FIN-WAIT-2",
+    "CLOSE-WAIT",
+    "CLOSING",
+    "LAST-ACK",
+];
+
+impl ConnList {
+    /// Returns true if a connection meets every condition.
+    pub(crate) fn admits(&self, conn: &ConnInfo) -> bool {
+        let region = || conn.rdma.as_ref().and_then(|rdma| rdma.region.as_ref());
+        (self.state.is_empty() || self.state.iter().any(|state| state.eq_ignore_ascii_case(&conn.state)))
+            && self.peer.is_none_or(|prefix| prefix.contains(&conn.remote.ip()))
+            && self.region.as_ref().is_none_or(|wanted| region() == Some(wanted))
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum App {
+    /// Lists all applications with their counters.
+    #[command(
+        visible_alias = "ls",
+        after_help = "Examples:\n  iwarpctl app list\n  iwarpctl -j app list | jq '.[] | select(.errors > 0)'"
+    )]
+    List,
+    /// Shows all properties of one application.
+    #[command(
+        after_help = "Exits with 4 if there is no such application.\n\nExamples:\n  iwarpctl app show 3"
+    )]
+    Show {
+        /// The application's number, as `app list` gives it.
+        id: u32,
+    },
+}
+
+/// Commands about one kind of objects of applications.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Objects {
+    /// Lists them, by application.
+    #[command(
+        visible_alias = "ls",
+        after_help = "Exits with 4 if there is no such application.\n\nExamples:\n  iwarpctl qp list\n  \
+                      iwarpctl cq list --app 3\n  iwarpctl -j mr list | jq 'map(.bytes) | add'"
+    )]
+    List {
+        /// Only those of this application, by its number.
+        #[arg(long, value_name = "ID")]
+        app: Option<u32>,
     },
 }
 
@@ -236,12 +363,14 @@ pub(crate) enum Port {
     #[command(after_help = "Examples:\n  iwarpctl port show p0")]
     Show {
         /// The port's name in the configuration.
+        #[arg(add = complete::ports())]
         name: String,
     },
     /// Shows the counters of the ports' hardware and drivers.
     #[command(after_help = "Examples:\n  iwarpctl port stats\n  iwarpctl port stats p0 --nonzero")]
     Stats {
         /// One port; without, all of them.
+        #[arg(add = complete::ports())]
         name: Option<String>,
         /// Leave out counters that are zero.
         #[arg(short, long)]
@@ -254,7 +383,7 @@ pub(crate) enum Port {
                         iwarpctl stats --watch 2\n  iwarpctl -j stats --watch 1 --count 10")]
 pub(crate) struct Stats {
     /// Only these groups, by the names that `iwarpctl stats` and `iwarpctl drops` show, e.g. tcp or rdmap.
-    #[arg(value_name = "GROUP")]
+    #[arg(value_name = "GROUP", add = complete::groups())]
     pub(crate) groups: Vec<String>,
     /// Leave out counters that are zero.
     #[arg(short, long)]
@@ -298,6 +427,25 @@ pub(crate) enum Config {
     },
 }
 
+#[derive(Debug, ClapArgs)]
+#[command(
+    after_help = "Reads the machine before or while the daemon runs, and changes nothing. Exits with 0 if all is \
+                        well, with 6 if there are\nwarnings, and with 1 if the daemon would not start.\n\n\
+                        Examples:\n  iwarpctl doctor\n  iwarpctl doctor configs/pci.toml --all\n  \
+                        iwarpctl -j doctor | jq '.findings[] | select(.level != \"ok\")'"
+)]
+pub(crate) struct Doctor {
+    /// The configuration file to compare with.
+    #[arg(default_value = "/etc/iwarpd/iwarpd.toml", value_hint = ValueHint::FilePath)]
+    pub(crate) config: PathBuf,
+    /// Show what is well, too; JSON always has it.
+    #[arg(short, long)]
+    pub(crate) all: bool,
+    /// Examine the machine whose /sys, /proc, /etc and /usr lie below this folder; no daemon is asked then.
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub(crate) root: Option<PathBuf>,
+}
+
 /// The format of mistakes in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mistakes {
@@ -314,6 +462,7 @@ pub(crate) enum Mistakes {
 )]
 pub(crate) struct Call {
     /// The name of the method.
+    #[arg(add = complete::methods())]
     pub(crate) method: String,
     /// The parameters, a JSON object; `-` reads it from stdin.
     #[arg(default_value = "{}", action = ArgAction::Set)]
@@ -375,7 +524,14 @@ mod tests {
         assert!(examples.len() > 30, "{}", examples.len());
         for example in examples {
             let ours = example.split(['|', '>', '<']).next().unwrap_or_default();
-            let words = ours.split_whitespace().map(|word| word.trim_matches('\''));
+            // Every second part is between quotes: one word.
+            let parts = ours.split('\'').enumerate();
+            let words =
+                parts.flat_map(
+                    |(at, part)| {
+                        if at % 2 == 1 { vec![part] } else { part.split_whitespace().collect() }
+                    },
+                );
             if let Err(error) = Args::try_parse_from(words) {
                 panic!("{example}: {error}");
             }

@@ -5,21 +5,25 @@ use std::io::{self, Read as _};
 use std::path::Path;
 use std::time::Duration;
 
-use clap::CommandFactory as _;
 use iwarp_control::{
-    Client, ConnClose, ConnCloseMethod, ConnListMethod, ConnShow, ConnShowMethod, DropsMethod, Exit, Method,
-    NoParams, PortListMethod, PortShow, PortShowMethod, PortStats, PortStatsMethod, RegionDeregister,
-    RegionDeregisterMethod, RegionListMethod, RegionQuery, RegionRegister, RegionRegisterMethod,
-    RegionShowMethod, State, StatsMethod, StatsReply, StatusMethod, bounds,
+    AppListMethod, AppObjects, AppShow, AppShowMethod, Client, ConnClose, ConnCloseMethod, ConnListMethod,
+    ConnShow, ConnShowMethod, CqListMethod, DropsMethod, Exit, LogLevelChange, LogLevelMethod, Method,
+    MrListMethod, NoParams, PortListMethod, PortShow, PortShowMethod, PortStats, PortStatsMethod,
+    QpListMethod, RegionDeregister, RegionDeregisterMethod, RegionListMethod, RegionQuery, RegionRegister,
+    RegionRegisterMethod, RegionShowMethod, State, StatsMethod, StatsReply, StatusMethod, bounds,
 };
 use iwarp_remote::{KernelTcp, read_token};
 use iwarp_terminal::clock::{self, Clock};
-use iwarp_terminal::{Failure, Output, Report};
+use iwarp_terminal::{Failure, Output, Report, Width};
 use rdma::Access;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::args::{Args, Call, Command, Config, Conn, Global, Mistakes, Port, Region, Register, Stats};
-use crate::{args, render};
+use crate::args::{
+    App, Args, Call, Command, Config, Conn, Doctor, Global, Log, Mistakes, Objects, Port, Region, Register,
+    Stats,
+};
+use crate::{args, capture, complete, doctor, monitor, render};
 
 /// Runs the command that the command line names.
 pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
@@ -27,9 +31,13 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
     match &args.command {
         Command::Status => return status(global, output),
         Command::Region(command) => region(command, global, output)?,
-        Command::Conn(Conn::List) => {
-            output.result(&call::<ConnListMethod>(global, &NoParams {})?, |rows| {
-                render::conn::list(rows, output.width())
+        Command::Conn(Conn::List(options)) => {
+            let mut rows = call::<ConnListMethod>(global, &NoParams {})?;
+            rows.retain(|conn| options.admits(conn));
+            output.result(&rows, |rows| match (options.oneline, options.wide) {
+                (true, _) => render::conn::lines(rows),
+                (false, true) => render::conn::list(rows, None),
+                (false, false) => render::conn::list(rows, output.width()),
             })?;
         }
         Command::Conn(Conn::Show { id }) => {
@@ -41,6 +49,12 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
                 render::conn::closed(closed, output.width())
             })?;
         }
+        Command::App(command) => app(command, global, output)?,
+        Command::Qp(list) => objects::<QpListMethod, _>(list, render::app::queue_pairs, global, output)?,
+        Command::Cq(list) => {
+            objects::<CqListMethod, _>(list, render::app::completion_queues, global, output)?
+        }
+        Command::Mr(list) => objects::<MrListMethod, _>(list, render::app::memory_regions, global, output)?,
         Command::Port(Port::List) => {
             output.result(&call::<PortListMethod>(global, &NoParams {})?, |rows| {
                 render::port::list(rows, output.width())
@@ -62,14 +76,14 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
             let rows = call::<DropsMethod>(global, &NoParams {})?;
             output.result(&rows, |rows| render::drops::list(rows, drops.all, output.width()))?;
         }
+        Command::Monitor(options) => monitor::run(options, global, output)?,
+        Command::Capture(options) => capture::run(options, global, output)?,
+        Command::Log(command) => log(command, global, output)?,
         Command::Config(Config::Check { file, machine, format }) => check(file, *machine, *format, output)?,
+        Command::Doctor(options) => return examine(options, global, output),
         Command::Remote(command) => iwarp_remote::run(&mut KernelTcp, command, global.timeout, output)?,
         Command::Call(raw) => call_raw(raw, global, output)?,
-        Command::Completion { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(*shell, &mut Args::command(), "iwarpctl", &mut script);
-            output.text(&String::from_utf8_lossy(&script))?;
-        }
+        Command::Completion { shell } => completion(*shell, output)?,
         Command::Version => {
             let version = json!({"version": env!("CARGO_PKG_VERSION"), "api": bounds::API});
             let text = format!("iwarpctl {}\n", args::version());
@@ -79,7 +93,20 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-fn connect(global: &Global) -> Result<Client, Failure> {
+fn completion(shell: clap_complete::Shell, output: &Output) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    // A write to memory cannot fail.
+    let _ = complete::write_script(shell, &mut script);
+    output.text(&String::from_utf8_lossy(&script))
+}
+
+fn log(Log::Level { level }: &Log, global: &Global, output: &Output) -> Result<(), Failure> {
+    let change = LogLevelChange { level: level.map(Into::into) };
+    output.result(&call::<LogLevelMethod>(global, &change)?, render::event::log_status)
+}
+
+/// Connects to the daemon that the command line names.
+pub(crate) fn connect(global: &Global) -> Result<Client, Failure> {
     Ok(Client::connect_with(&global.socket, global.timeout)?)
 }
 
@@ -114,6 +141,28 @@ fn region(command: &Region, global: &Global, output: &Output) -> Result<(), Fail
             output.result(&call::<RegionDeregisterMethod>(global, &params)?, render::region::deregistered)
         }
     }
+}
+
+fn app(command: &App, global: &Global, output: &Output) -> Result<(), Failure> {
+    match command {
+        App::List => output.result(&call::<AppListMethod>(global, &NoParams {})?, |apps| {
+            render::app::list(apps, output.width())
+        }),
+        App::Show { id } => {
+            output.result(&call::<AppShowMethod>(global, &AppShow { app: *id })?, render::app::show)
+        }
+    }
+}
+
+/// Lists objects of applications.
+fn objects<M: Method<Params = AppObjects, Reply = Vec<T>>, T: Serialize>(
+    Objects::List { app }: &Objects,
+    text: fn(&[T], Width) -> String,
+    global: &Global,
+    output: &Output,
+) -> Result<(), Failure> {
+    let rows = call::<M>(global, &AppObjects { app: *app })?;
+    output.result(&rows, |rows| text(rows, output.width()))
 }
 
 fn registration(register: &Register) -> Result<RegionRegister, Failure> {
@@ -185,6 +234,23 @@ fn selected(all: &StatsReply, options: &Stats) -> Result<StatsReply, Failure> {
         shown.groups.retain(|group| !group.counters.is_empty());
     }
     Ok(shown)
+}
+
+/// Examines the machine. Asks the daemon that the command line names, else that of the configuration.
+fn examine(options: &Doctor, global: &Global, output: &Output) -> Result<Exit, Failure> {
+    let Doctor { config: file, all, root } = options;
+    let configured = || Some(iwarp_config::Config::load(file).ok()?.control.socket);
+    let named = (global.socket != Path::new(bounds::DEFAULT_SOCKET)).then(|| global.socket.clone());
+    let socket = named.or_else(configured).unwrap_or_else(|| global.socket.clone());
+    let machine = root.as_ref().map_or_else(iwarp_config::Machine::this, iwarp_config::Machine::at);
+    let daemon = match root {
+        None => Client::connect_with(&socket, global.timeout).ok(),
+        Some(_) => None,
+    };
+    let status = daemon.and_then(|mut daemon| daemon.call::<StatusMethod>(&NoParams {}).ok());
+    let examination = doctor::examine(file, &machine, status.as_ref());
+    output.result(&examination, |examination| render::doctor::show(examination, *all))?;
+    Ok(examination.exit())
 }
 
 fn check(file: &Path, machine: bool, format: Mistakes, output: &Output) -> Result<(), Failure> {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  args ──► command ──┬─► iwarp_control::Client ──► iwarpd's control socket     (status, region, conn, …)
-//!                     ├─► iwarp_config                                          (config check)
+//!                     ├─► iwarp_config                                          (config check, doctor)
 //!                     └─► iwarp_remote: rdma::Endpoint over a kernel TCP socket ──► any iWARP peer
 //!            └─► render/<noun>: the reply as text  ─┐
 //!                serde_json: the reply as it is    ─┴─► output ─► stdout
@@ -13,18 +13,23 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod capture;
 mod command;
+mod complete;
+mod doctor;
+mod monitor;
 mod render;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory as _, Parser as _};
 use iwarp_terminal::{Failure, Output};
 
 use crate::args::Args;
 
 /// Runs the command line of this process and returns its exit code ([`iwarp_control::Exit`]).
 pub fn main() -> ExitCode {
+    complete::if_asked();
     let exit = match Args::try_parse() {
         Ok(args) => {
             let output = args.global.output();
@@ -33,6 +38,19 @@ pub fn main() -> ExitCode {
         Err(error) => misused(&error),
     };
     ExitCode::from(exit.code())
+}
+
+/// Returns the definition of the command line, for manual pages and completions.
+pub fn command() -> clap::Command {
+    Args::command()
+}
+
+/// Writes the script that completes iwarpctl's command line in a shell; the script asks iwarpctl for candidates.
+///
+/// # Errors
+/// `to` cannot be written.
+pub fn write_completion(shell: clap_complete::Shell, to: &mut dyn std::io::Write) -> std::io::Result<()> {
+    complete::write_script(shell, to)
 }
 
 /// Help and version go to stdout and succeed; a wrong command line is a usage error, in JSON if `--json` was given.

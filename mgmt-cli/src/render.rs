@@ -1,8 +1,11 @@
 //! Formats replies as text: one module per noun. Every text ends with a newline, or is empty.
 
+pub(crate) mod app;
 pub(crate) mod config;
 pub(crate) mod conn;
+pub(crate) mod doctor;
 pub(crate) mod drops;
+pub(crate) mod event;
 pub(crate) mod port;
 pub(crate) mod region;
 pub(crate) mod stats;
@@ -127,6 +130,11 @@ fn list<T: ToString>(items: &[T]) -> String {
         return "-".to_owned();
     }
     items.iter().map(T::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// Formats a number; a dash stands for none.
+fn number_or_dash(number: Option<u32>) -> String {
+    number.map_or_else(|| "-".to_owned(), |number| number.to_string())
 }
 
 fn yes_no(yes: bool) -> &'static str {

@@ -227,6 +227,48 @@ impl Status {
     }
 }
 
+/// Reason for which a request is refused. The operator learns it; the peer learns its [`Status`] alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The private data is not a request of this service.
+    Malformed,
+    /// No region has that name.
+    NoSuchRegion,
+    /// The peer's address is in none of the region's source prefixes.
+    Source,
+    /// The token is missing or wrong.
+    Token,
+    /// The region does not allow a right that the peer wants.
+    Rights,
+    /// No STag is free.
+    NoStag,
+}
+
+impl Refusal {
+    /// Returns the status that the peer is sent.
+    pub const fn status(self) -> Status {
+        match self {
+            Self::Malformed => Status::Malformed,
+            Self::NoSuchRegion => Status::NoSuchRegion,
+            Self::Source | Self::Token | Self::Rights => Status::NotPermitted,
+            Self::NoStag => Status::NoResources,
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Malformed => "not a request for a region",
+            Self::NoSuchRegion => "no such region",
+            Self::Source => "address not allowed",
+            Self::Token => "wrong token",
+            Self::Rights => "right not allowed",
+            Self::NoStag => "no STag left",
+        })
+    }
+}
+
 /// Answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
@@ -234,6 +276,8 @@ pub struct Answer {
     pub accept: bool,
     /// Status of the request.
     pub status: Status,
+    /// Reason for a refusal; `None` if the region is granted.
+    pub refusal: Option<Refusal>,
     /// Private data of the MPA Reply.
     pub reply: [u8; REPLY_LEN],
     /// Region that was granted, if any.
@@ -343,10 +387,14 @@ impl RegionService {
             Ok((region, grant)) => Answer {
                 accept: true,
                 status: Status::Ok,
+                refusal: None,
                 reply: encode_reply(Status::Ok, Some(&grant)),
                 region: Some(region),
             },
-            Err(status) => Answer { accept: false, status, reply: encode_reply(status, None), region: None },
+            Err(refusal) => {
+                let (status, refusal) = (refusal.status(), Some(refusal));
+                Answer { accept: false, status, refusal, reply: encode_reply(status, None), region: None }
+            }
         }
     }
 
@@ -356,17 +404,20 @@ impl RegionService {
         peer: IpAddr,
         stream: StreamId,
         stags: &mut StagTable,
-    ) -> Result<(RegionId, Grant), Status> {
-        let request = Request::parse(private_data).ok_or(Status::Malformed)?;
-        let entry = self.regions.get(request.name).ok_or(Status::NoSuchRegion)?;
+    ) -> Result<(RegionId, Grant), Refusal> {
+        let request = Request::parse(private_data).ok_or(Refusal::Malformed)?;
+        let entry = self.regions.get(request.name).ok_or(Refusal::NoSuchRegion)?;
         let admitted = entry.allow.is_empty() || entry.allow.iter().any(|prefix| prefix.contains(peer));
         let shown = entry.token.as_ref().is_none_or(|token| token.matches(request.token));
-        if !admitted || !shown || !entry.access.contains(request.wanted) {
-            return Err(Status::NotPermitted);
+        match (admitted, shown, entry.access.contains(request.wanted)) {
+            (true, true, true) => {}
+            (false, ..) => return Err(Refusal::Source),
+            (_, false, _) => return Err(Refusal::Token),
+            (.., false) => return Err(Refusal::Rights),
         }
         let scope = Scope::Stream(stream);
         let stag =
-            stags.grant(entry.region, entry.bytes, request.wanted, scope).map_err(|_| Status::NoResources)?;
+            stags.grant(entry.region, entry.bytes, request.wanted, scope).map_err(|_| Refusal::NoStag)?;
         Ok((entry.region, Grant { stag, access: request.wanted, base_to: 0, bytes: entry.bytes }))
     }
 }
@@ -392,6 +443,11 @@ impl<'a> Request<'a> {
         let name = core::str::from_utf8(name).ok().filter(|name| check_name(name).is_ok())?;
         Some(Self { wanted: Access::from_bits(wanted)?, name, token })
     }
+}
+
+/// Returns the name of the region that private data asks for; `None` if it is not a request of this service.
+pub fn requested_region(private_data: &[u8]) -> Option<&str> {
+    Request::parse(private_data).map(|request| request.name)
 }
 
 fn encode_reply(status: Status, grant: Option<&Grant>) -> [u8; REPLY_LEN] {

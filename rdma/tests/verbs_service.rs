@@ -49,11 +49,11 @@ fn a_connection_without_a_queue_pair_serves_memory() {
     let region = memory.add(vec![5; 4096]).unwrap();
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
     let stag = stags.grant(region, 4096, access, Scope::Stream(device.stream(id).unwrap())).unwrap();
-    assert_eq!(device.accept_without_qp(id, &[0; 600]), Err(VerbsError::Invalid));
-    device.accept_without_qp(id, b"granted").unwrap();
-    assert_eq!(device.accept_without_qp(id, b""), Err(VerbsError::State), "it is answered");
+    assert_eq!(device.accept_without_qp(id, &[0; 600], None), Err(VerbsError::Invalid));
+    device.accept_without_qp(id, b"granted", None).unwrap();
+    assert_eq!(device.accept_without_qp(id, b"", None), Err(VerbsError::State), "it is answered");
     net.run();
-    assert_eq!(net.nodes[1].device.accept_without_qp(id, b""), Err(VerbsError::State));
+    assert_eq!(net.nodes[1].device.accept_without_qp(id, b"", None), Err(VerbsError::State));
     assert!(matches!(net.nodes[0].cm.pop().unwrap().kind, CmEventKind::Established { .. }));
     assert!(matches!(net.nodes[1].cm.pop().unwrap().kind, CmEventKind::Established { .. }));
     a.post(&mut net.nodes[0], 1, SendOp::RdmaRead { rkey: stag, remote_addr: 8 }, &[a.mr.sge(0, 100)]);
@@ -77,7 +77,7 @@ fn a_send_to_a_connection_without_a_queue_pair_ends_it() {
     let mut net = Net::new();
     service(&mut net, EndpointConfig::default());
     let (a, id) = request(&mut net);
-    net.nodes[1].device.accept_without_qp(id, b"").unwrap();
+    net.nodes[1].device.accept_without_qp(id, b"", None).unwrap();
     net.run();
     a.post(&mut net.nodes[0], 1, SEND, &[a.mr.sge(0, 8)]);
     net.run();
@@ -94,7 +94,7 @@ fn a_listener_has_settings_of_its_own() {
         (config.mpa.ird_max, config.mpa.ord_max) = (ird_max, ord_max);
         service(&mut net, config);
         let (_, id) = request(&mut net);
-        net.nodes[1].device.accept_without_qp(id, b"").unwrap();
+        net.nodes[1].device.accept_without_qp(id, b"", None).unwrap();
         net.run();
         let info = net.nodes[1].device.stream_info(id).unwrap();
         assert_eq!((info.ird, info.ord), (ird_max, ord_max));

@@ -6,7 +6,9 @@
 //! retain as many as its listener, its source and all connections together have left: n connections that take all
 //! they may leave 1 / (n + 1). Beyond that it may retain [`GUARANTEED`] buffers while any are left. To ensure that,
 //! the connections that have retained something longest must give it up when seven eighths are used or the pool
-//! runs short. Messages that the application consumes at once are never retained and cost nothing here.
+//! runs short. A short segment between two gaps counts as a buffer, although it shares one with others: its
+//! bookkeeping is limited, too. Messages that the application consumes at once are never retained and cost nothing
+//! here.
 
 use crate::accounts::Account;
 

@@ -98,19 +98,22 @@ pub enum RxChecksum {
     TransportGood,
     /// The port found one of them wrong.
     Bad,
+    /// The frame did not come from the port: the stack sent it with [`TxOffload::looped`]. Its checksums are not
+    /// complete, and its source is an address of ours.
+    Looped,
 }
 
 impl RxChecksum {
     /// True if the stack must verify the IPv4 header checksum.
     #[inline]
     pub(crate) fn leaves_ip(self) -> bool {
-        self != Self::Good
+        !matches!(self, Self::Good | Self::Looped)
     }
 
     /// True if the stack must verify the TCP checksum.
     #[inline]
     pub(crate) fn leaves_transport(self) -> bool {
-        !matches!(self, Self::Good | Self::TransportGood)
+        !matches!(self, Self::Good | Self::TransportGood | Self::Looped)
     }
 }
 
@@ -142,6 +145,11 @@ pub struct TxOffload {
     /// Payload bytes of the segments that the port must cut the frame into, the last of which may be
     /// shorter; 0 if the frame is one segment.
     pub segment: u16,
+    /// The destination is an address of ours: the port must not send the frame, but pass it to [`Stack::handle_frames`]
+    /// of the worker that its flow belongs to, as [`RxChecksum::Looped`]. Its buffer may be shared with the send queue.
+    ///
+    /// [`Stack::handle_frames`]: crate::Stack::handle_frames
+    pub looped: bool,
 }
 
 /// A frame to transmit, complete from its Ethernet header on.

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 
-use crate::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr};
+use crate::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr, Rss};
 
 /// The configuration of one stack: one worker's share of one port.
 #[derive(Clone, Debug)]
@@ -86,6 +86,9 @@ pub struct StackConfig {
     /// Workers that share the port. An active open picks a source port whose [`flow_hash`](crate::flow_hash) modulo
     /// this is `worker_index`.
     pub worker_count: u16,
+    /// Receive-side scaling of a port that spreads connections over its workers itself: queue `n` belongs to worker
+    /// `n`. An active open to another host picks a source port whose segments arrive at the queue `worker_index`.
+    pub rss: Option<Rss>,
 }
 
 impl Default for StackConfig {
@@ -122,6 +125,7 @@ impl Default for StackConfig {
             tcp: TcpConfig::default(),
             worker_index: 0,
             worker_count: 1,
+            rss: None,
         }
     }
 }

@@ -86,6 +86,13 @@ impl FourTuple {
         a == x && b == y && c == z
     }
 
+    /// True if both ends have the same address, which is ours.
+    #[inline]
+    pub(crate) fn is_looped(&self) -> bool {
+        let [a, b, c, d, e, f, g, h, _] = self.0;
+        [d, c, b, a] == [h, g, f, e]
+    }
+
     /// Returns our address and port.
     #[inline]
     pub(crate) fn local(&self) -> SocketAddr {

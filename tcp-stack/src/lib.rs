@@ -77,4 +77,4 @@ pub use stack::{SEND_LEAST, Stack};
 pub use state::State;
 pub use stats::{StackStats, StateCounts, TcpStats};
 pub use time::{Duration, Instant};
-pub use wire::{Flow, Ipv4Cidr, Ipv6Cidr, MacAddr, flow_hash, peek_flow};
+pub use wire::{Flow, Ipv4Cidr, Ipv6Cidr, MacAddr, Rss, flow_hash, peek_flow};

@@ -86,6 +86,8 @@ iwarp_counters::counters! {
         fast_recoveries,
         /// Loss recoveries without a timeout found to be spurious, and undone.
         spurious_recoveries,
+        /// Retransmissions found to be lost, too.
+        lost_retransmits,
         /// Tail loss probes sent.
         loss_probes,
         /// Tail loss probes that repaired a loss.
@@ -102,8 +104,8 @@ iwarp_counters::counters! {
         held_segments,
         /// Of these, segments that the application took out of order.
         taken_segments,
-        /// Of these, short ones that were copied into the buffer of the segment before them.
-        held_merged,
+        /// Of these, short ones that were copied into the buffer of another segment.
+        held_copied,
         /// Out-of-order segments dropped again, to make room for other connections.
         held_reclaimed,
         /// Out-of-order segments not held: received data may retain no more packet buffers.
@@ -211,10 +213,10 @@ pub struct StackStats {
     pub time_wait_now: u32,
     /// Buffers held for transmission now.
     pub send_buffers: u32,
-    /// Buffers of received segments held now.
+    /// Received segments held now, and buffers that short ones share.
     pub receive_buffers: u32,
     /// Packet buffers that are retained now: those of held (out-of-order) segments, and those that the application
-    /// retains.
+    /// retains. Short segments that share a buffer between gaps count as one each.
     pub retained_buffers: u32,
     /// Upper bound of `retained_buffers`.
     pub retained_limit: u32,

@@ -10,8 +10,8 @@ use tcp_stack::wire::{
     Ipv6Header, NeighborSolicitation, TcpFlags, TcpHeader, TcpOptions,
 };
 use tcp_stack::{
-    Buf, ConnId, ConnInfo, Event, Instant, Ipv4Cidr, Ipv6Cidr, ListenOptions, MacAddr, RxChecksum, RxFrame,
-    SeqNum, Stack, StackConfig, TxFrame,
+    Buf, ConnId, ConnInfo, Event, HEADROOM, Instant, Ipv4Cidr, Ipv6Cidr, ListenOptions, MacAddr, RxChecksum,
+    RxFrame, SeqNum, Stack, StackConfig, TxFrame,
 };
 
 const US: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
@@ -20,6 +20,8 @@ const MSS: usize = 1000;
 const BUFFERS: u32 = 4096;
 /// Packet buffers that every connection may retain.
 const FEW: u32 = 8;
+/// Bytes behind a frame in its buffer.
+const ROOM: usize = 2048;
 
 const OUR_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const OUR_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
@@ -33,6 +35,10 @@ fn ip_of(host: u8) -> Ipv4Addr {
 
 fn ipv6_of(host: u8) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, 0, 0, host.into(), 0, 0, 0, 2)
+}
+
+fn config() -> StackConfig {
+    StackConfig { buffers_max: BUFFERS, ..StackConfig::default() }
 }
 
 /// A stack whose application retains all data and consumes none, and peers that send arbitrary segments.
@@ -56,12 +62,12 @@ impl Peers {
             ipv4: Ipv4Cidr::new(OUR_IP, 24),
             ipv6: Ipv6Cidr::new(OUR_IPV6, 64),
             ipv6_gateway: Some(THEIR_IPV6),
-            buffers_max: BUFFERS,
             ..config.clone()
         };
+        let buffers = config.buffers_max as usize;
         let mut stack = Stack::new(config, [9; 32]);
         stack.listen(PORT, ListenOptions::default()).unwrap();
-        let pool = HeapPool::new(BUFFERS as usize, 64, 1600);
+        let pool = HeapPool::new(buffers, 64, 1600);
         let (conns, iss, hosts) = (Vec::new(), Vec::new(), Vec::new());
         let mut peers = Self { stack, pool, conns, iss, ipv6, host: 0, hosts, asked: Vec::new() };
         peers.announce();
@@ -116,7 +122,7 @@ impl Peers {
         let mut frame = vec![0; ethernet.header_len()];
         assert!(ethernet.emit(&mut frame));
         frame.extend(body);
-        let frame = RxFrame { buf: HeapBuf::with_room(&frame, 2048), checksum: RxChecksum::Good };
+        let frame = RxFrame { buf: HeapBuf::with_room(&frame, ROOM), checksum: RxChecksum::Good };
         self.stack.handle_frames(Instant::from_millis(1), [frame]);
         self.settle();
     }
@@ -181,7 +187,7 @@ impl Peers {
 #[test]
 fn out_of_order_data_of_many_connections_leaves_buffers() {
     for ipv6 in [false, true] {
-        let mut peers = Peers::new(&StackConfig { connections_max: 64, ..StackConfig::default() }, ipv6);
+        let mut peers = Peers::new(&StackConfig { connections_max: 64, ..config() }, ipv6);
         for _ in 0..50 {
             peers.connect();
         }
@@ -221,7 +227,7 @@ fn out_of_order_data_of_many_connections_leaves_buffers() {
 #[test]
 fn the_oldest_out_of_order_data_is_reclaimed_first() {
     for ipv6 in [false, true] {
-        let mut peers = Peers::new(&StackConfig { connections_max: 1024, ..StackConfig::default() }, ipv6);
+        let mut peers = Peers::new(&StackConfig { connections_max: 1024, ..config() }, ipv6);
         for _ in 0..1000 {
             let peer = peers.connect();
             for segment in 1..=100 {
@@ -252,7 +258,7 @@ fn stalled_readers_leave_receive_memory_to_others() {
                 connections_max: 64,
                 receive_window_initial_bytes: 1 << 20,
                 receive_memory_bytes,
-                ..StackConfig::default()
+                ..config()
             },
             ipv6,
         );
@@ -286,7 +292,7 @@ fn stalled_readers_leave_receive_memory_to_others() {
 #[test]
 fn retained_buffers_are_limited_and_reclaimed() {
     for ipv6 in [false, true] {
-        let mut peers = Peers::new(&StackConfig { connections_max: 1024, ..StackConfig::default() }, ipv6);
+        let mut peers = Peers::new(&StackConfig { connections_max: 1024, ..config() }, ipv6);
         let limit = peers.stack.stats().retained_limit;
         assert_eq!(limit, BUFFERS / 2);
         let first = peers.connect();
@@ -326,16 +332,64 @@ fn retained_buffers_are_limited_and_reclaimed() {
 #[test]
 fn short_segments_behind_a_gap_share_buffers() {
     for ipv6 in [false, true] {
-        let mut peers = Peers::new(&StackConfig::default(), ipv6);
+        let mut peers = Peers::new(&config(), ipv6);
         let peer = peers.connect();
         for byte in 0..1000 {
             peers.send(peer, TcpFlags::ACK, 1 + MSS + byte, 1);
         }
         let stats = peers.stack.stats();
-        assert_eq!((stats.retained_buffers, stats.tcp.held_segments, stats.tcp.held_merged), (1, 1000, 999));
+        assert_eq!((stats.retained_buffers, stats.tcp.held_segments, stats.tcp.held_copied), (1, 1000, 999));
         peers.stack.audit().unwrap();
         peers.send(peer, TcpFlags::ACK, 1, MSS);
         assert_eq!(peers.info(peer).bytes_in, 2000);
         assert_eq!(peers.stack.stats().retained_buffers, 0);
+    }
+}
+
+/// Seventy peers send short segments that do not touch one another: they share few packet buffers, whatever the pool,
+/// the MTU and the length of the segments.
+#[test]
+fn isolated_short_segments_share_buffers() {
+    const PEERS: usize = 70;
+    for (buffers, mtu, len, each) in [
+        (8192, 1500, 1, 40),
+        (16_384, 1280, 7, 80),
+        (32_768, 9000, 100, 150),
+        (65_536, 1500, 1, 340),
+        (131_072, 1500, 30, 600),
+    ] {
+        for ipv6 in [false, true] {
+            let name = format!("{buffers} buffers, MTU {mtu}, {each} times {len} bytes, IPv6 {ipv6}");
+            let config = StackConfig { mtu, buffers_max: buffers, ..config() };
+            let mut peers = Peers::new(&config, ipv6);
+            for _ in 0..PEERS {
+                peers.connect();
+            }
+            for segment in 1..=each {
+                for peer in 0..PEERS {
+                    peers.send(peer, TcpFlags::ACK, 1 + segment * (len + 1), len);
+                }
+            }
+            let stats = peers.stack.stats();
+            let segments = u64::try_from(PEERS * each).unwrap();
+            assert_eq!((stats.tcp.held_segments, stats.tcp.held_refused), (segments, 0), "{name}");
+            let held: usize = (0..PEERS).map(|peer| peers.info(peer).held_bytes as usize).sum();
+            let most = PEERS * each.div_ceil(ROOM / len);
+            let size = HEADROOM + EthernetHeader::LEN + Ipv6Header::LEN + TcpHeader::LEN + len + ROOM;
+            assert!(held <= most * size, "{name}: {held} bytes, not {most} buffers");
+            peers.stack.audit().unwrap();
+            // All of it is delivered once the gaps are closed.
+            let all = u64::try_from((each + 1) * (len + 1)).unwrap();
+            for peer in 0..PEERS {
+                peers.send(peer, TcpFlags::ACK, 1, len + 1);
+                for segment in 1..=each {
+                    peers.send(peer, TcpFlags::ACK, 1 + segment * (len + 1) + len, 1);
+                }
+                let info = peers.info(peer);
+                assert_eq!((info.held_segments, info.bytes_in), (0, all), "{name}");
+            }
+            peers.stack.audit().unwrap();
+            assert_eq!(peers.stack.stats().retained_buffers, 0, "{name}");
+        }
     }
 }

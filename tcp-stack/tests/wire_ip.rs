@@ -255,7 +255,7 @@ fn flows_are_found_and_symmetric() {
         for vlan in [false, true] {
             for (src, dst) in [(a, b), (b, a)] {
                 let frame = tcp_frame(src, dst, vlan);
-                assert_eq!(peek_flow(&frame), Flow::Tcp(hash));
+                assert_eq!(peek_flow(&frame), Flow::Tcp { hash, local_port: dst.port() });
                 // A frame that ends before the ports has no flow.
                 for len in 0..frame.len() {
                     assert_eq!(peek_flow(&frame[..len]), Flow::Other);
@@ -279,7 +279,7 @@ fn flows_are_found_and_symmetric() {
                 .unwrap(),
             _ => panic!("one family"),
         }
-        assert_eq!(peek_flow(&frame), Flow::Tcp(hash));
+        assert_eq!(peek_flow(&frame), Flow::Tcp { hash, local_port: b.port() });
     }
     let mut fragment = tcp_frame(ends[0].0, ends[0].1, false);
     fragment[14 + 6] = 0x20;

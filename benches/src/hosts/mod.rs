@@ -18,7 +18,7 @@ use anyhow::{Result, anyhow};
 use dataplane::dpdk::{
     Eal, EalConfig, EalMemory, Iova, Mbuf, MbufPool, Mempool, MempoolConfig, WORKER_CACHE,
 };
-use dataplane::engine::{Engine, EngineConfig, ListenerService};
+use dataplane::engine::{Engine, EngineConfig, ListenerService, LocalPorts};
 use dataplane::memory::{HUGEPAGE_BYTES, RegionMemory, WorkerMemory, hugepages};
 use rdma::service::{RegionEntry, Token};
 use rdma::{Access, EndpointConfig, RegionId};
@@ -242,6 +242,7 @@ impl Target {
             stags_max: sizes.connections,
             regions_max: 1,
             contexts_max: 0,
+            local_ports: LocalPorts::default(),
             seed: SEED,
         };
         let mut engine = Engine::new(config, memory(REGION, region_bytes)?);

@@ -50,6 +50,32 @@ struct Sum {
     retransmits: f64,
 }
 
+/// One run of iperf3.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    /// Goodput at the receiver, Gbit/s.
+    pub(crate) gbps: f64,
+    /// Retransmitted segments per second.
+    pub(crate) retransmits: f64,
+    /// The sender's congestion control.
+    pub(crate) congestion_control: String,
+}
+
+/// Sends for a time with write() and read() calls of `message_bytes`.
+pub(crate) fn once(program: &Program<'_>, message_bytes: u64, seconds: u32, control: &str) -> Result<Run> {
+    let [server, port] = [SERVER.to_string(), PORT.to_string()];
+    let [message, seconds] = [message_bytes.to_string(), seconds.to_string()];
+    let _serving = program.serve(PORT, &["-s", "-1", "-p", &port])?;
+    let output =
+        program.call(&["-c", &server, "-p", &port, "-t", &seconds, "-l", &message, "-C", control, "-J"])?;
+    let Answer { end } = serde_json::from_str(&output).context("iperf3's output")?;
+    Ok(Run {
+        gbps: end.sum_received.bits_per_second / 1e9,
+        retransmits: end.sum_sent.retransmits / end.sum_sent.seconds.max(f64::MIN_POSITIVE),
+        congestion_control: end.sender_tcp_congestion,
+    })
+}
+
 /// Measures each message size.
 pub(crate) fn run(
     options: &Options,
@@ -69,18 +95,13 @@ fn measure(
     message_bytes: u64,
 ) -> Result<IperfReport> {
     let program = Program { veth, cores: options.cores, name: "iperf3", environment: &[], budget };
-    let (server, port, message) = (SERVER.to_string(), PORT.to_string(), message_bytes.to_string());
-    let (seconds, control) = (options.duration.to_string(), options.congestion_control.as_str());
     let (mut gbps, mut retransmits, mut name) = (Vec::new(), Vec::new(), String::new());
     let before = veth.received()?;
     for _ in 0..options.runs {
-        let _serving = program.serve(PORT, &["-s", "-1", "-p", &port])?;
-        let output = program
-            .call(&["-c", &server, "-p", &port, "-t", &seconds, "-l", &message, "-C", control, "-J"])?;
-        let Answer { end } = serde_json::from_str(&output).context("iperf3's output")?;
-        gbps.push(end.sum_received.bits_per_second / 1e9);
-        retransmits.push(end.sum_sent.retransmits / end.sum_sent.seconds.max(f64::MIN_POSITIVE));
-        name = end.sender_tcp_congestion;
+        let run = once(&program, message_bytes, options.duration, &options.congestion_control)?;
+        gbps.push(run.gbps);
+        retransmits.push(run.retransmits);
+        name = run.congestion_control;
     }
     let after = veth.received()?;
     let (frames, bytes) = (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1));

@@ -3,6 +3,7 @@
 //! A peer that is not installed, or fails, is listed in [`PeersReport::absent`].
 
 mod iperf;
+mod lossy;
 mod process;
 mod sockperf;
 mod ucx;
@@ -17,6 +18,8 @@ use serde::{Deserialize, Serialize};
 use crate::{Cores, Progress, Report, Stopwatch, size};
 
 pub use iperf::IperfReport;
+pub use lossy::LossyPeerRow;
+pub(crate) use lossy::measure as measure_lossy;
 pub use sockperf::SockperfReport;
 pub use ucx::{UcxReport, UcxTest};
 pub use veth::{CLIENT, Host, SERVER, Veth, VethConfig};

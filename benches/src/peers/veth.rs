@@ -121,6 +121,38 @@ impl Veth {
             .with_context(|| format!("entering {}", path.display()))
     }
 
+    /// Drops this fraction of the IP packets that arrive at either end, at random; 0 drops none.
+    ///
+    /// # Errors
+    /// `nft` fails: it must be installed.
+    pub fn lose(&self, fraction: f64) -> Result<()> {
+        /// The resolution of the fraction.
+        const PARTS: f64 = 100_000.0;
+        let parts = (fraction * PARTS).round();
+        let chosen = format!("numgen random mod {PARTS} < {parts}");
+        // nftables refuses a comparison that is always true.
+        let chosen = if parts < PARTS { chosen.as_str() } else { "" };
+        let rules = format!(
+            "flush ruleset; add table inet lossy; \
+             add chain inet lossy arrival {{ type filter hook prerouting priority -300 ; }}; \
+             add rule inet lossy arrival {chosen} drop"
+        );
+        let rules = if parts > 0.0 { rules.as_str() } else { "flush ruleset" };
+        for namespace in [&self.client, &self.server] {
+            run("ip", &["netns", "exec", namespace, "nft", rules])?;
+        }
+        Ok(())
+    }
+
+    /// Returns a counter of the sending kernel's TCP, by its name in /proc/net/netstat.
+    ///
+    /// # Errors
+    /// The kernel has no such counter.
+    pub fn tcp_counter(&self, name: &str) -> Result<u64> {
+        let text = run("ip", &["netns", "exec", &self.client, "cat", "/proc/net/netstat"])?;
+        counter_of(&text, name).with_context(|| format!("no counter {name}"))
+    }
+
     /// Returns the frames that the server has received, and their bytes.
     ///
     /// # Errors
@@ -141,6 +173,16 @@ impl Drop for Veth {
             let _ = run("ip", &["netns", "del", namespace]);
         }
     }
+}
+
+/// Returns a value of a text in the form of /proc/net/netstat: lines of names, each before one of their values.
+fn counter_of(text: &str, name: &str) -> Option<u64> {
+    let lines: Vec<&str> = text.lines().collect();
+    lines.chunks(2).find_map(|pair| {
+        let [names, values] = pair else { return None };
+        let place = names.split_whitespace().position(|it| it == name)?;
+        values.split_whitespace().nth(place)?.parse().ok()
+    })
 }
 
 /// Removes the namespaces of processes that were killed before they removed them.
@@ -188,6 +230,14 @@ mod tests {
     }
 
     #[test]
+    fn counters_are_found_by_name() {
+        let text = "TcpExt: SyncookiesSent TCPTimeouts\nTcpExt: 3 17\nIpExt: InNoRoutes\nIpExt: 5\n";
+        assert_eq!(counter_of(text, "TCPTimeouts"), Some(17));
+        assert_eq!(counter_of(text, "InNoRoutes"), Some(5));
+        assert_eq!(counter_of(text, "TCPLossProbes"), None);
+    }
+
+    #[test]
     fn a_pair_carries_frames_of_its_mtu_until_it_is_dropped() {
         let veth = Veth::new(VethConfig { mtu: 1500, offloads: false }).unwrap();
         let client = veth.namespace(Host::Client).to_owned();
@@ -200,6 +250,11 @@ mod tests {
         let shown = run("ip", &["netns", "exec", &client, "ethtool", "-k", "client0"]).unwrap();
         assert!(shown.contains("generic-segmentation-offload: off"), "{shown}");
         assert!(shown.contains("tx-checksumming: off"), "{shown}");
+        assert_eq!(veth.tcp_counter("TCPTimeouts").unwrap(), 0);
+        veth.lose(1.0).unwrap();
+        assert!(run("ip", &["netns", "exec", &client, "ping", "-c", "1", "-W", "1", "10.78.0.2"]).is_err());
+        veth.lose(0.0).unwrap();
+        run("ip", &["netns", "exec", &client, "ping", "-c", "1", "-W", "5", "10.78.0.2"]).unwrap();
         // The next pair removes the namespaces of processes that have exited; no process ID is this large.
         let orphan = format!("{PREFIX}99999999-client");
         run("ip", &["netns", "add", &orphan]).unwrap();

@@ -54,7 +54,7 @@ const BLOCKS: [Block; 9] = [
     Block { edges: [345, 156, 545, 206], color: GRID, lines: &["MPA, DDP, RDMAP", "rdma"] },
     Block { edges: [345, 214, 545, 264], color: GRID, lines: &["control socket", "JSON-RPC"] },
     Block { edges: [680, 130, 850, 202], color: LOCAL, lines: &["region", "named memory", "in hugepages"] },
-    Block { edges: [680, 20, 850, 80], color: LOCAL, lines: &["local program", "iwarp-attach"] },
+    Block { edges: [680, 20, 850, 80], color: LOCAL, lines: &["local program", "iwarp-verbs"] },
     Block {
         edges: [330, 310, 850, 380],
         color: DAEMON,

@@ -99,6 +99,9 @@ pub struct Load {
     /// TCP's send buffer and receive window: bytes in flight on a connection, at most.
     #[arg(long, value_name = "BYTES", value_parser = size, default_value = "256k")]
     pub(super) window: u64,
+    /// TCP's congestion control: newreno, cubic, dctcp or bbr.
+    #[arg(long, default_value = "cubic")]
+    pub(super) congestion: String,
     /// CPUs of initiator and target, pinned.
     #[arg(long, value_name = "A,B", default_value = "0,1")]
     pub(super) cores: Cores,

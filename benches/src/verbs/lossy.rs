@@ -1,4 +1,5 @@
-//! `lossy`: goodput under loss and reordering, with out-of-order data placed at once and with it held.
+//! `lossy`: goodput under loss and reordering, with out-of-order data placed at once and with it held; and that of the
+//! kernel's TCP with the same loss.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -19,12 +20,22 @@ use super::node::{BenchNode, PairSetup, Role};
 use super::nodes;
 use super::peer_process::Rendezvous;
 use super::relay::{self, Impairments, Relay};
+use crate::peers::{LossyPeerRow, NotMeasured, measure_lossy};
 use crate::{Progress, Report, Samples, bandwidth_gbps, median, on_two_cores};
 
-/// Fractions of frames dropped and of frames held back: none, for the baseline.
-const UNIMPAIRED: (f64, f64) = (0.0, 0.0);
+/// Fractions of frames dropped, of frames held back, and of frames with which a burst of loss begins: none, for the
+/// baseline.
+const UNIMPAIRED: (f64, f64, f64) = (0.0, 0.0, 0.0);
 /// The same for the measured rows.
-const IMPAIRMENTS: [(f64, f64); 4] = [(0.0, 0.01), (0.0, 0.05), (0.001, 0.0), (0.01, 0.0)];
+const IMPAIRMENTS: [(f64, f64, f64); 5] =
+    [(0.0, 0.01, 0.0), (0.0, 0.05, 0.0), (0.001, 0.0, 0.0), (0.01, 0.0, 0.0), (0.0, 0.0, 0.000_1)];
+/// Frames dropped in a burst: a window of CUBIC under random loss, several times.
+const BURST_FRAMES: usize = 64;
+/// Limit of the time that a burst lasts, microseconds. With a window of fewer frames, loss probes would be the rest of
+/// the burst.
+const BURST_US: u64 = 100;
+/// Fractions of packets that the veth pair of the kernel's TCP drops; the first is the baseline.
+const PEER_LOSSES: [f64; 3] = [0.0, 0.001, 0.01];
 /// Default number of frames that overtake a held frame.
 const HOLD: usize = 8;
 /// Default limit of the time that a frame is held, microseconds: four times what eight frames take at MTU 9000 and 25
@@ -50,6 +61,9 @@ pub struct Options {
     /// Runs per row, alternating with the other rows of its MTU and placement; the median counts.
     #[arg(long, default_value_t = 3)]
     runs: usize,
+    /// Leave out the kernel's TCP over a veth pair (iperf3), which takes network namespaces and nftables.
+    #[arg(long)]
+    no_peer: bool,
 }
 
 /// Result of one MTU, placement and kind of impairment.
@@ -84,13 +98,25 @@ pub struct LossyRow {
     pub retransmitted_per_byte: f64,
     /// Retransmission timeouts, in all runs.
     pub timeouts: u64,
+    /// Retransmission timeouts per GiB placed.
+    pub timeouts_per_gib: f64,
+    /// Loss probes sent per GiB placed.
+    pub probes_per_gib: f64,
+    /// Retransmissions lost, too, per GiB placed.
+    pub lost_retransmits_per_gib: f64,
 }
 
 /// The result rows of `lossy`.
 #[derive(Clone, Debug, Serialize)]
 pub struct LossyReport {
+    /// Congestion control of the connections.
+    pub congestion: String,
     /// One row for each combination.
     pub rows: Vec<LossyRow>,
+    /// The kernel's TCP over a veth pair with the same random loss, on the same cores.
+    pub peer: Vec<LossyPeerRow>,
+    /// MTUs at which the kernel's TCP could not be measured.
+    pub absent: Vec<NotMeasured>,
 }
 
 /// Measures the goodput of every combination.
@@ -100,12 +126,27 @@ pub struct LossyReport {
 pub fn run(options: &Options) -> Result<LossyReport> {
     ensure!(options.load.link == Link::Ring, "--link: the relay that drops and reorders frames takes rings");
     let rows = options.load.rows(&[MESSAGE]);
-    let progress = Progress::new(rows.len() * 2 * (1 + (1 + IMPAIRMENTS.len()) * options.runs.max(1)));
+    let peers = if options.no_peer { 0 } else { options.load.mtus().len() };
+    let runs = rows.len() * 2 * (1 + (1 + IMPAIRMENTS.len()) * options.runs.max(1));
+    let progress = Progress::new(runs + peers);
     let eal = nodes::start_dpdk(&options.load, &[Role::Initiator, Role::Target])?;
-    let mut report = LossyReport { rows: Vec::new() };
+    let congestion = options.load.congestion.clone();
+    let mut report = LossyReport { congestion, rows: Vec::new(), peer: Vec::new(), absent: Vec::new() };
     for of in rows {
         for out_of_order in [true, false] {
             report.rows.extend(rounds(&eal, options, of, out_of_order, &progress)?);
+        }
+    }
+    if !options.no_peer {
+        for mtu in options.load.mtus() {
+            progress.step(format!("the kernel's TCP at MTU {mtu}"));
+            match options.measure_peer(*mtu) {
+                Ok(rows) => report.peer.extend(rows),
+                Err(error) => {
+                    let what = format!("the kernel's TCP at MTU {mtu}");
+                    report.absent.push(NotMeasured { what, why: format!("{error:#}") });
+                }
+            }
         }
     }
     Ok(report)
@@ -120,9 +161,10 @@ fn rounds(
     progress: &Progress,
 ) -> Result<Vec<LossyRow>> {
     let (mtu, _, size) = of;
-    let run = |(loss, reorder), round: usize| {
-        progress.step(format!("loss {loss}, reordering {reorder} at MTU {mtu}"));
-        RunTotals::measure(eal, options, of, (options.impairments(loss, reorder), round as u64), out_of_order)
+    let run = |kind: (f64, f64, f64), round: usize| {
+        let (loss, reorder, bursts) = kind;
+        progress.step(format!("loss {loss}, reordering {reorder}, bursts {bursts} at MTU {mtu}"));
+        RunTotals::measure(eal, options, of, (options.impairments(kind), round as u64), out_of_order)
     };
     let (mut baseline, wanted) = (run(UNIMPAIRED, 0)?, options.runs.max(1));
     let mut guard = BaselineGuard::new(baseline.gbps(), wanted);
@@ -142,8 +184,8 @@ fn rounds(
             break;
         }
     }
-    let row = |total: &RunTotals, (loss, reorder), beside: &[f64]| {
-        total.row((mtu, size), options.impairments(loss, reorder), (out_of_order, guard.discarded()), beside)
+    let row = |total: &RunTotals, kind, beside: &[f64]| {
+        total.row((mtu, size), options.impairments(kind), (out_of_order, guard.discarded()), beside)
     };
     let unimpaired = row(&baseline, UNIMPAIRED, &baseline.rates);
     let others =
@@ -152,8 +194,25 @@ fn rounds(
 }
 
 impl Options {
-    fn impairments(&self, loss: f64, reorder: f64) -> Impairments {
-        Impairments { loss, reorder, hold_frames: self.hold_frames, hold_us: self.hold_us }
+    fn impairments(&self, (loss, reorder, bursts): (f64, f64, f64)) -> Impairments {
+        let Self { hold_frames, hold_us, .. } = *self;
+        Impairments {
+            loss,
+            bursts,
+            burst_frames: BURST_FRAMES,
+            burst_us: BURST_US,
+            reorder,
+            hold_frames,
+            hold_us,
+        }
+    }
+
+    /// Measures the kernel's TCP with the congestion control of the same name.
+    fn measure_peer(&self, mtu: u16) -> Result<Vec<LossyPeerRow>> {
+        let Load { congestion, cores, duration, .. } = &self.load;
+        let control = if congestion == "newreno" { "reno" } else { congestion.as_str() };
+        let duration = Duration::try_from_secs_f64(*duration)?;
+        measure_lossy((mtu, &PEER_LOSSES), (*cores, control), (self.runs.max(1), duration))
     }
 }
 
@@ -202,12 +261,24 @@ struct RunTotals {
     sent: u64,
     sent_again: u64,
     timeouts: u64,
+    probes: u64,
+    lost_again: u64,
 }
 
 impl RunTotals {
     const fn new() -> Self {
-        let (placed, held, out_of_order, copied, sent, sent_again, timeouts) = (0, 0, 0, 0, 0, 0, 0);
-        Self { rates: Vec::new(), placed, held, out_of_order, copied, sent, sent_again, timeouts }
+        Self {
+            rates: Vec::new(),
+            placed: 0,
+            held: 0,
+            out_of_order: 0,
+            copied: 0,
+            sent: 0,
+            sent_again: 0,
+            timeouts: 0,
+            probes: 0,
+            lost_again: 0,
+        }
     }
 
     /// Measures one run, by the number of its round.
@@ -247,6 +318,8 @@ impl RunTotals {
             sent: tcp.bytes_out,
             sent_again: tcp.bytes_retransmitted,
             timeouts: tcp.timeouts,
+            probes: tcp.loss_probes,
+            lost_again: tcp.lost_retransmits,
         };
         drain(&mut left, &mut right, &mut relay);
         Ok(total)
@@ -262,6 +335,8 @@ impl RunTotals {
         self.sent += other.sent;
         self.sent_again += other.sent_again;
         self.timeouts += other.timeouts;
+        self.probes += other.probes;
+        self.lost_again += other.lost_again;
     }
 
     /// Returns the median of the runs, Gbit/s.
@@ -278,6 +353,7 @@ impl RunTotals {
         baseline: &[f64],
     ) -> Result<LossyRow> {
         let per = |bytes: u64, of: u64| if of > 0 { bytes as f64 / of as f64 } else { 0.0 };
+        let per_gib = |count: u64| count as f64 * f64::from(1 << 30) / self.placed.max(1) as f64;
         let ratios = self.rates.iter().zip(baseline).map(|(rate, baseline)| rate / baseline).collect();
         Ok(LossyRow {
             mtu,
@@ -292,35 +368,49 @@ impl RunTotals {
             copied_per_byte: per(self.copied, self.placed),
             retransmitted_per_byte: per(self.sent_again, self.sent),
             timeouts: self.timeouts,
+            timeouts_per_gib: per_gib(self.timeouts),
+            probes_per_gib: per_gib(self.probes),
+            lost_retransmits_per_gib: per_gib(self.lost_again),
         })
     }
 }
 
 impl Report for LossyReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(
-            out,
-            "\n{:>5} {:>8} {:>7} {:>10} {:>9} {:>19} {:>8} {:>8} {:>8} {:>8} {:>8}",
-            "MTU",
-            "loss",
-            "reorder",
-            "out-of-order",
-            "BW[Gb/s]",
-            "of baseline",
-            "held",
-            "ooo",
-            "copied",
-            "resent",
-            "timeouts"
-        )?;
+        writeln!(out, "\n{}; timeouts, probes and lost retransmissions per GiB", self.congestion)?;
+        let heads = ["MTU", "loss", "bursts", "reorder", "out-of-order", "BW[Gb/s]", "of baseline"];
+        let [mtu, loss, bursts, reorder, placement, rate, baseline] = heads;
+        write!(out, "{mtu:>5} {loss:>7} {bursts:>7} {reorder:>8} {placement:>12} {rate:>9} {baseline:>19} ")?;
+        let heads = ["held", "ooo", "copied", "resent", "timeouts", "probes", "lost again"];
+        let [held, out_of_order, copied, resent, timeouts, probes, lost_again] = heads;
+        write!(out, "{held:>7} {out_of_order:>7} {copied:>7} {resent:>7} ")?;
+        writeln!(out, "{timeouts:>8} {probes:>8} {lost_again:>10}")?;
         for row in &self.rows {
             let placement = if row.out_of_order_placement { "placed" } else { "held" };
-            let (loss, reorder) = (row.impairments.loss * 100.0, row.impairments.reorder * 100.0);
-            write!(out, "{:>5} {loss:>7.2}% {reorder:>6.2}% {placement:>10} ", row.mtu)?;
+            let Impairments { loss, bursts, reorder, .. } = row.impairments;
+            let (loss, bursts, reorder) = (loss * 100.0, bursts * 100.0, reorder * 100.0);
+            write!(out, "{:>5} {loss:>6.2}% {bursts:>6.2}% {reorder:>7.2}% {placement:>12} ", row.mtu)?;
             write!(out, "{:>9.2} {:>19} ", row.gbps, row.of_baseline.show(2))?;
-            write!(out, "{:>8.3} {:>8.3} ", row.held_per_byte, row.out_of_order_per_byte)?;
-            write!(out, "{:>8.3} {:>8.4} ", row.copied_per_byte, row.retransmitted_per_byte)?;
-            writeln!(out, "{:>8}", row.timeouts)?;
+            write!(out, "{:>7.3} {:>7.3} ", row.held_per_byte, row.out_of_order_per_byte)?;
+            write!(out, "{:>7.3} {:>7.4} ", row.copied_per_byte, row.retransmitted_per_byte)?;
+            write!(out, "{:>8.2} {:>8.1} ", row.timeouts_per_gib, row.probes_per_gib)?;
+            writeln!(out, "{:>10.1}", row.lost_retransmits_per_gib)?;
+        }
+        if !self.peer.is_empty() {
+            writeln!(out, "\nthe kernel's TCP over a veth pair without offloads")?;
+            let heads = ["MTU", "loss", "congestion", "BW[Gb/s]", "of baseline"];
+            let [mtu, loss, control, rate, baseline] = heads;
+            write!(out, "{mtu:>5} {loss:>7} {control:>10} {rate:>22} {baseline:>11} ")?;
+            writeln!(out, "{timeouts:>8} {probes:>8} {lost_again:>10}")?;
+        }
+        for row in &self.peer {
+            let (loss, rate) = (row.loss * 100.0, row.gbps.show(2));
+            write!(out, "{:>5} {loss:>6.2}% {:>10} ", row.mtu, row.congestion_control)?;
+            write!(out, "{rate:>22} {:>11.2} {:>8.2} ", row.of_baseline, row.timeouts_per_gib)?;
+            writeln!(out, "{:>8.1} {:>10.1}", row.probes_per_gib, row.lost_retransmits_per_gib)?;
+        }
+        for NotMeasured { what, why } in &self.absent {
+            writeln!(out, "not measured: {what}: {why}")?;
         }
         Ok(())
     }

@@ -8,6 +8,7 @@
 //! and access checks. Before a bandwidth counts, the placed bytes are compared with the sent ones. With `--link
 //! memif` the target is a process of its own, and the link is memory that both share.
 
+pub mod application;
 pub mod bandwidth;
 mod baseline_guard;
 mod crc;

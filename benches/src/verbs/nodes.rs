@@ -41,7 +41,7 @@ fn config_memif(load: &Load, mtu: u16, role: Role, socket: &Path) -> Result<Conf
 }
 
 fn configure(load: &Load, mtu: u16, role: Role, driver: &str) -> Result<Config> {
-    let Load { packet_buffers, descriptors, window, region, .. } = load;
+    let Load { packet_buffers, descriptors, window, region, congestion, .. } = load;
     let (core, address) = (load.cores.0.get(role.index()).context("the node has no core")?, address(role));
     // Two regions, the packet buffers of a node, and DPDK's own memory.
     let limit = (2 * region) + u64::from(*packet_buffers) * (u64::from(mtu) + 1024) + (256 << 20);
@@ -52,7 +52,7 @@ fn configure(load: &Load, mtu: u16, role: Role, driver: &str) -> Result<Config> 
          tx_descriptors = {descriptors}\n[workers]\ncores = [{core}]\nidle = 'spin'\n\
          [tcp]\nprofile = 'data-center'\nconnections_max = 256\nconnections_per_source_max = 256\n\
          send_buffer_bytes = {window}\n\
-         receive_window_bytes = {window}\n",
+         receive_window_bytes = {window}\ncongestion = '{congestion}'\n",
         std::process::id()
     );
     Config::parse("iwarp-bench", &text).map_err(|errors| anyhow!("{}", errors.render(false)))

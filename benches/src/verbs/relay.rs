@@ -21,6 +21,12 @@ use crate::Stopwatch;
 pub struct Impairments {
     /// Fraction of frames dropped.
     pub loss: f64,
+    /// Fraction of frames with which a burst of loss begins.
+    pub bursts: f64,
+    /// Frames dropped in a burst, at most.
+    pub burst_frames: usize,
+    /// Longest time that a burst lasts, microseconds: the sender may wait for its loss probe and send nothing more.
+    pub burst_us: u64,
     /// Fraction of frames held back while others overtake them.
     pub reorder: f64,
     /// Frames that overtake a held frame.
@@ -39,6 +45,8 @@ struct Direction {
     ready: VecDeque<Mbuf>,
     /// Frames held back, oldest first.
     held: VecDeque<HeldFrame>,
+    /// Frames that the current burst of loss is still to drop, and its end in any case.
+    burst: (usize, Duration),
     batch: TxBatch,
     received: ArrayVec<Mbuf, BURST>,
 }
@@ -89,6 +97,7 @@ impl Relay {
             tx,
             ready: VecDeque::with_capacity(4 * BURST),
             held: VecDeque::with_capacity(4 * BURST),
+            burst: (0, Duration::ZERO),
             batch: TxBatch::new(),
             received: ArrayVec::new(),
         };
@@ -111,6 +120,15 @@ impl Relay {
                 direction.rx.burst(&mut direction.received);
             }
             for frame in direction.received.drain(..) {
+                if random.random_bool(impairments.bursts) {
+                    let until = now.saturating_add(Duration::from_micros(impairments.burst_us));
+                    direction.burst = (impairments.burst_frames, until);
+                }
+                let (left, until) = direction.burst;
+                if left > 0 && now < until {
+                    direction.burst.0 = left.saturating_sub(1);
+                    continue;
+                }
                 if random.random_bool(impairments.loss) {
                     continue;
                 }

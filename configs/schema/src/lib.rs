@@ -34,7 +34,7 @@ pub use machine::Machine;
 pub use plan::{Kind, MemoryPlan, PlanItem, connection_window_bytes, connection_window_line, memory_plan};
 pub use text::{RegionName, parse_size, token_from_file, token_from_text};
 pub use types::{
-    Config, Control, Driver, Hugepages, Idle, Ip, Limits, Listener, Log, LogLevel, Memif, MemifRole, Memory,
-    Mpa, NEIGHBORS_MAX, Neighbor, OnLoss, PORTS_MAX, Pcap, Placement, Port, Region, Service, Tcp,
-    WORKERS_MAX, Workers,
+    Applications, Config, Control, Driver, Hugepages, Idle, Ip, Limits, Listener, Log, LogFormat, LogLevel,
+    Memif, MemifRole, Memory, Metrics, MetricsAddress, Mpa, NEIGHBORS_MAX, Neighbor, OnLoss, PORTS_MAX, Pcap,
+    Placement, Port, Privileges, Region, Service, Tcp, UserLimits, WORKERS_MAX, Workers,
 };

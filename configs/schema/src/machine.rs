@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     root: PathBuf,
+    /// The running daemon: what it holds counts as free.
+    daemon: Option<u32>,
 }
 
 /// A kernel network interface.
@@ -46,17 +48,24 @@ impl Machine {
 
     /// Returns the machine whose `/sys`, `/proc`, `/etc` and folders are below `root`.
     pub fn at(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
+        Self { root: root.into(), daemon: None }
+    }
+
+    /// Returns the machine as the running daemon with this process id found it: the TAPs and hugepages that the daemon
+    /// holds count as free.
+    #[must_use]
+    pub fn beside(self, daemon: u32) -> Self {
+        Self { daemon: Some(daemon), ..self }
     }
 
     /// Returns the online CPUs, isolated ones included; CPU 0 if the system does not report them.
     pub fn cores(&self) -> Vec<u16> {
-        let text = self.online();
-        let range = |part: &str| {
-            let (first, last) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
-            Some(first.parse::<u16>().ok()?..=last.parse::<u16>().ok()?)
-        };
-        text.split(',').filter_map(range).flatten().collect()
+        cpu_list(&self.online())
+    }
+
+    /// Returns the CPUs that a file lists in the kernel's format, such as `sys/devices/system/cpu/isolated`.
+    pub fn cpus_of(&self, path: &str) -> Vec<u16> {
+        self.text(path).map(|text| cpu_list(&text)).unwrap_or_default()
     }
 
     /// Returns the online CPUs in the kernel's format: `0-3,8`.
@@ -75,9 +84,7 @@ impl Machine {
 
     /// Returns the names of all interfaces in this network namespace.
     pub(crate) fn interfaces(&self) -> Vec<String> {
-        let mut names = names(&self.root.join("sys/class/net"));
-        names.sort();
-        names
+        self.names("sys/class/net")
     }
 
     /// Returns id and name of the process that has a TUN or TAP open. Only root can see the processes of others.
@@ -95,8 +102,8 @@ impl Machine {
             })
         };
         let pids = names(&processes).into_iter().filter_map(|name| name.parse::<u32>().ok());
-        let pid =
-            pids.into_iter().find(|pid| holds(&pid.to_string()) && network(&pid.to_string()) == here)?;
+        let mut others = pids.filter(|pid| Some(*pid) != self.daemon);
+        let pid = others.find(|pid| holds(&pid.to_string()) && network(&pid.to_string()) == here)?;
         Some((pid, self.text(&format!("proc/{pid}/comm")).unwrap_or_default()))
     }
 
@@ -152,32 +159,62 @@ impl Machine {
     }
 
     /// Returns true if a path exists, absolute or below the root.
-    pub(crate) fn exists(&self, path: &Path) -> bool {
+    pub fn exists(&self, path: &Path) -> bool {
         self.place(path).exists()
     }
 
-    /// Returns the number of 2 MiB hugepages that are neither in use nor reserved.
-    pub(crate) fn hugepages_free(&self) -> u64 {
+    /// Returns the number of 2 MiB hugepages that are neither in use nor reserved, and of those that the running daemon
+    /// holds.
+    pub fn hugepages_free(&self) -> u64 {
         let count = |name: &str| {
             let text = self.text(&format!("sys/kernel/mm/hugepages/hugepages-2048kB/{name}"));
             text.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0)
         };
-        count("free_hugepages").saturating_sub(count("resv_hugepages"))
+        let free = count("free_hugepages").saturating_sub(count("resv_hugepages"));
+        free.saturating_add(self.daemon.map_or(0, |daemon| self.hugepages_of(daemon)))
+    }
+
+    /// Returns the number of 2 MiB hugepages that a process has mapped.
+    fn hugepages_of(&self, process: u32) -> u64 {
+        let text = self.text(&format!("proc/{process}/smaps_rollup")).unwrap_or_default();
+        let kib = |line: &str| {
+            let (name, value) = line.split_once(':')?;
+            let huge = name == "Private_Hugetlb" || name == "Shared_Hugetlb";
+            value.trim().strip_suffix(" kB").filter(|_| huge)?.parse::<u64>().ok()
+        };
+        text.lines().filter_map(kib).fold(0, u64::saturating_add) / 2048
     }
 
     /// Returns the number of 2 MiB hugepages in the pool, free or not.
-    pub(crate) fn hugepages_total(&self) -> u64 {
+    pub fn hugepages_total(&self) -> u64 {
         let text = self.text("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
         text.and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+
+    /// Returns the names in a folder, sorted; none if it cannot be read.
+    pub fn names(&self, folder: &str) -> Vec<String> {
+        let mut names = names(&self.root.join(folder));
+        names.sort();
+        names
     }
 
     fn place(&self, path: &Path) -> PathBuf {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    fn text(&self, path: &str) -> Option<String> {
+    /// Returns the text of a file below the root, without the white space at its end.
+    pub fn text(&self, path: &str) -> Option<String> {
         fs::read_to_string(self.root.join(path)).ok().map(|text| text.trim_end().to_owned())
     }
+}
+
+/// Parses the kernel's format of a list of CPUs: `0-3,8`.
+fn cpu_list(text: &str) -> Vec<u16> {
+    let range = |part: &str| {
+        let (first, last) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
+        Some(first.parse::<u16>().ok()?..=last.parse::<u16>().ok()?)
+    };
+    text.split(',').filter_map(range).flatten().collect()
 }
 
 /// Returns the names in a folder; none if it cannot be read.

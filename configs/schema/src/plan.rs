@@ -4,7 +4,7 @@
 //! rounded up to whole pages of 2 MiB, since items do not share pages. Ordinary memory contains the tables, which are
 //! allocated at the start and do not grow.
 
-use crate::types::{Config, Driver, Ip, Memory, Port};
+use crate::types::{Applications, Config, Driver, Ip, Memory, Port};
 
 /// Bytes of a hugepage.
 pub(crate) const HUGEPAGE: u64 = 2 << 20;
@@ -99,6 +99,16 @@ const PROCESS: u64 = 40 << 20;
 
 /// Bytes of a control client's full line buffer.
 const CONTROL_CLIENT: u64 = 64 << 10;
+
+/// Bytes per queue pair of applications without the entries of its queues, with two completion queues, a shared receive
+/// queue and two ids (held by the tests of iwarp-shared-verbs).
+const QUEUE_PAIR: u64 = 4096;
+
+/// Bytes per entry of a queue of applications, with one element, besides the program's memory (held there, too).
+const QUEUE_ENTRY: u64 = 192;
+
+/// Bytes per memory region of applications, besides its STag and that of a memory window.
+const MEMORY_REGION: u64 = 256;
 
 /// Kind of memory that an item uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,7 +215,23 @@ pub fn memory_plan(config: &Config) -> MemoryPlan {
     plan.heap("path MTUs", each(config.ip.path_mtu_entries_max, PATH_MTU));
     plan.heap("tables of regions", each(config.limits.regions_max, REGION));
     plan.heap("control clients", u64::from(config.control.clients_max).saturating_mul(CONTROL_CLIENT));
+    if let Some(applications) = &config.applications {
+        add_applications(&mut plan, applications, stacks);
+    }
     plan
+}
+
+/// Adds the memory of applications: tables for as many objects as there may be, and what one user's programs may have.
+/// Of the latter, the daemon allocates as much as the programs ask for, on hugepages if there are any.
+fn add_applications(plan: &mut MemoryPlan, applications: &Applications, stacks: u64) {
+    let Applications { contexts_max, queue_pairs_max, memory_regions_max, user, .. } = applications;
+    let each = |number: u16, bytes: u64| stacks.saturating_mul(number.into()).saturating_mul(bytes);
+    plan.heap("application contexts", u64::from(*contexts_max).saturating_mul(CONTROL_CLIENT));
+    plan.heap("application queue pairs", each(*queue_pairs_max, QUEUE_PAIR));
+    plan.heap("application memory regions", each(*memory_regions_max, GRANT * 2 + MEMORY_REGION));
+    let entries = u64::from(user.queue_entries_max).saturating_mul(QUEUE_ENTRY);
+    plan.heap("application queue entries, one user's at most", entries);
+    plan.heap("application queues and memory, one user's at most", user.memory_bytes);
 }
 
 /// Returns the same as [`Config::data_room_bytes`].

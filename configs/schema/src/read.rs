@@ -135,6 +135,11 @@ impl<'a> Section<'a> {
         &self.place
     }
 
+    /// Returns true if the file has the table.
+    pub(crate) const fn is_there(&self) -> bool {
+        self.table.is_some()
+    }
+
     fn path(&self, key: &str) -> String {
         if self.place.key.is_empty() { key.to_owned() } else { format!("{}.{key}", self.place.key) }
     }

@@ -3,7 +3,7 @@
 //! The structs are `non_exhaustive`: only this crate creates them, from a file that passed every check.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -48,7 +48,13 @@ pub struct Config {
     pub regions: Vec<Region>,
     /// Table `[control]`: the control socket.
     pub control: Control,
-    /// Table `[log]`: the log level.
+    /// Table `[applications]`: the verbs socket; `None`: the daemon serves no applications.
+    pub applications: Option<Applications>,
+    /// Table `[privileges]`: what the daemon gives up when it starts.
+    pub privileges: Privileges,
+    /// Table `[metrics]`: the exporter of counters; `None`: the daemon serves none.
+    pub metrics: Option<Metrics>,
+    /// Table `[log]`: the log's level and format, and the limits of events.
     pub log: Log,
 }
 
@@ -422,12 +428,104 @@ pub struct Control {
     pub idle_timeout_ms: u32,
 }
 
-/// Table `[log]`: the log level.
+/// Table `[applications]`: the verbs socket, and the objects that programs may have.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Applications {
+    /// Absolute path of the Unix socket, short enough for `sun_path`.
+    pub socket: PathBuf,
+    /// File mode of the socket, 0600, 0660 or 0666.
+    pub mode: u32,
+    /// Group that owns the socket, by name or number.
+    pub group: Option<String>,
+    /// Maximum number of contexts at a time, each a connection to the socket.
+    pub contexts_max: u16,
+    /// Maximum number of queue pairs per worker and port.
+    pub queue_pairs_max: u16,
+    /// Maximum number of memory regions of all contexts together.
+    pub memory_regions_max: u16,
+    /// Maximum number of programs that watch one region.
+    pub region_watches_max: u16,
+    /// Notifications that a watch holds per worker and port; a power of two.
+    pub watch_entries: u32,
+    /// Maximum of one user's contexts together.
+    pub user: UserLimits,
+}
+
+/// Limits of all contexts of one user together, keys `user_…` of `[applications]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UserLimits {
+    /// Maximum number of contexts.
+    pub contexts_max: u16,
+    /// Maximum number of queue pairs.
+    pub queue_pairs_max: u32,
+    /// Maximum number of entries of send, receive and completion queues.
+    pub queue_entries_max: u32,
+    /// Maximum bytes of queues and of memory that the daemon allocates.
+    pub memory_bytes: u64,
+    /// Maximum number of watches of regions.
+    pub watches_max: u16,
+}
+
+/// Table `[privileges]`: what the daemon gives up when it starts.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Privileges {
+    /// The daemon drops the capabilities that its drivers do not need (capabilities(7)).
+    pub drop_capabilities: bool,
+    /// The daemon filters its own system calls (seccomp(2)).
+    pub filter_system_calls: bool,
+}
+
+/// Table `[metrics]`: counters for Prometheus and its relatives, over HTTP.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Metrics {
+    /// Address of the exporter.
+    pub listen: MetricsAddress,
+    /// File mode of the Unix socket, 0600, 0660 or 0666.
+    pub mode: u32,
+    /// Group that owns the Unix socket, by name or number.
+    pub group: Option<String>,
+    /// Maximum number of clients at a time.
+    pub clients_max: u16,
+    /// Time for one request and its reply, ms.
+    pub timeout_ms: u32,
+}
+
+/// Address of the exporter of counters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MetricsAddress {
+    /// TCP address of the kernel's stack.
+    Tcp(SocketAddr),
+    /// Absolute path of a Unix socket, short enough for `sun_path`.
+    Unix(PathBuf),
+}
+
+/// Table `[log]`: the log's level and format, and the limits of events.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Log {
     /// Least severe level that is written.
     pub level: LogLevel,
+    /// Format of the log's lines.
+    pub format: LogFormat,
+    /// Most events of one kind per second; 1 to 10,000. Further ones are counted.
+    pub events_per_s_max: u32,
+    /// Drops of one reason within a second that are a burst; 1 to 1,000,000,000.
+    pub drop_burst_per_s: u64,
+}
+
+/// Format of the log's lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Lines of text on stderr.
+    Text,
+    /// JSON on stderr, one object per line.
+    Json,
+    /// Entries of the systemd journal, with a field for each value.
+    Journald,
 }
 
 /// Severity of a log line.

@@ -4,15 +4,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use rdma::verbs::{AsyncEvent, CmEventKind, ConnParam, WcOpcode, WcStatus};
-use tcp_stack::{BufPool, Instant};
+use tcp_stack::Instant;
 
-use dataplane::engine::Engine;
-
-use crate::conn_objects::{Bytes, ConnObjects, Text, TextMemory};
+use crate::conn_objects::{ConnObjects, Text};
 use crate::error::Error;
 use crate::protocol::{INFO_LEN, visible, write_text};
 use crate::stats::Stats;
 use crate::verbosity::Verbosity;
+use crate::verbs::{TextMemory, Verbs};
 
 /// Settings of a client.
 #[derive(Clone, Copy, Debug)]
@@ -67,8 +66,8 @@ impl Client {
     ///
     /// # Errors
     /// An object cannot be created.
-    pub fn new<P: BufPool, M: Bytes>(
-        verbs: &mut Engine<P, M>,
+    pub fn new<V: Verbs>(
+        verbs: &mut V,
         plan: ClientPlan,
         param: &ConnParam<'_>,
         memory: TextMemory,
@@ -76,9 +75,9 @@ impl Client {
         verbosity: Verbosity,
     ) -> Result<Self, Error> {
         let size = plan.size.min(memory.size);
-        let id = verbs.device_mut().create_id(plan.local)?;
+        let id = verbs.create_id(plan.local)?;
         let objects = ConnObjects::new(verbs, id, memory, true)?;
-        verbs.device_mut().connect(id, objects.qp, plan.peer, param)?;
+        verbs.connect(id, objects.qp, plan.peer, param)?;
         Ok(Self {
             plan: ClientPlan { size, ..plan },
             objects,
@@ -95,11 +94,7 @@ impl Client {
     }
 
     /// Processes events and completions. Returns `Some` when the client has ended.
-    pub fn poll<P: BufPool, M: Bytes>(
-        &mut self,
-        verbs: &mut Engine<P, M>,
-        now: Instant,
-    ) -> Option<Result<(), Error>> {
+    pub fn poll<V: Verbs>(&mut self, verbs: &mut V, now: Instant) -> Option<Result<(), Error>> {
         let advanced = self.events(verbs, now).and_then(|()| self.completions(verbs, now));
         let silent =
             now.saturating_since(self.last_received) >= self.plan.timeout && !self.plan.timeout.is_zero();
@@ -115,7 +110,7 @@ impl Client {
     }
 
     /// Ends the client after the current round.
-    pub fn stop<P: BufPool, M: Bytes>(&mut self, verbs: &mut Engine<P, M>, now: Instant) {
+    pub fn stop<V: Verbs>(&mut self, verbs: &mut V, now: Instant) {
         self.stopping = true;
         if self.wait == Wait::Connection {
             self.disconnect(verbs, now);
@@ -126,18 +121,18 @@ impl Client {
     ///
     /// # Errors
     /// An object does not exist any more.
-    pub fn destroy<P: BufPool, M: Bytes>(self, verbs: &mut Engine<P, M>) -> Result<TextMemory, Error> {
+    pub fn destroy<V: Verbs>(self, verbs: &mut V) -> Result<TextMemory, Error> {
         self.objects.destroy(verbs)
     }
 
-    fn events<P: BufPool, M: Bytes>(&mut self, verbs: &mut Engine<P, M>, now: Instant) -> Result<(), Error> {
-        while let Some(event) = verbs.device_mut().poll_async_event() {
+    fn events<V: Verbs>(&mut self, verbs: &mut V, now: Instant) -> Result<(), Error> {
+        while let Some(event) = verbs.poll_async_event() {
             self.verbosity.debug(format_args!("{event:?}"));
             if let Some(code) = terminate_of(event) {
                 self.error.get_or_insert(Error::Terminated(code));
             }
         }
-        while let Some(event) = verbs.device_mut().poll_cm_event() {
+        while let Some(event) = verbs.poll_cm_event() {
             self.verbosity.debug(format_args!("{event:?}"));
             self.last_received = now;
             match event.kind {
@@ -158,11 +153,7 @@ impl Client {
         Ok(())
     }
 
-    fn completions<P: BufPool, M: Bytes>(
-        &mut self,
-        verbs: &mut Engine<P, M>,
-        now: Instant,
-    ) -> Result<(), Error> {
+    fn completions<V: Verbs>(&mut self, verbs: &mut V, now: Instant) -> Result<(), Error> {
         while let Some(wc) = self.objects.completion(verbs) {
             match (wc.status, wc.opcode) {
                 // An event reports why the stream has ended.
@@ -183,7 +174,7 @@ impl Client {
     }
 
     /// Starts the next round, or disconnects after the last one.
-    fn begin<P: BufPool, M: Bytes>(&mut self, verbs: &mut Engine<P, M>, now: Instant) -> Result<(), Error> {
+    fn begin<V: Verbs>(&mut self, verbs: &mut V, now: Instant) -> Result<(), Error> {
         if self.stopping || (self.plan.count > 0 && self.stats.rounds >= self.plan.count) {
             self.disconnect(verbs, now);
             return Ok(());
@@ -197,7 +188,7 @@ impl Client {
     }
 
     /// Handles a go-ahead of the server.
-    fn advance<P: BufPool, M: Bytes>(&mut self, verbs: &mut Engine<P, M>, now: Instant) -> Result<(), Error> {
+    fn advance<V: Verbs>(&mut self, verbs: &mut V, now: Instant) -> Result<(), Error> {
         match self.wait {
             Wait::Read => {
                 let info = self.objects.advertise(verbs, Text::Sink, self.plan.size)?;
@@ -219,7 +210,7 @@ impl Client {
         }
     }
 
-    fn disconnect<P: BufPool, M: Bytes>(&mut self, verbs: &mut Engine<P, M>, now: Instant) {
+    fn disconnect<V: Verbs>(&mut self, verbs: &mut V, now: Instant) {
         self.wait = Wait::End;
         verbs.disconnect(self.objects.id, now);
     }

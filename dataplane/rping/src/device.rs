@@ -1,4 +1,4 @@
-//! Configuration of the node: from a file, or composed from command line options.
+//! Device of the program: a daemon's, or a port of its own, configured by a file or by command line options.
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
@@ -10,9 +10,9 @@ use toml::{Table, Value};
 /// Port that the program owns.
 #[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "Port")]
-pub(crate) struct DeviceArgs {
-    /// Configuration file in the daemon's format, with one [[port]] and one worker.
-    #[arg(long, value_name = "FILE", required_unless_present = "driver", conflicts_with = "driver")]
+pub struct PortArgs {
+    /// Configuration file in the daemon's format, with one `[[port]]` and one worker.
+    #[arg(long, value_name = "FILE", conflicts_with = "driver")]
     config: Option<PathBuf>,
     /// Driver of the port: tap, af_packet, af_xdp, pcap.
     #[arg(long, requires_all = ["interface", "net"])]
@@ -37,9 +37,9 @@ pub(crate) struct DeviceArgs {
     spin: bool,
 }
 
-impl DeviceArgs {
+impl PortArgs {
     /// Returns the checked configuration, or a message about its errors.
-    pub(crate) fn config(&self) -> Result<Config, String> {
+    pub fn config(&self) -> Result<Config, String> {
         let config = match &self.config {
             Some(file) => Config::load(file),
             None => Config::parse("command line", &self.text()),
@@ -91,7 +91,7 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Line {
         #[command(flatten)]
-        device: DeviceArgs,
+        device: PortArgs,
     }
 
     #[test]

@@ -66,6 +66,9 @@ pub enum Error {
     /// A work request could not be posted.
     #[error("{0}")]
     Post(#[from] PostError),
+    /// The daemon cannot be reached, refuses, or has ended.
+    #[error("{0}")]
+    Daemon(String),
     /// A region is smaller than its configured size.
     #[error("a region is shorter than it was made")]
     Memory,

@@ -226,6 +226,10 @@ impl RdmaConnection for Stream<'_> {
         self.post(wr_id, SendOp::RdmaRead { remote_addr, rkey }, to)
     }
 
+    fn post_immediate(&mut self, wr_id: u64, imm_data: [u8; 8]) -> Result<(), Failure> {
+        self.post(wr_id, SendOp::Immediate { imm_data }, (0, 0))
+    }
+
     fn wait_completion(&mut self) -> Result<Completion, Failure> {
         let (cq, peer) = (self.cq, self.peer);
         self.wait(|verbs| {

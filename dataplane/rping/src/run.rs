@@ -1,4 +1,4 @@
-//! Runs the client, the server or a region command on a node, until it or a signal ends it. `main` calls [`run`].
+//! Runs the client, the server or a region command, until it or a signal ends it. `main` calls [`run`].
 
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -13,18 +13,16 @@ use dataplane::verbs::{Node, NodeOptions};
 use dataplane::worker::Clock;
 use iwarp_config::Config;
 use iwarp_remote::{Get, Ping, Put, Remote};
-use iwarp_rping::{Client, ClientPlan, Error, Server, ServerPlan, Stats, Summary, TextMemory, Verbosity};
+use iwarp_rping::{Application, Client, ClientPlan, Error, Server, ServerPlan, Stats, Summary, Verbosity};
 use iwarp_terminal::Output;
 use rdma::verbs::ConnParam;
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::args::{Args, Mpa, Over, Region, With};
+use crate::host::Host;
 use crate::region::NodeConnector;
+use iwarp_rping::args::{Args, Mpa, Over, Region, With};
 
-/// Time without an answer after which the initiator sends an empty RDMA Write, for responders that overlook the first
-/// FPDU.
-const POKE_AFTER: Duration = Duration::from_millis(100);
 /// Longest wait for the peer's close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Default sizes: bytes of a client's text, and of the longest text that a server accepts.
@@ -43,7 +41,22 @@ struct Report {
 }
 
 /// Runs the command to its end.
-pub(crate) fn run(args: Args, config: &Config) -> Result<ExitCode> {
+pub(crate) fn run(args: Args) -> Result<ExitCode> {
+    let (command, over) = match args.region {
+        None => return run_rping(&args),
+        Some(Region::Put(With { what, over })) => (Remote::Put(what), over),
+        Some(Region::Get(With { what, over })) => (Remote::Get(what), over),
+        Some(Region::Ping(With { what, over })) => (Remote::Ping(what), over),
+    };
+    let stop = interrupts()?;
+    match over.port_args.config() {
+        Ok(config) => reach_region(&command, &over, &config, &stop),
+        Err(message) => Ok(misconfigured(&message)),
+    }
+}
+
+/// Catches the signals that end the program.
+fn interrupts() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         // A second signal ends the program at once.
@@ -51,13 +64,12 @@ pub(crate) fn run(args: Args, config: &Config) -> Result<ExitCode> {
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
             .context("cannot catch signals")?;
     }
-    let (command, over) = match args.region {
-        None => return run_rping(&args, config, &stop),
-        Some(Region::Put(With { what, over })) => (Remote::Put(what), over),
-        Some(Region::Get(With { what, over })) => (Remote::Get(what), over),
-        Some(Region::Ping(With { what, over })) => (Remote::Ping(what), over),
-    };
-    reach_region(&command, &over, config, &stop)
+    Ok(stop)
+}
+
+fn misconfigured(message: &str) -> ExitCode {
+    eprint!("{message}");
+    ExitCode::from(2)
 }
 
 /// Opens a node and binds it to this thread.
@@ -73,7 +85,6 @@ fn reach_region(command: &Remote, over: &Over, config: &Config, stop: &AtomicBoo
     | Remote::Get(Get { connect, .. })
     | Remote::Ping(Ping { connect, .. })) = command;
     let mut options = NodeOptions::new(config);
-    options.endpoint.poke_after = Some(POKE_AFTER);
     options.endpoint.mpa.crc = connect.crc;
     let (_thread, mut node) = node(config, &options)?;
     let output = if over.json { Output::json() } else { Output::plain() };
@@ -88,11 +99,23 @@ fn reach_region(command: &Remote, over: &Over, config: &Config, stop: &AtomicBoo
     })
 }
 
-/// Runs the client or the server.
-fn run_rping(args: &Args, config: &Config, stop: &AtomicBool) -> Result<ExitCode> {
+/// Runs the client or the server, on a node or in a context of the daemon.
+fn run_rping(args: &Args) -> Result<ExitCode> {
+    let stop = interrupts()?;
+    if let Some(socket) = &args.daemon {
+        return run_on(&mut Application::open(socket)?, args, &stop);
+    }
+    let config = match args.port_args.config() {
+        Ok(config) => config,
+        Err(message) => return Ok(misconfigured(&message)),
+    };
+    let (_thread, mut node) = node(&config, &options(&config, &args.mpa))?;
+    run_on(&mut node, args, &stop)
+}
+
+fn run_on(host: &mut impl Host, args: &Args, stop: &AtomicBool) -> Result<ExitCode> {
     let endpoint = args.endpoint().map_err(|error| anyhow!(error))?;
     let verbosity = Verbosity { progress: !args.json, texts: args.verbose, events: args.debug };
-    let (_thread, mut node) = node(config, &options(config, &args.mpa))?;
     let param = ConnParam {
         responder_resources: args.mpa.ird,
         initiator_depth: args.mpa.ord,
@@ -101,11 +124,11 @@ fn run_rping(args: &Args, config: &Config, stop: &AtomicBool) -> Result<ExitCode
         ..ConnParam::default()
     };
     let report = if args.server {
-        serve(&mut node, args, endpoint, &param, stop, verbosity)
+        serve(host, args, endpoint, &param, stop, verbosity)
     } else {
-        ping(&mut node, args, endpoint, &param, stop, verbosity)
+        ping(host, args, endpoint, &param, stop, verbosity)
     }?;
-    node.finish(CLOSE_TIMEOUT);
+    host.finish(CLOSE_TIMEOUT);
     if args.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
@@ -119,7 +142,6 @@ fn run_rping(args: &Args, config: &Config, stop: &AtomicBool) -> Result<ExitCode
 
 fn options(config: &Config, mpa: &Mpa) -> NodeOptions {
     let mut options = NodeOptions::new(config);
-    options.endpoint.poke_after = Some(POKE_AFTER);
     let negotiation = &mut options.endpoint.mpa;
     negotiation.markers |= mpa.markers;
     negotiation.ird_max = negotiation.ird_max.max(mpa.ird);
@@ -130,13 +152,8 @@ fn options(config: &Config, mpa: &Mpa) -> NodeOptions {
     options
 }
 
-fn memory(node: &mut Node, size: u32) -> Result<TextMemory> {
-    let (region, _) = node.add_region("rping", TextMemory::bytes(size)).context("no memory for texts")?;
-    Ok(TextMemory { region, size })
-}
-
 fn ping(
-    node: &mut Node,
+    host: &mut impl Host,
     args: &Args,
     peer: SocketAddr,
     param: &ConnParam<'_>,
@@ -152,17 +169,17 @@ fn ping(
         validate: args.validate,
         timeout: args.timeout,
     };
-    let (memory, now) = (memory(node, size)?, node.now());
-    let mut client = Client::new(node.engine_mut(), plan, param, memory, now, verbosity)?;
-    let outcome = node.run(|node| {
-        let now = node.now();
+    let (memory, now) = (host.memory(size)?, host.now());
+    let mut client = Client::new(host.verbs(), plan, param, memory, now, verbosity)?;
+    let outcome = host.run(|host| {
+        let now = host.now();
         if stop.load(Ordering::Relaxed) {
-            client.stop(node.engine_mut(), now);
+            client.stop(host.verbs(), now);
         }
-        client.poll(node.engine_mut(), now).map_or(ControlFlow::Continue(()), ControlFlow::Break)
-    });
+        client.poll(host.verbs(), now).map_or(ControlFlow::Continue(()), ControlFlow::Break)
+    })?;
     let stats = client.stats.clone();
-    client.destroy(node.engine_mut())?;
+    client.destroy(host.verbs())?;
     let error = match outcome {
         Err(error) => Some(format!("{peer}: {error}")),
         Ok(()) if stats.rounds < args.count => {
@@ -174,7 +191,7 @@ fn ping(
 }
 
 fn serve(
-    node: &mut Node,
+    host: &mut impl Host,
     args: &Args,
     local: SocketAddr,
     param: &ConnParam<'_>,
@@ -184,24 +201,24 @@ fn serve(
     let plan =
         ServerPlan { local, persistent: args.persistent, validate: args.validate, timeout: args.timeout };
     let (size, clients) = (args.size.unwrap_or(SERVER_SIZE), if args.persistent { args.clients } else { 1 });
-    let memories = (0..clients).map(|_| memory(node, size)).collect::<Result<Vec<_>>>()?;
-    let mut server = Server::new(node.engine_mut(), plan, param, memories, verbosity)?;
+    let memories = (0..clients).map(|_| host.memory(size)).collect::<Result<Vec<_>>>()?;
+    let mut server = Server::new(host.verbs(), plan, param, memories, verbosity)?;
     let mut listening = false;
-    let outcome: Result<(), Error> = node.run(|node| {
-        let now = node.now();
+    let outcome: Result<(), Error> = host.run(|host| {
+        let now = host.now();
         if stop.load(Ordering::Relaxed) {
-            server.stop(node.engine_mut(), now);
+            server.stop(host.verbs(), now);
         }
-        let over = server.poll(node.engine_mut(), now);
-        if over.is_none() && !listening && !node.device().has_request() {
+        let over = server.poll(host.verbs(), now);
+        if over.is_none() && !listening && !host.has_request() {
             listening = true;
             // Scripts wait for this line.
             verbosity.print(format_args!("listening on {local}"));
         }
         over.map_or(ControlFlow::Continue(()), ControlFlow::Break)
-    });
+    })?;
     let (stats, failed) = (server.stats.clone(), server.failed);
-    server.destroy(node.engine_mut())?;
+    server.destroy(host.verbs())?;
     // A persistent server has reported the errors of its clients already.
     Ok(report("server", &stats, failed, outcome.err().map(|error| error.to_string())))
 }

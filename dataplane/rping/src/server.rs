@@ -6,16 +6,15 @@ use std::time::Duration;
 
 use rdma::ErrorCode;
 use rdma::verbs::{AsyncEvent, CmEventKind, CmId, ConnParam, SendOp, WcOpcode, WcStatus};
-use tcp_stack::{BufPool, Instant};
-
-use dataplane::engine::Engine;
+use tcp_stack::Instant;
 
 use crate::client::terminate_of;
-use crate::conn_objects::{Bytes, ConnObjects, Text, TextMemory};
+use crate::conn_objects::{ConnObjects, Text};
 use crate::error::Error;
 use crate::protocol::{INFO_LEN, Info, round_of, visible};
 use crate::stats::Stats;
 use crate::verbosity::Verbosity;
+use crate::verbs::{TextMemory, Verbs};
 
 /// Backlog of connection requests.
 const BACKLOG: NonZeroU16 = NonZeroU16::new(64).unwrap();
@@ -87,15 +86,15 @@ impl Server {
     ///
     /// # Errors
     /// An object cannot be created.
-    pub fn new<P: BufPool, M: Bytes>(
-        verbs: &mut Engine<P, M>,
+    pub fn new<V: Verbs>(
+        verbs: &mut V,
         plan: ServerPlan,
         param: &ConnParam<'_>,
         memories: Vec<TextMemory>,
         verbosity: Verbosity,
     ) -> Result<Self, Error> {
-        let listener = verbs.device_mut().create_id(Some(plan.local))?;
-        verbs.device_mut().listen(listener, BACKLOG, param)?;
+        let listener = verbs.create_id(Some(plan.local))?;
+        verbs.listen(listener, BACKLOG, param)?;
         let sessions = Vec::with_capacity(memories.len());
         Ok(Self {
             plan,
@@ -111,11 +110,7 @@ impl Server {
     }
 
     /// Processes events and completions. Returns `Some` when the server has ended.
-    pub fn poll<P: BufPool, M: Bytes>(
-        &mut self,
-        verbs: &mut Engine<P, M>,
-        now: Instant,
-    ) -> Option<Result<(), Error>> {
+    pub fn poll<V: Verbs>(&mut self, verbs: &mut V, now: Instant) -> Option<Result<(), Error>> {
         self.async_events(verbs);
         let mut at = 0;
         while let Some(session) = self.sessions.get_mut(at) {
@@ -136,7 +131,7 @@ impl Server {
     }
 
     /// Rejects further connections and disconnects the established ones.
-    pub fn stop<P: BufPool, M: Bytes>(&mut self, verbs: &mut Engine<P, M>, now: Instant) {
+    pub fn stop<V: Verbs>(&mut self, verbs: &mut V, now: Instant) {
         if !std::mem::replace(&mut self.stopping, true) {
             for session in &self.sessions {
                 verbs.disconnect(session.objects.id, now);
@@ -153,15 +148,15 @@ impl Server {
     ///
     /// # Errors
     /// An object does not exist any more.
-    pub fn destroy<P: BufPool, M: Bytes>(self, verbs: &mut Engine<P, M>) -> Result<(), Error> {
+    pub fn destroy<V: Verbs>(self, verbs: &mut V) -> Result<(), Error> {
         for session in self.sessions {
             session.objects.destroy(verbs)?;
         }
-        Ok(verbs.device_mut().destroy_id(self.listener)?)
+        verbs.destroy_id(self.listener)
     }
 
-    fn async_events<P: BufPool, M: Bytes>(&mut self, verbs: &mut Engine<P, M>) {
-        while let Some(event) = verbs.device_mut().poll_async_event() {
+    fn async_events<V: Verbs>(&mut self, verbs: &mut V) {
+        while let Some(event) = verbs.poll_async_event() {
             self.verbosity.debug(format_args!("{event:?}"));
             let (AsyncEvent::QpFatal(qp, _)
             | AsyncEvent::QpRequestError(qp, _)
@@ -176,8 +171,8 @@ impl Server {
         }
     }
 
-    fn connection_events<P: BufPool, M: Bytes>(&mut self, verbs: &mut Engine<P, M>, now: Instant) {
-        while let Some(event) = verbs.device_mut().poll_cm_event() {
+    fn connection_events<V: Verbs>(&mut self, verbs: &mut V, now: Instant) {
+        while let Some(event) = verbs.poll_cm_event() {
             self.verbosity.debug(format_args!("{event:?}"));
             match event.kind {
                 CmEventKind::AddressError => self.over = Some(Err(Error::Address)),
@@ -201,7 +196,7 @@ impl Server {
     }
 
     /// Handles a connection request.
-    fn requested<P: BufPool, M: Bytes>(&mut self, verbs: &mut Engine<P, M>, id: CmId, now: Instant) {
+    fn requested<V: Verbs>(&mut self, verbs: &mut V, id: CmId, now: Instant) {
         let refuses = self.stopping || (!self.plan.persistent && !self.sessions.is_empty());
         let accepted = match self.memories.pop() {
             Some(memory) if refuses => {
@@ -214,21 +209,21 @@ impl Server {
         if accepted.is_none() {
             self.verbosity.progress(format_args!("no place for another connection"));
             // Both fail only if the connection has ended meanwhile.
-            let _ = verbs.device_mut().reject(id, b"no place");
-            let _ = verbs.device_mut().destroy_id(id);
+            let _ = verbs.reject(id, b"no place");
+            let _ = verbs.destroy_id(id);
         }
     }
 
-    fn accept<P: BufPool, M: Bytes>(
+    fn accept<V: Verbs>(
         &mut self,
-        verbs: &mut Engine<P, M>,
+        verbs: &mut V,
         id: CmId,
         memory: TextMemory,
         now: Instant,
     ) -> Result<(), Error> {
         let objects = ConnObjects::new(verbs, id, memory, false)?;
-        verbs.device_mut().accept(id, objects.qp, &[])?;
-        let peer = verbs.device().addresses(id)?.1;
+        verbs.accept(id, objects.qp)?;
+        let peer = verbs.peer(id);
         self.verbosity.debug(format_args!("accepted {peer:?}"));
         self.sessions.push(Session {
             objects,
@@ -246,7 +241,7 @@ impl Server {
     }
 
     /// Handles a disconnect, which is orderly if no round is in progress.
-    fn disconnected<P: BufPool, M: Bytes>(&mut self, verbs: &mut Engine<P, M>, id: CmId) {
+    fn disconnected<V: Verbs>(&mut self, verbs: &mut V, id: CmId) {
         let Some(at) = self.find(id) else { return };
         let outcome = self.sessions.get(at).map_or(Ok(()), |session| match session.terminated {
             Some(code) => Err(Error::Terminated(code)),
@@ -258,7 +253,7 @@ impl Server {
         self.end(verbs, at, outcome);
     }
 
-    fn end<P: BufPool, M: Bytes>(&mut self, verbs: &mut Engine<P, M>, at: usize, outcome: Result<(), Error>) {
+    fn end<V: Verbs>(&mut self, verbs: &mut V, at: usize, outcome: Result<(), Error>) {
         let session = self.sessions.swap_remove(at);
         let peer = session.peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string());
         match &outcome {
@@ -279,9 +274,9 @@ impl Server {
 }
 
 impl Session {
-    fn advance<P: BufPool, M: Bytes>(
+    fn advance<V: Verbs>(
         &mut self,
-        verbs: &mut Engine<P, M>,
+        verbs: &mut V,
         now: Instant,
         plan: &ServerPlan,
         stats: &mut Stats,
@@ -324,12 +319,7 @@ impl Session {
     }
 
     /// Handles an advertisement of the client.
-    fn advertised<P: BufPool, M: Bytes>(
-        &mut self,
-        verbs: &mut Engine<P, M>,
-        info: Info,
-        now: Instant,
-    ) -> Result<(), Error> {
+    fn advertised<V: Verbs>(&mut self, verbs: &mut V, info: Info, now: Instant) -> Result<(), Error> {
         let Info { addr: remote_addr, rkey, size } = info;
         match self.wait {
             Wait::Source => {
@@ -350,9 +340,9 @@ impl Session {
     }
 
     /// Handles the completed RDMA Read of the client's text.
-    fn has_read<P: BufPool, M: Bytes>(
+    fn has_read<V: Verbs>(
         &mut self,
-        verbs: &mut Engine<P, M>,
+        verbs: &mut V,
         plan: &ServerPlan,
         verbosity: Verbosity,
     ) -> Result<(), Error> {

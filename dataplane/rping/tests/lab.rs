@@ -18,7 +18,7 @@ const ONE_READ: ConnParam<'_> =
 
 fn memory(host: &mut Host, size: u32) -> TextMemory {
     let bytes = vec![0; usize::try_from(TextMemory::bytes(size)).unwrap()];
-    TextMemory { region: host.verbs.memory_mut().add(bytes).unwrap(), size }
+    TextMemory { region: host.verbs.memory_mut().add(bytes), size }
 }
 
 fn server_plan(persistent: bool) -> ServerPlan {

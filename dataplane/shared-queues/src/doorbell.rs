@@ -48,6 +48,12 @@ impl<'a> Doorbells<'a> {
         self.words.get(SLEEPS).is_some_and(|sleeps| sleeps.load(Ordering::Relaxed) != 0)
     }
 
+    /// Returns true if a queue may have rung since the last [`Self::take`] (worker).
+    #[inline]
+    pub fn has_rung(self) -> bool {
+        self.words.first().is_some_and(|summary| summary.load(Ordering::Relaxed) != 0)
+    }
+
     /// Passes each queue that has rung to `visit`, in ascending order, and clears its bit (worker). Queue numbers are
     /// below the number of bits, whatever the program writes.
     #[inline]

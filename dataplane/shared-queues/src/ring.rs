@@ -7,6 +7,8 @@
 //! ```
 //! Both counts begin at 0 and never wrap: at a billion entries per second, 64 bits last for 580 years.
 
+use serde::{Deserialize, Serialize};
+
 use crate::LINE_WORDS;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -33,10 +35,26 @@ pub enum RingError {
 }
 
 /// Size of a ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "(u32, u32)", into = "(u32, u32)")]
 pub struct RingShape {
     entries: u32,
     entry_words: u32,
+}
+
+impl From<RingShape> for (u32, u32) {
+    fn from(shape: RingShape) -> Self {
+        (shape.entries, shape.entry_words)
+    }
+}
+
+impl TryFrom<(u32, u32)> for RingShape {
+    type Error = &'static str;
+
+    fn try_from((entries, entry_words): (u32, u32)) -> Result<Self, Self::Error> {
+        let shape = Self::new(entries, entry_words).filter(|shape| shape.entries == entries);
+        shape.ok_or("no ring has this size")
+    }
 }
 
 impl RingShape {
@@ -156,6 +174,26 @@ impl<M: AsRef<[AtomicU64]>> Producer<M> {
             self.refresh()?;
         }
         Ok(self.used() < entries)
+    }
+
+    /// Copies the entry that was added before the last `back` ones into `out`, up to the length of the shorter one.
+    /// Returns false if the ring does not have it any more.
+    pub fn recall(&self, back: u64, out: &mut [u64]) -> bool {
+        let number = self.produced.checked_sub(back.saturating_add(1));
+        let number = number.filter(|_| back < u64::from(self.ring.shape.entries));
+        let Some(words) = number.and_then(|number| self.ring.entry(number)) else { return false };
+        for (to, from) in out.iter_mut().zip(words) {
+            *to = from.load(Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Frees all entries: the consumer has ended and takes none any more.
+    pub fn abandon(&mut self) {
+        self.consumed = self.produced;
+        if let Some(consumed) = self.ring.header(CONSUMED) {
+            consumed.store(self.consumed, Ordering::Relaxed);
+        }
     }
 
     /// Shows all entries added so far to the consumer.

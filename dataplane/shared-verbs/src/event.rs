@@ -23,8 +23,10 @@ pub(crate) const EVENT_WORDS: usize = HEAD_WORDS + PRIVATE_DATA_MAX / size_of::<
 pub enum Event {
     /// Event of a listener or connection (`rdma_get_cm_event`).
     Cm(CmEvent),
-    /// Asynchronous event (`ibv_get_async_event`).
+    /// Asynchronous event of an object (`ibv_get_async_event`).
     Async(AsyncEvent),
+    /// The daemon has ended, and the device with it (`IBV_EVENT_DEVICE_FATAL`, `RDMA_CM_EVENT_DEVICE_REMOVAL`).
+    DeviceFatal,
 }
 
 // Kinds of events.
@@ -42,6 +44,7 @@ const QP_ACCESS_ERROR: u8 = 19;
 const QP_TERMINATED: u8 = 20;
 const QP_LAST_WQE_REACHED: u8 = 21;
 const SRQ_LIMIT_REACHED: u8 = 22;
+const DEVICE_FATAL: u8 = 23;
 
 /// Fields of an event.
 #[derive(Default)]
@@ -55,11 +58,12 @@ struct Fields<'a> {
 }
 
 impl Event {
-    /// Encodes the event.
+    /// Writes the event into an entry of the ring.
     pub(crate) fn encode(&self) -> [u64; EVENT_WORDS] {
         let Fields { kind, object, depths, listener, error, private_data } = match self {
             Self::Cm(event) => cm_fields(event),
             Self::Async(event) => async_fields(event),
+            Self::DeviceFatal => Fields { kind: DEVICE_FATAL, ..Fields::default() },
         };
         let [ird, ord] = depths.map(|depth| depth.map_or(0, |depth| u32::from(depth).saturating_add(1)));
         let length = u16::try_from(private_data.len().min(PRIVATE_DATA_MAX)).unwrap_or(0).to_le_bytes();
@@ -122,6 +126,7 @@ impl Event {
             QP_TERMINATED => Ok(Self::Async(AsyncEvent::QpTerminated(qp, error))),
             QP_LAST_WQE_REACHED => Ok(Self::Async(AsyncEvent::QpLastWqeReached(qp))),
             SRQ_LIMIT_REACHED => Ok(Self::Async(AsyncEvent::SrqLimitReached(SrqId(object)))),
+            DEVICE_FATAL => Ok(Self::DeviceFatal),
             _ => Err(EntryError::Opcode(kind)),
         }
     }

@@ -10,6 +10,7 @@
 use iwarp_shared_queues::{
     AtomicU64, COMPLETION_WORDS, DOORBELL_QUEUES_MAX, Doorbells, LINE_WORDS, RingShape,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::event::EVENT_WORDS;
 
@@ -17,7 +18,7 @@ use crate::event::EVENT_WORDS;
 const EVENTS: u32 = 64;
 
 /// Place of a send queue, a receive queue or a shared receive queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueuePlace {
     /// First word of the ring.
     pub start: usize,
@@ -28,7 +29,7 @@ pub struct QueuePlace {
 }
 
 /// Place of a completion queue: a line with the arming, then the ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CqPlace {
     /// Word of the arming.
     pub start: usize,

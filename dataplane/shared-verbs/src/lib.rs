@@ -5,8 +5,8 @@
 //! ```text
 //!   program                               worker
 //!   Request ──────── verbs socket ───────▶ Contexts::execute ──▶ Device: objects, connections
-//!   SendQueue, RecvQueue ── rings ───────▶ Contexts::poll ─────▶ Device::post_send, post_recv
-//!   CompletionQueue ◀────── rings ──────── Contexts::poll ◀───── Device::poll_cq_slots
+//!   SendQueue, RecvQueue ── rings ───────▶ Contexts::post ─────▶ Device::post_send, post_recv
+//!   CompletionQueue ◀────── rings ──────── Contexts::deliver ◀── Device::poll_cq_slots
 //!   Events ◀─────────────── ring ───────── Contexts::cm_event ◀─ Device: connection and asynchronous events
 //! ```
 //! The [`worker`] side checks all that it reads: a program that writes anything anywhere in its shared memory ends its
@@ -19,6 +19,8 @@
 
 mod event;
 mod layout;
+pub mod methods;
+mod notification;
 pub mod program;
 mod request;
 #[cfg(any(test, feature = "testutil"))]
@@ -27,5 +29,7 @@ pub mod testutil;
 pub mod worker;
 
 pub use event::Event;
+pub use iwarp_shared_queues::RingShape;
 pub use layout::{CqPlace, QueuePlace, words_min};
+pub use notification::{Content, Notification, notification_ring, notification_ring_words};
 pub use request::{QpPlaces, Request, Response};

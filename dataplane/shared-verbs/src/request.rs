@@ -7,17 +7,21 @@ use rdma::verbs::{
     Access, AddressBase, CmId, CqId, MemoryRegion, MemoryWindow, MrId, MwId, PdId, QpAttr, QpInit, QpNum,
     QpState, RegionId, SrqAttr, SrqId,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::{CqPlace, QueuePlace};
 
 /// Request of a program. Objects are named by the handles of earlier responses.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
     /// Allocates a protection domain (`ibv_alloc_pd`).
     AllocPd,
     /// Deallocates a protection domain (`ibv_dealloc_pd`).
     DeallocPd(PdId),
-    /// Registers memory (`ibv_reg_mr`). The daemon has attached it to the worker as a region before.
+    /// Registers memory (`ibv_reg_mr`). The daemon has attached it to the worker as a region before: a program names
+    /// the memory by a method of its own, and cannot send this request.
+    #[serde(skip)]
     RegMr {
         /// Protection domain of the memory region.
         pd: PdId,
@@ -42,7 +46,7 @@ pub enum Request {
     CreateSrq {
         /// Protection domain of the queue.
         pd: PdId,
-        /// Most posted buffers.
+        /// Maximum number of posted buffers.
         max_wr: u16,
         /// Most elements of a buffer.
         max_sge: u16,
@@ -88,6 +92,9 @@ pub enum Request {
         depths: (u16, u16),
         /// MPA revision: 1 or 2.
         revision: u8,
+        /// True for the peer-to-peer model (RFC 6581 §9.2): either side may send first.
+        #[serde(default)]
+        peer_to_peer: bool,
     },
     /// Accepts a connection (`rdma_accept`).
     Accept {
@@ -112,7 +119,7 @@ pub enum Request {
 }
 
 /// Places of the queues of a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpPlaces {
     /// Place of the send queue.
     pub send: QueuePlace,
@@ -121,7 +128,8 @@ pub struct QpPlaces {
 }
 
 /// Result of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Response {
     /// The request is done.
     Done,

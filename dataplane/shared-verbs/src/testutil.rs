@@ -100,7 +100,7 @@ impl<M: AsRef<[AtomicU64]> + Clone> Program<M> {
         }
     }
 
-    /// Returns all events.
+    /// Returns all events of the context.
     pub fn all_events(&mut self) -> Vec<Event> {
         core::iter::from_fn(|| self.events.poll()).collect()
     }

@@ -326,7 +326,8 @@ fn events_that_the_ring_has_no_room_for_arrive_once_it_has() {
         let Ok(Response::Qp(qp, _)) = lab.request(0, context, &Request::CreateQp(init)) else { panic!() };
         ids.push((id, pd, cq));
         let (peer, private_data) = (address(1), Vec::new());
-        let request = Request::Connect { id, qp, peer, private_data, depths: (1, 1), revision: 2 };
+        let request =
+            Request::Connect { id, qp, peer, private_data, depths: (1, 1), revision: 2, peer_to_peer: false };
         lab.request(0, context, &request).unwrap();
         lab.run();
         lab.request(0, context, &Request::DestroyQp(qp)).unwrap();
@@ -369,7 +370,15 @@ fn a_context_names_its_own_objects_only() {
         Request::DestroyQp(qp),
         Request::DestroyId(id),
         Request::Listen { id, backlog: 1.try_into().unwrap(), depths: (1, 1) },
-        Request::Connect { id, qp, peer: address(1), private_data: none(), depths: (1, 1), revision: 2 },
+        Request::Connect {
+            id,
+            qp,
+            peer: address(1),
+            private_data: none(),
+            depths: (1, 1),
+            revision: 2,
+            peer_to_peer: false,
+        },
         Request::Accept { id, qp, private_data: none() },
         Request::Reject { id, private_data: none() },
         Request::Disconnect(id),
@@ -500,7 +509,10 @@ fn posting_polling_and_delivery_allocate_nothing() {
             for at in 0..2 {
                 let Lab { net, contexts, .. } = &mut *lab;
                 // The recorder of signals allocates.
-                watched(|| contexts[at].poll(&mut net.nodes[at].device, &mut Silent));
+                watched(|| {
+                    contexts[at].post(&mut net.nodes[at].device);
+                    contexts[at].deliver(&mut net.nodes[at].device, &mut Silent);
+                });
             }
             lab.net.run();
         }

@@ -1,35 +1,47 @@
 //! Handler of the control socket's requests. `control` parses a request and calls [`ControlHandler`], which asks the
 //! workers and ports and composes the reply.
 
+mod applications;
+mod capture;
 mod close;
 mod details;
+mod events;
 mod link_history;
+mod metrics;
+mod objects;
 mod regions;
 mod report;
 mod watch;
 mod worker_handle;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
 
 use iwarp_config::{RegionName, token_from_text};
 use iwarp_control::bounds::{self, API};
 use iwarp_control::{
-    ConnCloseMethod, ConnListMethod, ConnShowMethod, CounterGroup, CounterRow, DropsMethod, ErrorKind,
-    ErrorObject, Hugepages, Idle, Link, Method, Origin, PortListMethod, PortShowMethod, PortStatsMethod,
-    RegionAttachMethod, RegionAttached, RegionDeregisterMethod, RegionInfo, RegionListMethod, RegionRegister,
-    RegionRegisterMethod, RegionShowMethod, RegionTotals, Request, State, StatsMethod, Status, StatusMethod,
-    params,
+    CaptureMethod, ConnCloseMethod, ConnListMethod, ConnShowMethod, CounterGroup, CounterRow, DropsMethod,
+    ErrorKind, ErrorObject, Hugepages, Idle, Link, Method, Origin, PortInfo, PortListMethod, PortShowMethod,
+    PortStatsMethod, RegionAttachMethod, RegionAttached, RegionDeregisterMethod, RegionInfo,
+    RegionListMethod, RegionRegister, RegionRegisterMethod, RegionShowMethod, RegionTotals, Request, State,
+    StatsMethod, Status, StatusMethod, params,
 };
 use tokio::sync::Mutex;
 
+pub(crate) use applications::object_limits;
+pub use applications::{Applications, Session};
+pub(crate) use events::Reporting;
 pub use regions::{Region, RegionSpec, Regions};
-use report::Load;
+use report::{Load, Names, Reason};
 pub use watch::{PortEntry, Watched};
 pub use worker_handle::WorkerHandle;
 
 use crate::control::{Handler, Peer, Reply, SharedStats};
+use crate::events::Event;
+use crate::metrics::SharedMetricsStats;
 use crate::worker::{Clock, Command};
 
 /// Longest wait for the workers to publish their counters before a report.
@@ -57,33 +69,69 @@ pub struct DaemonInfo {
 pub struct ControlHandler {
     info: DaemonInfo,
     clock: Clock,
-    workers: Vec<WorkerHandle>,
+    workers: Rc<Vec<WorkerHandle>>,
     /// Ports by index. Never borrowed across an await.
     ports: RefCell<Vec<PortEntry>>,
-    regions: Mutex<Regions>,
+    regions: Rc<Mutex<Regions>>,
+    /// Handler of the verbs socket, if there is one.
+    applications: Option<Rc<Applications>>,
     loads: std::sync::Mutex<Vec<Load>>,
     control: SharedStats,
+    exporter: SharedMetricsStats,
+    reporting: Reporting,
+    /// True while a client captures frames.
+    capturing: Rc<Cell<bool>>,
 }
 
 impl ControlHandler {
     /// Creates a handler for running workers and open ports.
-    pub fn new(
-        info: DaemonInfo,
-        clock: Clock,
-        workers: Vec<WorkerHandle>,
+    pub(crate) fn new(
+        (info, clock): (DaemonInfo, Clock),
+        workers: Rc<Vec<WorkerHandle>>,
         ports: Vec<PortEntry>,
-        regions: Regions,
+        regions: Rc<Mutex<Regions>>,
         control: SharedStats,
+        reporting: Reporting,
     ) -> Self {
         let loads = std::sync::Mutex::new(vec![Load::default(); workers.len()]);
-        let (ports, regions) = (RefCell::new(ports), Mutex::new(regions));
-        Self { info, clock, workers, ports, regions, loads, control }
+        let ports = RefCell::new(ports);
+        Self {
+            info,
+            clock,
+            workers,
+            ports,
+            regions,
+            applications: None,
+            loads,
+            control,
+            exporter: SharedMetricsStats::default(),
+            reporting,
+            capturing: Rc::default(),
+        }
+    }
+
+    /// Has reports name the applications of the verbs socket.
+    #[must_use]
+    pub fn with_applications(self, applications: Option<Rc<Applications>>) -> Self {
+        Self { applications, ..self }
+    }
+
+    /// Has reports contain the counters of the exporter.
+    #[must_use]
+    pub fn with_exporter(self, exporter: SharedMetricsStats) -> Self {
+        Self { exporter, ..self }
+    }
+
+    /// Returns what reports need to name the owners of connections.
+    async fn names(&self) -> Names<'_> {
+        let owners = self.applications.as_ref().map(|applications| applications.owners());
+        Names { regions: self.regions.lock().await, owners: owners.unwrap_or_default() }
     }
 
     /// Samples the load of each worker. `daemon` calls it once per second.
     pub fn sample_loads(&self) {
         let mut loads = self.loads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        for (load, handle) in loads.iter_mut().zip(&self.workers) {
+        for (load, handle) in loads.iter_mut().zip(self.workers.iter()) {
             load.sample(handle);
         }
     }
@@ -95,7 +143,7 @@ impl ControlHandler {
 
     /// Sends every worker the stop command.
     pub fn stop(&self) {
-        for handle in &self.workers {
+        for handle in self.workers.iter() {
             // A worker that takes no commands has ended already.
             let _ = handle.send(Command::Stop);
         }
@@ -116,20 +164,26 @@ impl ControlHandler {
             Ok(()) => regions.find(&name)?.info(&self.workers).await,
             Err(error) => Err(error),
         };
-        if offered.is_err() {
-            regions.forget(&name);
+        match &offered {
+            Ok(region) if region.origin == Origin::Config => self.report_region(region, None),
+            Ok(_) => {}
+            Err(_) => regions.forget(&name),
         }
         offered
     }
 
     async fn region_remove(
         &self,
+        peer: &Peer,
         name: &str,
         force: bool,
     ) -> Result<iwarp_control::RegionDeregistered, ErrorObject> {
         let mut regions = self.regions.lock().await;
         let done = regions.find(name)?.withdraw(&self.workers, force).await?;
         regions.forget(name);
+        let (region, grants_revoked) = (name.to_owned(), done.grants_revoked);
+        let (uid, pid) = (Some(peer.uid), Some(peer.pid));
+        self.report(&Event::RegionRemoved { region, grants_revoked, uid, pid });
         Ok(done)
     }
 
@@ -137,7 +191,7 @@ impl ControlHandler {
     /// that does not answer within [`PUBLISH_WAIT`] keeps its last published values.
     async fn refresh_counters(&self) {
         let publish_all = async {
-            for handle in &self.workers {
+            for handle in self.workers.iter() {
                 // A worker that has ended has published its last values.
                 let _ = handle.ask(|reply| Command::Publish { reply }).await;
             }
@@ -145,35 +199,48 @@ impl ControlHandler {
         let _ = tokio::time::timeout(PUBLISH_WAIT, publish_all).await;
     }
 
-    async fn status(&self) -> Result<Status, ErrorObject> {
-        self.refresh_counters().await;
-        let huge = crate::memory::hugepages();
-        let mut degraded = self.info.degraded.clone();
-        let (count, max, bytes) = {
-            let regions = self.regions.lock().await;
-            degraded.extend(regions.on_ordinary_pages().map(|name| format!("region {name}: ordinary pages")));
-            regions.totals()
-        };
+    /// Returns the ports, and a message for each reason for which the daemon is degraded.
+    fn degraded(&self, regions: &Regions) -> Result<(Vec<PortInfo>, Vec<Reason>), ErrorObject> {
+        let mut degraded: Vec<Reason> =
+            self.info.degraded.iter().map(|reason| Reason::new(reason.as_str())).collect();
+        degraded.extend(
+            regions.on_ordinary_pages().map(|name| Reason::new(format!("region {name}: ordinary pages"))),
+        );
         let ports = self.ports.borrow().iter().map(report::port).collect::<Result<Vec<_>, _>>()?;
         degraded.extend(ports.iter().filter_map(|port| match port.link {
             Link::Up => None,
-            Link::Down => Some(format!("port {}: no link", port.name)),
-            Link::Gone if port.driver == "pci" => Some(format!("port {}: its card is gone", port.name)),
-            Link::Gone => Some(format!("port {}: its interface is gone", port.name)),
+            Link::Down => Some(Reason::new(format!("port {}: no link", port.name))),
+            Link::Gone if port.driver == "pci" => {
+                Some(Reason::new(format!("port {}: its card is gone", port.name)))
+            }
+            Link::Gone => Some(Reason::new(format!("port {}: its interface is gone", port.name))),
         }));
         degraded.extend(match crate::log::lost_in_a_row() {
             0 => None,
-            lost => Some(format!("log: stderr takes no lines (full disk, closed pipe), {lost} lost")),
+            lost => Some(
+                Reason::new("log: stderr takes no lines (full disk, closed pipe)")
+                    .with_detail(format!(", {lost} lost")),
+            ),
         });
+        degraded.extend(report::refusals(&self.workers, &self.loads()));
+        Ok((ports, degraded))
+    }
+
+    async fn status(&self) -> Result<Status, ErrorObject> {
+        self.refresh_counters().await;
+        let huge = crate::memory::hugepages();
+        let ((count, max, bytes), (ports, degraded)) = {
+            let regions = self.regions.lock().await;
+            (regions.totals(), self.degraded(&regions)?)
+        };
         let loads = self.loads();
-        degraded.extend(report::refusals(&self.workers, &loads));
         Ok(Status {
             api: API,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_ms: self.clock.now().as_nanos() / 1_000_000,
             state: if degraded.is_empty() { State::Ok } else { State::Degraded },
-            degraded,
+            degraded: degraded.iter().map(Reason::to_string).collect(),
             dpdk_version: self.info.dpdk_version.clone(),
             config_path: self.info.config_path.clone(),
             hugepages: Hugepages {
@@ -193,6 +260,16 @@ impl ControlHandler {
 }
 
 impl ControlHandler {
+    async fn conns_close(
+        &self,
+        peer: &Peer,
+        which: &close::CloseTarget,
+    ) -> Result<iwarp_control::ConnsClosed, ErrorObject> {
+        let done = close::conns(&self.workers, which).await?;
+        self.report(&Event::ConnsClosed { count: done.count, uid: peer.uid, pid: peer.pid });
+        Ok(done)
+    }
+
     async fn region_attach(&self, name: &str) -> Result<Reply, ErrorObject> {
         let regions = self.regions.lock().await;
         let region = regions.find(name)?;
@@ -204,7 +281,7 @@ impl ControlHandler {
             )
         })?;
         let RegionInfo { name, bytes, page_bytes, access, .. } = info;
-        Ok(Reply::new(RegionAttached { name, bytes, page_bytes, access }).with_fd(fd))
+        Ok(Reply::new(RegionAttached { name, bytes, page_bytes, access }).with_fds(vec![fd]))
     }
 
     async fn region_list(&self) -> Result<Vec<RegionInfo>, ErrorObject> {
@@ -216,19 +293,42 @@ impl ControlHandler {
         Ok(infos)
     }
 
-    /// Returns the counters of the control socket and of the log, in groups like those of the workers.
+    /// Returns the counters of the control thread: of the control socket, the log, the events and the exporter.
+    fn own_blocks(&self) -> [(&'static str, Block); 4] {
+        let (control, log, exporter) = (self.control.read(), crate::log::stats(), self.exporter.read());
+        let events = self.reporting.events.stats();
+        [
+            ("events", Box::new(move |f| events.visit(f))),
+            ("control", Box::new(move |f| control.visit(f))),
+            ("log", Box::new(move |f| log.visit(f))),
+            ("metrics", Box::new(move |f| exporter.visit(f))),
+        ]
+    }
+
+    /// Returns the counters of the control thread in groups like those of the workers.
     fn own_groups(&self) -> Vec<CounterGroup> {
-        let (mut control, mut log) = (Vec::new(), Vec::new());
-        self.control.read().visit(&mut |name, help, value| control.push(counter(name, help, value)));
-        crate::log::stats().visit(&mut |name, help, value| log.push(counter(name, help, value)));
-        [("control", control), ("log", log)]
-            .map(|(group, counters)| CounterGroup { group: group.to_owned(), counters })
-            .into()
+        let group = |(group, visit): (&str, Block)| {
+            let mut counters = Vec::new();
+            visit(&mut |name, help, value| counters.push(counter(name, help, value)));
+            CounterGroup { group: group.to_owned(), counters }
+        };
+        self.own_blocks().map(group).into()
     }
 }
 
+/// Visitor of one block of counters.
+type Block = Box<dyn FnOnce(&mut dyn FnMut(&'static str, &'static str, u64))>;
+
 impl Handler for ControlHandler {
-    async fn handle(&self, peer: &Peer, request: Request) -> Result<Reply, ErrorObject> {
+    type Session = Peer;
+
+    fn open(&self, peer: &Peer) -> Result<Peer, ErrorObject> {
+        Ok(peer.clone())
+    }
+
+    async fn close(&self, _: Peer) {}
+
+    async fn handle(&self, peer: &mut Peer, request: Request, _: Vec<OwnedFd>) -> Result<Reply, ErrorObject> {
         let (method, given) = (request.method.as_str(), request.params);
         tracing::debug!(method, pid = peer.pid, uid = peer.uid, "request");
         match method {
@@ -237,8 +337,9 @@ impl Handler for ControlHandler {
                 Ok(Reply::new(self.status().await?))
             }
             RegionRegisterMethod::NAME => {
-                let spec = spec(params::<RegionRegisterMethod>(given)?)?;
-                Ok(Reply::new(self.region_add(spec).await?))
+                let region = self.region_add(spec(params::<RegionRegisterMethod>(given)?)?).await?;
+                self.report_region(&region, Some(peer));
+                Ok(Reply::new(region))
             }
             RegionListMethod::NAME => {
                 params::<RegionListMethod>(given)?;
@@ -250,24 +351,20 @@ impl Handler for ControlHandler {
             }
             RegionDeregisterMethod::NAME => {
                 let asked = params::<RegionDeregisterMethod>(given)?;
-                Ok(Reply::new(self.region_remove(&asked.name, asked.force).await?))
+                Ok(Reply::new(self.region_remove(peer, &asked.name, asked.force).await?))
             }
             RegionAttachMethod::NAME => self.region_attach(&params::<RegionAttachMethod>(given)?.name).await,
             ConnListMethod::NAME => {
                 params::<ConnListMethod>(given)?;
-                Ok(Reply::new(
-                    report::conns(&self.workers, &*self.regions.lock().await, self.clock.now()).await?,
-                ))
+                Ok(Reply::new(report::conns(&self.workers, &self.names().await, self.clock.now()).await?))
             }
             ConnShowMethod::NAME => {
                 let id = params::<ConnShowMethod>(given)?.id;
-                Ok(Reply::new(
-                    report::conn(&self.workers, &*self.regions.lock().await, self.clock.now(), id).await?,
-                ))
+                Ok(Reply::new(report::conn(&self.workers, &self.names().await, self.clock.now(), id).await?))
             }
             ConnCloseMethod::NAME => {
                 let which = close::CloseTarget::new(&params::<ConnCloseMethod>(given)?)?;
-                Ok(Reply::new(close::conns(&self.workers, &which).await?))
+                Ok(Reply::new(self.conns_close(peer, &which).await?))
             }
             PortListMethod::NAME => {
                 params::<PortListMethod>(given)?;
@@ -291,6 +388,9 @@ impl Handler for ControlHandler {
                 self.refresh_counters().await;
                 Ok(Reply::new(report::drops(&self.workers, self.own_groups())))
             }
+            method if objects::METHODS.contains(&method) => self.objects(method, given).await,
+            CaptureMethod::NAME => self.capture(peer, given).await,
+            method if events::METHODS.contains(&method) => self.log_method(peer, method, given),
             unknown => {
                 Err(ErrorObject::new(ErrorKind::UnknownMethod, format!("there is no method `{unknown}`"))
                     .with_help(format!("the methods are: {}", iwarp_control::METHODS.join(", "))))

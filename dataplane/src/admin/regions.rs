@@ -47,8 +47,10 @@ pub struct Regions {
     max: usize,
     /// True if regions may use ordinary pages when there are too few hugepages.
     ordinary_allowed: bool,
-    /// Most memory of all regions together, bytes of whole pages; `None`: unlimited.
+    /// Most memory of all regions and applications together, bytes of whole pages; `None`: unlimited.
     bytes_max: Option<u64>,
+    /// Memory of applications, bytes of whole pages.
+    app_bytes: u64,
 }
 
 impl Regions {
@@ -56,7 +58,7 @@ impl Regions {
     /// or, with `ordinary_allowed`, ordinary pages when there are too few.
     pub fn new(max: u32, ordinary_allowed: bool, bytes_max: Option<u64>) -> Self {
         let free = (0..max).rev().map(RegionId).collect();
-        Self { regions: BTreeMap::new(), free, max: max as usize, ordinary_allowed, bytes_max }
+        Self { regions: BTreeMap::new(), free, max: max as usize, ordinary_allowed, bytes_max, app_bytes: 0 }
     }
 
     /// Returns the names of the regions on ordinary pages.
@@ -64,18 +66,37 @@ impl Regions {
         self.regions.iter().filter(|(_, region)| !region.memory.is_huge()).map(|(name, _)| name.as_str())
     }
 
-    /// Checks a region against the configured memory limit.
-    fn check_room(&self, spec: &RegionSpec) -> Result<(), ErrorObject> {
+    /// Takes room for memory of an application from the configured memory limit. Returns whole pages, bytes, which
+    /// [`Self::release`] gives back.
+    ///
+    /// # Errors
+    /// There is not as much left.
+    pub fn reserve(&mut self, bytes: u64) -> Result<u64, ErrorObject> {
+        self.check_room("application memory", bytes)?;
+        let bytes = bytes.next_multiple_of(HUGEPAGE_BYTES);
+        self.app_bytes = self.app_bytes.saturating_add(bytes);
+        Ok(bytes)
+    }
+
+    /// Gives back room that [`Self::reserve`] has returned.
+    pub fn release(&mut self, bytes: u64) {
+        self.app_bytes = self.app_bytes.saturating_sub(bytes);
+    }
+
+    /// Returns true if regions may use ordinary pages when there are too few hugepages.
+    pub fn ordinary_allowed(&self) -> bool {
+        self.ordinary_allowed
+    }
+
+    /// Checks memory against the configured limit.
+    fn check_room(&self, what: &str, bytes: u64) -> Result<(), ErrorObject> {
         let Some(max) = self.bytes_max else { return Ok(()) };
         let taken: u64 = self.regions.values().map(|region| region.memory.mapped_bytes()).sum();
-        let left = max.saturating_sub(taken);
-        if spec.bytes.checked_next_multiple_of(HUGEPAGE_BYTES).is_some_and(|bytes| bytes <= left) {
+        let left = max.saturating_sub(taken).saturating_sub(self.app_bytes);
+        if bytes.checked_next_multiple_of(HUGEPAGE_BYTES).is_some_and(|bytes| bytes <= left) {
             return Ok(());
         }
-        let what = format!(
-            "region `{}`: {} bytes asked for, {left} are left of memory.hugepage_limit",
-            spec.name, spec.bytes
-        );
+        let what = format!("{what}: {bytes} bytes asked for, {left} are left of memory.hugepage_limit");
         Err(ErrorObject::new(ErrorKind::NoResources, what)
             .with_help("deregister another region, or raise memory.hugepage_limit and restart"))
     }
@@ -116,7 +137,7 @@ impl Regions {
             return Err(ErrorObject::new(ErrorKind::Exists, format!("a region `{name}` exists already"))
                 .with_help(format!("choose another name, or first `iwarpctl region deregister {name}`")));
         }
-        self.check_room(&spec)?;
+        self.check_room(&format!("region `{name}`"), spec.bytes)?;
         let Some(id) = self.free.pop() else {
             return Err(ErrorObject::new(
                 ErrorKind::NoResources,
@@ -240,6 +261,11 @@ impl Region {
             bytes_placed: sum.bytes_placed,
             bytes_fetched: sum.bytes_fetched,
         })
+    }
+
+    /// Returns the number of the region.
+    pub fn id(&self) -> RegionId {
+        self.id
     }
 
     /// Returns the access rights of remote peers.

@@ -1,5 +1,7 @@
 //! Replies to the reporting methods: `status`, `stats`, `drops`, `port …` and `conn …`.
 
+use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
 use iwarp_control::bounds::CONNECTIONS_LISTED_MAX;
@@ -7,8 +9,10 @@ use iwarp_control::{
     ConnBbrInfo, ConnCounts, ConnInfo, ConnRdmaInfo, CounterGroup, CounterRow, DropRow, ErrorKind,
     ErrorObject, Idle, Link, NamedCounters, PoolStatus, PortInfo, PortStatsRow, StatsReply, WorkerStatus,
 };
+use iwarp_shared_verbs::worker::ContextId;
 use rdma::EndpointInfo;
 use tcp_stack::Instant;
+use tokio::sync::MutexGuard;
 
 use super::regions::Regions;
 use super::watch::PortEntry;
@@ -17,6 +21,14 @@ use crate::dpdk::{Mempool, worker_reserve};
 use crate::engine::ConnRow;
 use crate::port::Port;
 use crate::worker::{Command, ConnSelector, Row};
+
+/// Names of what connections use.
+#[derive(Debug)]
+pub(super) struct Names<'a> {
+    pub(super) regions: MutexGuard<'a, Regions>,
+    /// Application by worker, port and context.
+    pub(super) owners: HashMap<(usize, usize, ContextId), u32>,
+}
 
 /// Connections that a worker reports per command, between two poll iterations.
 const CONN_PAGE: usize = 64;
@@ -48,6 +60,14 @@ impl Load {
     }
 }
 
+impl Load {
+    /// Returns where packet buffers became short in the last second, with the number of those refused.
+    pub(super) fn shortages(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let begun = [("received data", self.received.begun), ("data to be sent", self.sent.begun)];
+        begun.into_iter().filter(|(_, refused)| *refused > 0)
+    }
+}
+
 /// Number of samples, one per second, for which a refusal stays visible, so that an occasional reader sees it.
 const REFUSALS_SHOWN: u8 = 10;
 
@@ -56,28 +76,57 @@ const REFUSALS_SHOWN: u8 = 10;
 struct Refusals {
     count: u64,
     shown: u8,
+    /// Refusals of the last sample, if none was visible before it.
+    begun: u64,
 }
 
 impl Refusals {
     fn sample(self, count: u64) -> Self {
         let shown = if count == self.count { self.shown.saturating_sub(1) } else { REFUSALS_SHOWN };
-        Self { count, shown }
+        let begun = if self.shown == 0 { count.saturating_sub(self.count) } else { 0 };
+        Self { count, shown, begun }
     }
 }
 
-/// Returns a message for each worker that refuses packet buffers, or did so recently.
-pub(super) fn refusals(workers: &[WorkerHandle], loads: &[Load]) -> Vec<String> {
+/// A reason for being degraded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Reason {
+    /// The reason, the same as long as it lasts.
+    pub(super) what: String,
+    /// Numbers that change while it lasts.
+    detail: String,
+}
+
+impl Reason {
+    pub(super) fn new(what: impl Into<String>) -> Self {
+        Self { what: what.into(), detail: String::new() }
+    }
+
+    pub(super) fn with_detail(self, detail: String) -> Self {
+        Self { detail, ..self }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, detail } = self;
+        write!(f, "{what}{detail}")
+    }
+}
+
+/// Returns a reason for each worker that refuses packet buffers, or did so recently.
+pub(super) fn refusals(workers: &[WorkerHandle], loads: &[Load]) -> Vec<Reason> {
     let messages = |((handle, load), worker): ((&WorkerHandle, &Load), usize)| {
         let now = |name| handle.published.value("now", name);
         let retained = format!("{} of {}", now("retained_buffers"), now("retained_limit"));
         let received = (load.received.shown > 0).then(|| {
-            format!("worker {worker}: received data is not kept: it retains {retained} packet buffers")
+            Reason::new(format!("worker {worker}: received data is not kept"))
+                .with_detail(format!(": it retains {retained} packet buffers"))
         });
         let sent = (load.sent.shown > 0).then(|| {
             let queued = now("send_buffers");
-            format!(
-                "worker {worker}: no packet buffers for data to be sent: {queued} are queued or in flight, and \
-                 received data retains {retained}"
+            Reason::new(format!("worker {worker}: no packet buffers for data to be sent")).with_detail(
+                format!(": {queued} are queued or in flight, and received data retains {retained}"),
             )
         });
         received.into_iter().chain(sent)
@@ -112,10 +161,20 @@ pub(super) fn worker_status(workers: &[WorkerHandle], loads: &[Load], idle: Idle
 }
 
 /// Returns all counters, summed over workers and ports.
-fn sums<'a>(workers: &'a [WorkerHandle]) -> impl Iterator<Item = (Row, u64)> + 'a {
-    let rows: Vec<Row> = workers.first().map(|handle| handle.published.rows().collect()).unwrap_or_default();
-    rows.into_iter()
-        .map(move |row| (row, workers.iter().map(|handle| handle.published.value(row.group, row.name)).sum()))
+fn sums(workers: &[WorkerHandle]) -> impl Iterator<Item = (Row, u64)> {
+    let mut sums: Vec<(Row, u64)> = Vec::new();
+    for handle in workers {
+        let totals = handle.published.totals();
+        if sums.is_empty() {
+            sums = totals;
+        } else {
+            // Every worker has every port, and so the same counters in the same order.
+            for ((_, sum), (_, value)) in sums.iter_mut().zip(totals) {
+                *sum = sum.wrapping_add(value);
+            }
+        }
+    }
+    sums.into_iter()
 }
 
 /// Composes the reply to `stats`.
@@ -249,7 +308,7 @@ pub(super) fn pools(ports: &[PortEntry]) -> Vec<PoolStatus> {
 /// A worker does not answer.
 pub(super) async fn conns(
     workers: &[WorkerHandle],
-    regions: &Regions,
+    names: &Names<'_>,
     now: Instant,
 ) -> Result<Vec<ConnInfo>, ErrorObject> {
     let mut all = Vec::new();
@@ -260,7 +319,7 @@ pub(super) async fn conns(
         {
             let rows = Vec::with_capacity(CONN_PAGE);
             let page = handle.ask(|reply| Command::Conns { from: at, rows, reply }).await?;
-            all.extend(page.rows.into_iter().map(|(port, row)| conn_info(worker, port, &row, regions, now)));
+            all.extend(page.rows.into_iter().map(|(port, row)| conn_info(worker, port, &row, names, now)));
             from = page.next;
         }
     }
@@ -273,7 +332,7 @@ pub(super) async fn conns(
 /// There is no such connection, or its worker does not answer.
 pub(super) async fn conn(
     workers: &[WorkerHandle],
-    regions: &Regions,
+    names: &Names<'_>,
     now: Instant,
     id: u64,
 ) -> Result<ConnInfo, ErrorObject> {
@@ -284,7 +343,7 @@ pub(super) async fn conn(
     let ConnNumber { worker, port, index, .. } = unpack(id);
     let handle = workers.get(worker).ok_or_else(none)?;
     let row = handle.ask(|reply| Command::Conn { port, index, reply }).await?.ok_or_else(none)?;
-    let info = conn_info(worker, port, &row, regions, now);
+    let info = conn_info(worker, port, &row, names, now);
     if info.id == id { Ok(info) } else { Err(none()) }
 }
 
@@ -315,8 +374,8 @@ pub(super) fn unpack(id: u64) -> ConnNumber {
     }
 }
 
-fn conn_info(worker: usize, port: usize, row: &ConnRow, regions: &Regions, now: Instant) -> ConnInfo {
-    let ConnRow { id, tcp, service, rdma, region } = row;
+fn conn_info(worker: usize, port: usize, row: &ConnRow, names: &Names<'_>, now: Instant) -> ConnInfo {
+    let ConnRow { id, tcp, service, rdma, region, context } = row;
     let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     ConnInfo {
         id: pack(worker, port, id.index(), id.generation()),
@@ -325,6 +384,7 @@ fn conn_info(worker: usize, port: usize, row: &ConnRow, regions: &Regions, now: 
         remote: tcp.remote,
         state: tcp.state.as_str().to_owned(),
         service: (*service).to_owned(),
+        app: context.and_then(|context| names.owners.get(&(worker, port, context)).copied()),
         age_ms: micros(now.saturating_since(tcp.opened_at)) / 1000,
         bytes_in: tcp.bytes_in,
         bytes_out: tcp.bytes_acked,
@@ -364,7 +424,9 @@ fn conn_info(worker: usize, port: usize, row: &ConnRow, regions: &Regions, now: 
         sack: tcp.sack,
         timestamps: tcp.timestamps,
         wscale: [tcp.send_window_scale, tcp.receive_window_scale],
-        rdma: rdma.as_ref().map(|rdma| rdma_info(rdma, region.and_then(|region| regions.name_of(region)))),
+        rdma: rdma
+            .as_ref()
+            .map(|rdma| rdma_info(rdma, region.and_then(|region| names.regions.name_of(region)))),
     }
 }
 
@@ -423,6 +485,7 @@ mod tests {
         }
         assert_eq!(refusals.shown, 0);
         assert_eq!(refusals.sample(8).sample(9).shown, REFUSALS_SHOWN);
+        assert_eq!((refusals.sample(8).begun, refusals.sample(8).sample(9).begun), (1, 0));
     }
 
     #[test]

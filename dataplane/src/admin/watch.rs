@@ -11,6 +11,7 @@ use tcp_stack::Instant;
 use super::ControlHandler;
 use super::link_history::LinkHistory;
 use crate::dpdk::{Eal, Mempool};
+use crate::events::Event;
 use crate::port::{Port, PortSpec};
 use crate::worker::Command;
 
@@ -81,7 +82,7 @@ impl ControlHandler {
 
     /// Removes the queues from the workers and closes the device.
     async fn lose(&self, index: usize) -> anyhow::Result<()> {
-        for handle in &self.workers {
+        for handle in self.workers.iter() {
             let detached = handle.ask(|reply| Command::Detach { port: index, reply }).await;
             detached.map_err(|error| anyhow::anyhow!("a port is gone, and {error}"))?;
         }
@@ -94,7 +95,8 @@ impl ControlHandler {
             entry.on_loss == OnLoss::Wait,
             "port {name}: the {what} {device} is gone, and on_loss = \"exit\""
         );
-        tracing::error!(port = name, device, "the {what} is gone: waiting for it to return");
+        let (port, device) = (name.clone(), device.to_owned());
+        self.report(&Event::PortGone { port, device, what });
         Ok(())
     }
 
@@ -105,7 +107,8 @@ impl ControlHandler {
         let (name, device) = (entry.spec.name.clone(), entry.spec.driver.device());
         match entry.port.reopen(eal, &entry.spec, &entry.pools) {
             Ok(pairs) => {
-                tracing::info!(port = name, device, "the {} has returned", kind(&entry.spec.driver));
+                let (device, what) = (device.to_owned(), kind(&entry.spec.driver));
+                self.report(&Event::PortReturned { port: name, device, what });
                 for (handle, queues) in self.workers.iter().zip(pairs) {
                     // A worker that accepts no command has ended, which ends the daemon.
                     let _ = handle.send(Command::Attach { port: index, queues: Box::new(queues) });
@@ -121,12 +124,8 @@ impl ControlHandler {
 
     fn note_link(&self, index: usize, up: bool) {
         let ports = self.ports.borrow();
-        let Some(name) = ports.get(index).map(|entry| entry.spec.name.as_str()) else { return };
-        if up {
-            tracing::info!(port = name, "link is up");
-        } else {
-            tracing::warn!(port = name, "link is down");
-        }
+        let Some(port) = ports.get(index).map(|entry| entry.spec.name.clone()) else { return };
+        self.report(&if up { Event::LinkUp { port } } else { Event::LinkDown { port } });
     }
 }
 

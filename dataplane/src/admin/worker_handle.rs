@@ -5,10 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use iwarp_control::{ErrorKind, ErrorObject};
-use rtrb::Producer;
 use tokio::sync::oneshot;
 
-use crate::worker::{Command, Published};
+use crate::worker::{Command, CommandSender, Published};
 
 /// Interval at which [`WorkerHandle::ask`] checks that the worker still runs.
 const ENDED_CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -20,12 +19,12 @@ pub struct WorkerHandle {
     pub core: u16,
     /// Published counters of the worker.
     pub published: Arc<Published>,
-    commands: Mutex<Producer<Command>>,
+    commands: Mutex<CommandSender>,
 }
 
 impl WorkerHandle {
     /// Creates a handle of the worker that reads the other end of `commands`.
-    pub fn new(core: u16, published: Arc<Published>, commands: Producer<Command>) -> Self {
+    pub fn new(core: u16, published: Arc<Published>, commands: CommandSender) -> Self {
         Self { core, published, commands: Mutex::new(commands) }
     }
 
@@ -78,13 +77,13 @@ impl WorkerHandle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::WorkerStats;
+    use crate::worker::{WorkerStats, command_ring};
 
     #[tokio::test]
     async fn a_request_to_a_worker_that_has_ended_fails() {
         let stats = WorkerStats::default();
         let published = Arc::new(Published::new(&(&stats, [].as_slice())));
-        let (producer, commands) = rtrb::RingBuffer::new(4);
+        let (producer, commands) = command_ring(4).unwrap();
         let handle = WorkerHandle::new(3, published, producer);
         let asked = handle.ask(|reply| Command::RegionUse { region: rdma::RegionId(0), reply });
         let (answer, ()) = tokio::join!(tokio::time::timeout(Duration::from_secs(5), asked), async {

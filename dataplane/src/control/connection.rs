@@ -3,16 +3,18 @@
 use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
-use iwarp_control::bounds::{API, REQUEST_BYTES_MAX};
+use iwarp_control::bounds::{API, DESCRIPTORS_MAX, REQUEST_BYTES_MAX};
 use iwarp_control::{
     BadLine, ErrorKind, ErrorObject, Hello, HelloReply, Id, Method, Request, Response, params, transfer,
 };
 use serde::Serialize;
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, Interest};
+use tokio::io::Interest;
 use tokio::net::UnixStream;
+use tokio::sync::mpsc::Receiver;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::peer::Peer;
@@ -21,38 +23,69 @@ use super::stats::SharedStats;
 /// Bytes per read of the socket.
 const CHUNK: usize = 4096;
 
-/// Implementation of the methods.
+/// Implementation of the methods. Its functions run on the server's thread, so they must await and never block.
 pub trait Handler {
-    /// Carries out a request. Runs on the server's thread, so it must await and never block.
+    /// State of one client.
+    type Session;
+
+    /// Begins a session with an admitted client.
+    ///
+    /// # Errors
+    /// The client is refused, with the reason.
+    fn open(&self, peer: &Peer) -> Result<Self::Session, ErrorObject>;
+
+    /// Carries out a request. `fds` are the descriptors that came with it, at most
+    /// [`DESCRIPTORS_MAX`]; one that is not needed is closed.
     ///
     /// # Errors
     /// The request is refused, with its reason.
-    fn handle(&self, peer: &Peer, request: Request) -> impl Future<Output = Result<Reply, ErrorObject>>;
+    fn handle(
+        &self,
+        session: &mut Self::Session,
+        request: Request,
+        fds: Vec<OwnedFd>,
+    ) -> impl Future<Output = Result<Reply, ErrorObject>>;
+
+    /// Ends a session: the client has disconnected, or was disconnected. Not called when the server stops.
+    fn close(&self, session: Self::Session) -> impl Future<Output = ()>;
 }
 
-/// Result of a method, and a descriptor to send with it.
+/// Result of a method, the descriptors to send with it, and the bytes that follow it.
 pub struct Reply {
     line: Box<dyn FnOnce(Option<Id>) -> serde_json::Result<Vec<u8>>>,
-    fd: Option<OwnedFd>,
+    fds: Vec<OwnedFd>,
+    stream: Option<Receiver<Arc<[u8]>>>,
 }
 
 impl Reply {
     /// Creates a reply from a result, which is serialized in the order of its members.
     pub fn new<T: Serialize + 'static>(result: T) -> Self {
-        Self { line: Box::new(move |id| Response::success(id, result).to_line()), fd: None }
+        Self {
+            line: Box::new(move |id| Response::success(id, result).to_line()),
+            fds: Vec::new(),
+            stream: None,
+        }
     }
 
-    /// Attaches a descriptor to the reply.
+    /// Has bytes follow the reply, until their sender is dropped or the client disconnects. From then on the connection
+    /// takes no further request.
     #[must_use]
-    pub fn with_fd(mut self, fd: OwnedFd) -> Self {
-        self.fd = Some(fd);
+    pub fn with_stream(mut self, stream: Receiver<Arc<[u8]>>) -> Self {
+        self.stream = Some(stream);
+        self
+    }
+
+    /// Attaches descriptors to the reply, at most [`DESCRIPTORS_MAX`].
+    #[must_use]
+    pub fn with_fds(mut self, fds: Vec<OwnedFd>) -> Self {
+        self.fds = fds;
         self
     }
 }
 
 impl std::fmt::Debug for Reply {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reply").field("fd", &self.fd).finish_non_exhaustive()
+        f.debug_struct("Reply").field("fds", &self.fds).finish_non_exhaustive()
     }
 }
 
@@ -66,16 +99,18 @@ enum End {
 /// Time limits for a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClientLimits {
-    /// Longest time between two whole lines.
-    pub(super) line: Duration,
+    /// Longest time between two whole lines; `None`: unlimited.
+    pub(super) line: Option<Duration>,
     /// Longest time to read a reply.
     pub(super) reply: Duration,
+    /// True if a reply may be followed by a stream, which has no time limit.
+    pub(super) streams: bool,
 }
 
 /// Connection of one client.
-pub(super) struct Connection<'h, H> {
+pub(super) struct Connection<'h, H: Handler> {
     stream: UnixStream,
-    peer: Peer,
+    session: H::Session,
     handler: &'h H,
     stats: SharedStats,
     limits: ClientLimits,
@@ -85,12 +120,12 @@ pub(super) struct Connection<'h, H> {
 impl<'h, H: Handler> Connection<'h, H> {
     pub(super) fn new(
         stream: UnixStream,
-        peer: Peer,
+        session: H::Session,
         handler: &'h H,
         stats: SharedStats,
         limits: ClientLimits,
     ) -> Self {
-        Self { stream, peer, handler, stats, limits, lines: Lines::default() }
+        Self { stream, session, handler, stats, limits, lines: Lines::default() }
     }
 
     /// Serves the client until it disconnects, fails or exceeds a time limit.
@@ -101,20 +136,29 @@ impl<'h, H: Handler> Connection<'h, H> {
             Err(End::SlowReader) => self.stats.count(|s| &mut s.closed_slow_reader),
             Err(End::Broken) => self.stats.count(|s| &mut s.closed_error),
         }
+        self.handler.close(self.session).await;
     }
 
     async fn serve_lines(&mut self) -> Result<(), End> {
         loop {
             // The limit holds for a whole line: single bytes do not extend it.
-            let deadline = deadline(self.limits.line);
-            let line = match timeout_at(deadline, self.lines.next(&mut self.stream)).await {
+            let next = self.lines.next(&mut self.stream);
+            let line = match self.limits.line {
+                Some(limit) => timeout_at(deadline(limit), next).await,
+                None => Ok(next.await),
+            };
+            let line = match line {
                 Err(_) => return Err(End::Idle),
                 Ok(Err(_)) => return Err(End::Broken),
                 Ok(Ok(line)) => line,
             };
             match line {
                 Line::End => return Ok(()),
-                Line::Whole(line) => self.answer(&line).await?,
+                Line::Whole(line) => {
+                    if let Some(stream) = self.answer(&line).await? {
+                        return self.stream(stream).await;
+                    }
+                }
                 Line::TooLong => {
                     self.stats.count(|s| &mut s.bad_too_long);
                     let message = format!("the line is longer than {REQUEST_BYTES_MAX} bytes");
@@ -132,20 +176,39 @@ impl<'h, H: Handler> Connection<'h, H> {
         }
     }
 
-    /// Answers one line of input.
-    async fn answer(&mut self, line: &[u8]) -> Result<(), End> {
+    /// Sends a stream until it ends, or the client disconnects or sends anything.
+    async fn stream(&mut self, mut stream: Receiver<Arc<[u8]>>) -> Result<(), End> {
+        let socket = &self.stream;
+        let mut input = [0; 1];
+        // Reads, because a socket that was read may be taken for readable although nothing has come.
+        let reading = || transfer::receive(socket, &mut input).map(|_| ()).map_err(io::Error::from);
+        let sending = async {
+            while let Some(bytes) = stream.recv().await {
+                write(socket, &bytes, Vec::new()).await?;
+            }
+            Ok(())
+        };
+        tokio::select! {
+            ended = socket.async_io(Interest::READABLE, reading) => ended,
+            sent = sending => sent,
+        }
+        .map_err(|_| End::Broken)
+    }
+
+    /// Answers one line of input. Returns the stream that follows the reply, if one does.
+    async fn answer(&mut self, line: &[u8]) -> Result<Option<Receiver<Arc<[u8]>>>, End> {
         if line.iter().all(u8::is_ascii_whitespace) {
-            return Ok(());
+            return Ok(None);
         }
         let request = match Request::from_line(line) {
             Ok(request) => request,
             Err(BadLine::NotJson(error)) => {
                 self.stats.count(|s| &mut s.bad_not_json);
-                return self.refuse(None, error).await;
+                return self.refuse(None, error).await.map(|()| None);
             }
             Err(BadLine::NotARequest(id, error)) => {
                 self.stats.count(|s| &mut s.bad_not_a_request);
-                return self.refuse(id, error).await;
+                return self.refuse(id, error).await.map(|()| None);
             }
         };
         self.stats.count(|s| &mut s.requests);
@@ -153,39 +216,54 @@ impl<'h, H: Handler> Connection<'h, H> {
         let outcome = if request.method == Hello::NAME {
             hello(request.params)
         } else {
-            self.handler.handle(&self.peer, request).await
+            let fds = std::mem::take(&mut self.lines.fds);
+            self.handler.handle(&mut self.session, request, fds).await
         };
-        let (line, fd) = match outcome {
-            Ok(Reply { line, fd }) => (line(id.clone()), fd),
+        let outcome = outcome.and_then(|reply| self.may_stream(reply));
+        let (line, fds, stream) = match outcome {
+            Ok(Reply { line, fds, stream }) => (line(id.clone()), fds, stream),
             Err(error) => {
                 self.stats.count(|s| &mut s.requests_refused);
-                (Response::<()>::failure(id.clone(), error).to_line(), None)
+                (Response::<()>::failure(id.clone(), error).to_line(), Vec::new(), None)
             }
         };
         if id.is_none() {
             // JSON-RPC 2.0 §4.1: "The Server MUST NOT reply to a Notification".
-            return Ok(());
+            return Ok(None);
         }
         match line {
             Ok(line) => {
-                if fd.is_some() {
+                for _ in &fds {
                     self.stats.count(|s| &mut s.descriptors_sent);
                 }
-                self.send(&line, fd).await
+                self.send(&line, fds).await?;
+                Ok(stream)
             }
-            Err(e) => self.refuse(id, ErrorObject::new(ErrorKind::Internal, format!("the reply: {e}"))).await,
+            Err(e) => {
+                let error = ErrorObject::new(ErrorKind::Internal, format!("the reply: {e}"));
+                self.refuse(id, error).await.map(|()| None)
+            }
         }
+    }
+
+    /// Refuses a stream in a slot that is reserved for short commands.
+    fn may_stream(&self, reply: Reply) -> Result<Reply, ErrorObject> {
+        if reply.stream.is_none() || self.limits.streams {
+            return Ok(reply);
+        }
+        Err(ErrorObject::new(ErrorKind::NoResources, "as many clients as configured are connected")
+            .with_help("end another client first: the place that root has left is for short commands"))
     }
 
     async fn refuse(&mut self, id: Option<Id>, error: ErrorObject) -> Result<(), End> {
         match Response::<()>::failure(id, error).to_line() {
-            Ok(line) => self.send(&line, None).await,
+            Ok(line) => self.send(&line, Vec::new()).await,
             Err(_) => Err(End::Broken),
         }
     }
 
-    async fn send(&mut self, line: &[u8], fd: Option<OwnedFd>) -> Result<(), End> {
-        match timeout(self.limits.reply, write(&self.stream, line, fd)).await {
+    async fn send(&mut self, line: &[u8], fds: Vec<OwnedFd>) -> Result<(), End> {
+        match timeout(self.limits.reply, write(&self.stream, line, fds)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(End::Broken),
             Err(_) => Err(End::SlowReader),
@@ -193,16 +271,16 @@ impl<'h, H: Handler> Connection<'h, H> {
     }
 }
 
-/// Writes a line; the descriptor is sent with its first byte.
-async fn write(stream: &UnixStream, line: &[u8], mut fd: Option<OwnedFd>) -> io::Result<()> {
+/// Writes a line; the descriptors are sent with its first byte.
+async fn write(stream: &UnixStream, line: &[u8], mut fds: Vec<OwnedFd>) -> io::Result<()> {
     let mut rest = line;
     while !rest.is_empty() {
-        let borrowed = fd.as_ref().map(AsFd::as_fd);
+        let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         let sent = stream
-            .async_io(Interest::WRITABLE, || transfer::send(stream, rest, borrowed).map_err(io::Error::from))
+            .async_io(Interest::WRITABLE, || transfer::send(stream, rest, &borrowed).map_err(io::Error::from))
             .await?;
         if sent > 0 {
-            fd = None;
+            fds.clear();
         }
         rest = rest.get(sent..).unwrap_or_default();
     }
@@ -210,11 +288,10 @@ async fn write(stream: &UnixStream, line: &[u8], mut fd: Option<OwnedFd>) -> io:
 }
 
 /// Sends a rejected client the reason, without waiting for its socket.
-pub(super) fn reject(stream: &UnixStream, kind: ErrorKind, message: &str, help: &str) {
-    let error = ErrorObject::new(kind, message).with_help(help);
+pub(super) fn reject(stream: &UnixStream, error: ErrorObject) {
     if let Ok(line) = Response::<()>::failure(None, error).to_line() {
         // The socket of a new connection is empty and has room for a short line.
-        transfer::send(stream, &line, None).ok();
+        transfer::send(stream, &line, &[]).ok();
     }
 }
 
@@ -251,6 +328,8 @@ struct Lines {
     searched: usize,
     /// True while the rest of a too long line is discarded.
     skipping: bool,
+    /// Descriptors that came since the last request; never more than the bound.
+    fds: Vec<OwnedFd>,
 }
 
 impl Lines {
@@ -260,7 +339,10 @@ impl Lines {
             if let Some(line) = self.take() {
                 return Ok(line);
             }
-            let received = stream.read(&mut chunk).await?;
+            let reading = || transfer::receive(&*stream, &mut chunk).map_err(io::Error::from);
+            let (received, fds) = stream.async_io(Interest::READABLE, reading).await?;
+            self.fds.extend(fds);
+            self.fds.truncate(DESCRIPTORS_MAX);
             if received == 0 {
                 let unfinished = !self.skipping && !self.pending.is_empty();
                 self.pending = Vec::new();

@@ -22,4 +22,5 @@ mod tests;
 pub use connection::{Handler, Reply};
 pub use peer::{Peer, Policy, group_id};
 pub use server::{BindError, Server, ServerConfig};
+pub(crate) use socket::{SocketFile, listen};
 pub use stats::{ControlStats, SharedStats};

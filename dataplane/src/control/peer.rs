@@ -27,13 +27,15 @@ pub struct Policy {
     pub uid: u32,
     /// Group number of the socket, if its mode admits the group.
     pub gid: Option<u32>,
+    /// True if the mode of the socket admits every user.
+    pub everybody: bool,
 }
 
 impl Policy {
-    /// Returns true for root, the daemon's own user and the members of the socket's group.
+    /// Returns true for root, the daemon's own user and the members of the socket's group, or for everybody.
     pub fn admits(&self, peer: &Peer) -> bool {
         let member = |gid| peer.gid == gid || peer.groups.contains(&gid);
-        peer.uid == 0 || peer.uid == self.uid || self.gid.is_some_and(member)
+        self.everybody || peer.uid == 0 || peer.uid == self.uid || self.gid.is_some_and(member)
     }
 }
 
@@ -76,7 +78,7 @@ mod tests {
 
     #[test]
     fn root_the_daemon_and_the_group_are_admitted() {
-        let policy = Policy { uid: 500, gid: Some(77) };
+        let policy = Policy { uid: 500, gid: Some(77), everybody: false };
         assert!(policy.admits(&peer(0, 0, &[])));
         assert!(policy.admits(&peer(500, 500, &[])));
         assert!(policy.admits(&peer(1000, 77, &[])));
@@ -85,12 +87,13 @@ mod tests {
 
     #[test]
     fn other_users_are_refused() {
-        let policy = Policy { uid: 500, gid: Some(77) };
+        let policy = Policy { uid: 500, gid: Some(77), everybody: false };
         assert!(!policy.admits(&peer(1000, 1000, &[])));
         assert!(!policy.admits(&peer(77, 1000, &[500])), "a user's number is not a group's");
-        let private = Policy { uid: 500, gid: None };
+        let private = Policy { uid: 500, gid: None, everybody: false };
         assert!(!private.admits(&peer(1000, 77, &[77])));
         assert!(!private.admits(&peer(1000, 0, &[0])), "root's group is not root");
+        assert!(Policy { everybody: true, ..private }.admits(&peer(1000, 77, &[])));
     }
 
     #[test]

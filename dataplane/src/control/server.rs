@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use iwarp_control::ErrorKind;
+use iwarp_control::{ErrorKind, ErrorObject};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{JoinSet, LocalSet};
 
@@ -29,9 +29,15 @@ const ROOT_SLOTS: usize = 1;
 /// Idle timeout in a reserved slot: long enough for a command, too short to occupy the slot.
 const ROOT_SLOT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Settings of the control socket.
+/// Settings of a socket.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
+    /// Table of the configuration that the settings are from, for messages.
+    pub table: &'static str,
+    /// Key of the socket, for messages.
+    pub socket_key: &'static str,
+    /// Key of the most clients, for messages.
+    pub clients_max_key: &'static str,
     /// Path of the socket file.
     pub socket: PathBuf,
     /// File mode of the socket, such as 0660.
@@ -40,8 +46,8 @@ pub struct ServerConfig {
     pub group: Option<String>,
     /// Most clients connected at the same time.
     pub clients_max: usize,
-    /// Idle timeout: a client that sends no whole line for this long is disconnected.
-    pub idle_timeout: Duration,
+    /// Idle timeout: a client that sends no whole line for this long is disconnected; `None`: it may be silent.
+    pub idle_timeout: Option<Duration>,
     /// Reply timeout: a client that does not read its reply for this long is disconnected.
     pub reply_timeout: Duration,
 }
@@ -49,19 +55,41 @@ pub struct ServerConfig {
 impl From<&iwarp_config::Control> for ServerConfig {
     fn from(control: &iwarp_config::Control) -> Self {
         Self {
+            table: "control",
+            socket_key: "control.socket",
+            clients_max_key: "control.clients_max",
             socket: control.socket.clone(),
             mode: control.mode,
             group: control.group.clone(),
             clients_max: control.clients_max.into(),
-            idle_timeout: Duration::from_millis(control.idle_timeout_ms.into()),
+            idle_timeout: Some(Duration::from_millis(control.idle_timeout_ms.into())),
             reply_timeout: REPLY_TIMEOUT,
         }
     }
 }
 
-/// A listening control socket.
+impl From<&iwarp_config::Applications> for ServerConfig {
+    fn from(applications: &iwarp_config::Applications) -> Self {
+        Self {
+            table: "applications",
+            socket_key: "applications.socket",
+            clients_max_key: "applications.contexts_max",
+            socket: applications.socket.clone(),
+            mode: applications.mode,
+            group: applications.group.clone(),
+            clients_max: applications.contexts_max.into(),
+            // A program that posts and polls in shared memory is silent here.
+            idle_timeout: None,
+            reply_timeout: REPLY_TIMEOUT,
+        }
+    }
+}
+
+/// A socket that listens for clients.
 #[derive(Debug)]
 pub struct Server {
+    table: &'static str,
+    clients_max_key: &'static str,
     listener: std::os::unix::net::UnixListener,
     /// Removes the socket file when the server is dropped.
     _file: SocketFile,
@@ -77,14 +105,33 @@ impl Server {
     /// # Errors
     /// Another daemon listens there, or the system refuses.
     pub fn bind(config: &ServerConfig) -> Result<Self, BindError> {
-        let group = config.group.as_deref().map(group_id).transpose().map_err(BindError::Group)?;
+        let table = config.table;
+        let group = config.group.as_deref().map(group_id).transpose();
+        let group = group.map_err(|cause| BindError::Group { table, cause })?;
         let gid = group.unwrap_or_else(|| rustix::process::getegid().as_raw());
-        let (listener, file) = listen(&config.socket, config.mode, Some(gid))?;
-        let group_may = config.mode & 0o060 != 0;
-        let policy = Policy { uid: rustix::process::geteuid().as_raw(), gid: group_may.then_some(gid) };
-        let limits = ClientLimits { line: config.idle_timeout, reply: config.reply_timeout };
+        let (listener, file) = listen(&config.socket, config.mode, Some(gid), config.socket_key)?;
+        let policy = Policy {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: (config.mode & 0o060 != 0).then_some(gid),
+            everybody: config.mode & 0o006 != 0,
+        };
+        let limits = ClientLimits { line: config.idle_timeout, reply: config.reply_timeout, streams: true };
         let clients_max = config.clients_max;
-        Ok(Self { listener, _file: file, policy, clients_max, limits, stats: SharedStats::default() })
+        Ok(Self {
+            table,
+            clients_max_key: config.clients_max_key,
+            listener,
+            _file: file,
+            policy,
+            clients_max,
+            limits,
+            stats: SharedStats::default(),
+        })
+    }
+
+    /// Returns the admission rule of the socket.
+    pub fn policy(&self) -> Policy {
+        self.policy
     }
 
     /// Returns the counters, which stay readable while the server runs.
@@ -102,7 +149,7 @@ impl Server {
         handler: Rc<H>,
         stop: impl Future<Output = ()>,
     ) -> io::Result<()> {
-        let Self { listener, _file, policy, clients_max, limits, stats } = self;
+        let Self { table, clients_max_key, listener, _file, policy, clients_max, limits, stats } = self;
         let listener = UnixListener::from_std(listener)?;
         let mut clients = JoinSet::new();
         let serve = async {
@@ -120,11 +167,20 @@ impl Server {
                     continue;
                 };
                 let slot = Slot::of(clients.len(), clients_max);
-                if let Some(peer) = admit(&stream, policy, slot, &stats) {
+                if let Some(peer) = admit(&stream, (table, clients_max_key), policy, slot, &stats) {
+                    let session = match handler.open(&peer) {
+                        Ok(session) => session,
+                        Err(error) => {
+                            stats.count(|s| &mut s.refused_too_many);
+                            reject(&stream, error);
+                            continue;
+                        }
+                    };
+                    stats.count(|s| &mut s.clients);
                     let limits = slot.limits(limits);
                     let (handler, stats) = (Rc::clone(&handler), stats.clone());
                     clients.spawn_local(async move {
-                        Connection::new(stream, peer, handler.as_ref(), stats, limits).serve().await;
+                        Connection::new(stream, session, handler.as_ref(), stats, limits).serve().await;
                     });
                 }
             }
@@ -166,32 +222,42 @@ impl Slot {
 
     fn limits(self, limits: ClientLimits) -> ClientLimits {
         match self {
-            Self::Reserved => ClientLimits { line: limits.line.min(ROOT_SLOT_TIMEOUT), ..limits },
+            Self::Reserved => ClientLimits {
+                line: Some(limits.line.map_or(ROOT_SLOT_TIMEOUT, |line| line.min(ROOT_SLOT_TIMEOUT))),
+                streams: false,
+                ..limits
+            },
             Self::Ordinary | Self::None => limits,
         }
     }
 }
 
 /// Returns the identity of an admitted client; sends the reason to a rejected one.
-fn admit(stream: &UnixStream, policy: Policy, slot: Slot, stats: &SharedStats) -> Option<Peer> {
+fn admit(
+    stream: &UnixStream,
+    (table, clients_max_key): (&str, &str),
+    policy: Policy,
+    slot: Slot,
+    stats: &SharedStats,
+) -> Option<Peer> {
     let Ok(peer) = Peer::of(stream) else {
         stats.count(|s| &mut s.accept_errors);
         return None;
     };
     if !policy.admits(&peer) {
         stats.count(|s| &mut s.refused_not_permitted);
-        let message = format!("user {} may not control iwarpd", peer.uid);
-        let help = "run as root, or join the socket's group (control.group in the configuration)";
-        reject(stream, ErrorKind::NotPermitted, &message, help);
+        let message = format!("user {} may not use this socket of iwarpd", peer.uid);
+        let help = format!("run as root, or join the socket's group ({table}.group in the configuration)");
+        reject(stream, ErrorObject::new(ErrorKind::NotPermitted, message).with_help(help));
         return None;
     }
     if !slot.takes(peer.uid) {
         stats.count(|s| &mut s.refused_too_many);
-        let help = "try again later, or raise control.clients_max";
-        reject(stream, ErrorKind::NoResources, "as many clients as configured are connected", help);
+        let help = format!("try again later, or raise {clients_max_key}");
+        let message = "as many clients as configured are connected";
+        reject(stream, ErrorObject::new(ErrorKind::NoResources, message).with_help(help));
         return None;
     }
-    stats.count(|s| &mut s.clients);
     Some(peer)
 }
 

@@ -14,16 +14,31 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// A daemon holds the socket's lock file, or answers on the socket.
-    #[error("another iwarpd serves {}: stop it, or give this one another control.socket", .0.display())]
-    Taken(PathBuf),
+    #[error("another iwarpd serves {}: stop it, or give this one another {key}", path.display())]
+    Taken {
+        /// Path of the socket file.
+        path: PathBuf,
+        /// Key of the configuration that names it.
+        key: &'static str,
+    },
     /// The path exists and is not a socket.
-    #[error("{} is there and is not a socket: remove it, or choose another control.socket", .0.display())]
-    NotASocket(PathBuf),
+    #[error("{} is there and is not a socket: remove it, or choose another {key}", path.display())]
+    NotASocket {
+        /// Path of the file.
+        path: PathBuf,
+        /// Key of the configuration that names it.
+        key: &'static str,
+    },
     /// The group of the configuration does not exist.
-    #[error("control.group: {0}")]
-    Group(io::Error),
+    #[error("{table}.group: {cause}")]
+    Group {
+        /// Table of the configuration that names it.
+        table: &'static str,
+        /// Error of the search.
+        cause: io::Error,
+    },
     /// A system call failed.
-    #[error("cannot make the control socket {}: {what}: {cause}", path.display())]
+    #[error("cannot make the socket {}: {what}: {cause}", path.display())]
     System {
         /// Path of the socket file.
         path: PathBuf,
@@ -36,7 +51,7 @@ pub enum BindError {
 
 /// The socket file, removed when this is dropped.
 #[derive(Debug)]
-pub(super) struct SocketFile {
+pub(crate) struct SocketFile {
     path: PathBuf,
     /// Device and inode of the created file: a later file at the same path is not removed.
     identity: (u64, u64),
@@ -53,16 +68,17 @@ impl Drop for SocketFile {
     }
 }
 
-/// Creates the socket file and listens on it.
-pub(super) fn listen(
+/// Creates the socket file and listens on it. `key` of the configuration names it, for messages.
+pub(crate) fn listen(
     path: &Path,
     mode: u32,
     gid: Option<u32>,
+    key: &'static str,
 ) -> Result<(UnixListener, SocketFile), BindError> {
     let failed = |what| move |source| BindError::System { path: path.to_path_buf(), what, cause: source };
     make_folder(path).map_err(failed("its folder"))?;
-    let lock = lock(path)?;
-    remove_stale(path)?;
+    let lock = lock(path, key)?;
+    remove_stale(path, key)?;
     let listener = UnixListener::bind(path).map_err(failed("bind"))?;
     let file = SocketFile {
         path: path.to_path_buf(),
@@ -85,7 +101,7 @@ fn make_folder(path: &Path) -> io::Result<()> {
 }
 
 /// Takes the lock file. Without it, two daemons that start at once would both find the socket stale.
-fn lock(path: &Path) -> Result<File, BindError> {
+fn lock(path: &Path, key: &'static str) -> Result<File, BindError> {
     let failed =
         |source| BindError::System { path: path.to_path_buf(), what: "its lock file", cause: source };
     let mut name = path.as_os_str().to_owned();
@@ -97,24 +113,26 @@ fn lock(path: &Path) -> Result<File, BindError> {
     let file = file.map_err(failed)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
-        Err(Errno::WOULDBLOCK) => Err(BindError::Taken(path.to_path_buf())),
+        Err(Errno::WOULDBLOCK) => Err(BindError::Taken { path: path.to_path_buf(), key }),
         Err(e) => Err(failed(e.into())),
     }
 }
 
 /// Removes a socket file without a listener.
-fn remove_stale(path: &Path) -> Result<(), BindError> {
+fn remove_stale(path: &Path, key: &'static str) -> Result<(), BindError> {
     let failed = |what| move |source| BindError::System { path: path.to_path_buf(), what, cause: source };
     match std::fs::symlink_metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(e) => return Err(failed("stat")(e)),
-        Ok(found) if !found.file_type().is_socket() => return Err(BindError::NotASocket(path.to_path_buf())),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(BindError::NotASocket { path: path.to_path_buf(), key });
+        }
         Ok(_) => {}
     }
     match probe(path) {
         Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(failed("removing the stale one")),
         // EAGAIN: a daemon listens, and its queue is full.
-        Ok(()) | Err(Errno::AGAIN) => Err(BindError::Taken(path.to_path_buf())),
+        Ok(()) | Err(Errno::AGAIN) => Err(BindError::Taken { path: path.to_path_buf(), key }),
         Err(e) => Err(failed("asking who listens")(e.into())),
     }
 }
@@ -141,7 +159,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run/control.sock");
         let gid = rustix::process::getgid().as_raw();
-        let (_listener, file) = listen(&path, 0o660, Some(gid)).unwrap();
+        let (_listener, file) = listen(&path, 0o660, Some(gid), "control.socket").unwrap();
         let found = std::fs::metadata(&path).unwrap();
         assert_eq!((found.mode() & 0o777, found.gid()), (0o660, gid));
         drop(file);
@@ -154,7 +172,7 @@ mod tests {
         let path = folder.path().join("s");
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists());
-        let (_listener, _file) = listen(&path, 0o600, None).unwrap();
+        let (_listener, _file) = listen(&path, 0o600, None, "control.socket").unwrap();
         UnixStream::connect(&path).unwrap();
     }
 
@@ -162,19 +180,28 @@ mod tests {
     fn the_socket_of_a_living_daemon_stays() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
-        let (_listener, _file) = listen(&path, 0o600, None).unwrap();
-        assert!(matches!(listen(&path, 0o600, None), Err(BindError::Taken(_))), "by its lock");
+        let (_listener, _file) = listen(&path, 0o600, None, "control.socket").unwrap();
+        assert!(
+            matches!(listen(&path, 0o600, None, "control.socket"), Err(BindError::Taken { .. })),
+            "by its lock"
+        );
         UnixStream::connect(&path).unwrap();
 
         let other = folder.path().join("other");
         let listener = UnixListener::bind(&other).unwrap();
-        assert!(matches!(listen(&other, 0o600, None), Err(BindError::Taken(_))), "by its answer");
+        assert!(
+            matches!(listen(&other, 0o600, None, "control.socket"), Err(BindError::Taken { .. })),
+            "by its answer"
+        );
         // Even if its queue is full.
         rustix::net::listen(&listener, 0).unwrap();
         while probe(&other).is_ok() {}
-        assert!(matches!(listen(&other, 0o600, None), Err(BindError::Taken(_))), "by its full queue");
+        assert!(
+            matches!(listen(&other, 0o600, None, "control.socket"), Err(BindError::Taken { .. })),
+            "by its full queue"
+        );
         drop(listener);
-        assert!(listen(&other, 0o600, None).is_ok());
+        assert!(listen(&other, 0o600, None, "control.socket").is_ok());
     }
 
     #[test]
@@ -182,16 +209,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         std::fs::write(&path, "precious").unwrap();
-        assert!(matches!(listen(&path, 0o600, None), Err(BindError::NotASocket(_))));
+        assert!(matches!(listen(&path, 0o600, None, "control.socket"), Err(BindError::NotASocket { .. })));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
         let deep = folder.path().join("no/such/folder");
-        assert!(matches!(listen(&deep, 0o600, None), Err(BindError::System { .. })));
+        assert!(matches!(listen(&deep, 0o600, None, "control.socket"), Err(BindError::System { .. })));
     }
 
     #[test]
     fn an_error_message_names_its_cause_once() {
         let folder = tempfile::tempdir().unwrap();
-        let refused = listen(&folder.path().join("no/such/folder"), 0o600, None).unwrap_err();
+        let refused =
+            listen(&folder.path().join("no/such/folder"), 0o600, None, "control.socket").unwrap_err();
         let message = format!("{:#}", anyhow::Error::from(refused));
         assert_eq!(message.matches("No such file").count(), 1, "{message}");
     }
@@ -200,7 +228,7 @@ mod tests {
     fn a_later_socket_at_the_same_path_stays() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
-        let (_listener, file) = listen(&path, 0o600, None).unwrap();
+        let (_listener, file) = listen(&path, 0o600, None, "control.socket").unwrap();
         std::fs::remove_file(&path).unwrap();
         let _later = UnixListener::bind(&path).unwrap();
         drop(file);

@@ -23,13 +23,39 @@ use super::*;
 struct Fake;
 
 impl Handler for Fake {
-    async fn handle(&self, peer: &Peer, request: Request) -> Result<Reply, ErrorObject> {
+    type Session = Peer;
+
+    fn open(&self, peer: &Peer) -> Result<Peer, ErrorObject> {
+        Ok(peer.clone())
+    }
+
+    async fn close(&self, _: Peer) {}
+
+    async fn handle(
+        &self,
+        peer: &mut Peer,
+        request: Request,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Reply, ErrorObject> {
         match request.method.as_str() {
             "echo" => Ok(Reply::new(request.params)),
             "whoami" => Ok(Reply::new(json!({ "pid": peer.pid, "uid": peer.uid }))),
             "wait" => {
                 tokio::time::sleep(Duration::from_secs(3600)).await;
                 Ok(Reply::new(()))
+            }
+            "descriptors" => Ok(Reply::new(fds.len())),
+            "stream" => {
+                let (sender, stream) = tokio::sync::mpsc::channel(8);
+                for part in ["one\n", "two\n"] {
+                    sender.try_send(part.as_bytes().into()).unwrap();
+                }
+                if request.params["ends"] == false {
+                    tokio::task::spawn_local(async move {
+                        while sender.send(vec![b'x'; 1 << 16].into()).await.is_ok() {}
+                    });
+                }
+                Ok(Reply::new("follows").with_stream(stream))
             }
             "big" => Ok(Reply::new("x".repeat(8 << 20))),
             "region.attach" => {
@@ -41,7 +67,7 @@ impl Handler for Fake {
                     page_bytes: 4096,
                     access: rdma::Access::NONE,
                 })
-                .with_fd(fd))
+                .with_fds(vec![fd]))
             }
             other => Err(ErrorObject::new(ErrorKind::UnknownMethod, format!("no method {other}"))),
         }
@@ -65,11 +91,14 @@ impl Running {
     fn start(change: impl FnOnce(&mut ServerConfig)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut config = ServerConfig {
+            table: "control",
+            socket_key: "control.socket",
+            clients_max_key: "control.clients_max",
             socket: folder.path().join("s"),
             mode: 0o660,
             group: None,
             clients_max: 128,
-            idle_timeout: Duration::from_secs(60),
+            idle_timeout: Some(Duration::from_secs(60)),
             reply_timeout: Duration::from_secs(60),
         };
         change(&mut config);
@@ -289,7 +318,7 @@ fn incomplete_lines_are_joined_or_refused() {
 
 #[test]
 fn silent_and_slow_clients_are_disconnected_and_disturb_nobody() {
-    let server = Running::start(|c| c.idle_timeout = Duration::from_millis(300));
+    let server = Running::start(|c| c.idle_timeout = Some(Duration::from_millis(300)));
     let mut silent = server.connect();
     let mut trickling = server.connect();
     // One byte every 30 ms does not extend the timeout.
@@ -411,7 +440,7 @@ fn descriptors_from_clients_are_not_kept() {
     assert_eq!(held(), 1, "this test's own");
     for _ in 0..50 {
         let line = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"echo\"}\n";
-        let sent = transfer::send(&raw.stream, line, Some(fd.as_fd())).unwrap();
+        let sent = transfer::send(&raw.stream, line, &[fd.as_fd()]).unwrap();
         assert_eq!(sent, line.len());
         raw.receive();
     }
@@ -422,12 +451,84 @@ fn descriptors_from_clients_are_not_kept() {
 fn an_unknown_group_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let config = ServerConfig {
+        socket_key: "control.socket",
+        clients_max_key: "control.clients_max",
+        table: "control",
         socket: folder.path().join("s"),
         mode: 0o660,
         group: Some("no such group".to_owned()),
         clients_max: 1,
-        idle_timeout: Duration::from_secs(1),
+        idle_timeout: Some(Duration::from_secs(1)),
         reply_timeout: Duration::from_secs(1),
     };
-    assert!(matches!(Server::bind(&config), Err(BindError::Group(_))));
+    assert!(matches!(Server::bind(&config), Err(BindError::Group { .. })));
+}
+
+/// Descriptors go with the request that they come with; more than the bound are closed.
+#[test]
+fn descriptors_come_with_a_request() {
+    let server = Running::start(|_| {});
+    let client = UnixStream::connect(server.folder.path().join("s")).unwrap();
+    let mut lines = BufReader::new(&client);
+    let fd = memory(b"sent");
+    for count in [1, 0, 4, 2] {
+        let line = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"descriptors\",\"params\":{}}\n";
+        transfer::send(&client, line, &vec![fd.as_fd(); count]).unwrap();
+        let mut reply = String::new();
+        lines.read_line(&mut reply).unwrap();
+        let reply: Value = serde_json::from_str(&reply).unwrap();
+        assert_eq!(reply["result"], count);
+    }
+}
+
+fn stream(server: &Running, ends: bool) -> Raw {
+    let mut raw = server.connect();
+    let reply = raw.exchange(&format!(
+        "{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"stream\",\"params\":{{\"ends\":{ends}}}}}"
+    ));
+    assert_eq!(reply["result"], "follows");
+    raw
+}
+
+#[test]
+fn bytes_follow_a_reply_until_their_source_ends() {
+    let server = Running::start(|c| c.idle_timeout = Some(Duration::from_millis(300)));
+    let mut rest = Vec::new();
+    stream(&server, true).reader.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest, b"one\ntwo\n");
+    assert_eq!(server.stop().closed_by_peer, 1);
+}
+
+/// A stream has no time limits: neither that of a silent client, nor that of one that does not read.
+#[test]
+fn a_stream_waits_for_its_reader_and_ends_with_it() {
+    let server = Running::start(|c| {
+        c.idle_timeout = Some(Duration::from_millis(100));
+        c.reply_timeout = Duration::from_millis(100);
+    });
+    let mut slow = stream(&server, false);
+    std::thread::park_timeout(Duration::from_millis(500));
+    server.connect().works();
+    let mut some = vec![0; 1 << 20];
+    slow.reader.read_exact(&mut some).unwrap();
+    assert!(some.starts_with(b"one\ntwo\nxxx"));
+    // A client that sends a byte ends its stream.
+    let mut sends = stream(&server, false);
+    sends.send(b"\n");
+    std::io::copy(&mut sends.reader, &mut std::io::sink()).ok();
+    drop(slow);
+    std::thread::park_timeout(Duration::from_millis(100));
+    let stats = server.stop();
+    assert_eq!((stats.clients, stats.closed_slow_reader, stats.closed_idle), (3, 0, 0));
+}
+
+#[test]
+fn the_place_that_is_reserved_for_root_has_no_streams() {
+    let server = Running::start(|c| c.clients_max = 1);
+    let mut first = server.connect();
+    first.works();
+    let mut root = server.connect();
+    let refused = root.exchange("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"stream\"}");
+    assert_eq!(kind(&refused), "no_resources");
+    root.works();
 }

@@ -6,6 +6,8 @@ use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tcp_stack::Rss;
+
 use super::config::{DeviceConfig, Offloads, raw_config};
 use super::eal::Eal;
 use super::error::{DpdkError, Errno, check_for, check_optional};
@@ -14,7 +16,7 @@ use super::messages::Attempt;
 use super::queue::{RxQueue, TxQueue};
 use super::removal::RemovalRequest;
 use super::ring::Ring;
-use super::rss::{self, Rss};
+use super::rss;
 use super::xdp::{XdpSockets, open_sockets};
 
 /// Ethernet header and frame check sequence, bytes.
@@ -405,6 +407,11 @@ impl Device {
     /// Returns true for a PCI device.
     fn is_hardware(&self) -> bool {
         matches!(self.kind, Kind::Pci { .. })
+    }
+
+    /// Returns true if the device's queues are rings.
+    pub(super) fn is_ring(&self) -> bool {
+        matches!(self.kind, Kind::Rings { .. })
     }
 
     /// Returns true if the kernel has requested the device's release.

@@ -105,8 +105,27 @@ impl Mbuf {
         unsafe { field::nb_segs(self.ptr()).read() }
     }
 
+    /// Calls `f` with the bytes of each buffer of the frame, in order.
+    pub(crate) fn for_each_part(&self, f: &mut dyn FnMut(&[u8])) {
+        f(self.bytes());
+        let mut at = self.ptr();
+        for _ in 1..self.segments() {
+            // SAFETY: the chain has as many buffers as `nb_segs` says, which its first handle keeps alive.
+            at = unsafe { field::next(at).read() };
+            // SAFETY: as above: `at` is alive.
+            let start = unsafe { field::buf_addr(at).read() };
+            // SAFETY: as above.
+            let offset = unsafe { field::data_off(at).read() };
+            // SAFETY: as above.
+            let len = unsafe { field::data_len(at).read() };
+            let start = start.cast::<u8>().wrapping_add(usize::from(offset));
+            // SAFETY: the buffer's bytes, which nobody writes while they are linked to a frame.
+            f(unsafe { slice::from_raw_parts(start, usize::from(len)) });
+        }
+    }
+
     /// The frame's length over all its buffers, bytes.
-    pub(super) fn frame_len(&self) -> u32 {
+    pub(crate) fn frame_len(&self) -> u32 {
         // SAFETY: as for `data_off`.
         unsafe { field::pkt_len(self.ptr()).read() }
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use dpdk_sys::{field, rte_mbuf};
+use iwarp_config::PORTS_MAX;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FileType;
 use tcp_stack::{Buf, TxFrame};
@@ -64,6 +65,8 @@ iwarp_counters::counters! {
         drop_offload,
         /// Frames dropped: the port is gone.
         drop_port_gone,
+        /// Frames dropped: the port, which has no link, has accepted none for 100 ms.
+        drop_stalled,
     }
 }
 
@@ -72,11 +75,14 @@ iwarp_counters::counters! {
 pub enum Wake {
     /// The port has frames.
     Frames,
-    /// The other descriptor became readable.
+    /// Another descriptor became readable.
     Other,
     /// Time is up, or a signal came.
     Timeout,
 }
+
+/// Descriptors that a worker sleeps on besides its port's: that of each port's doorbells, and one for commands.
+pub const OTHERS_MAX: usize = PORTS_MAX + 1;
 
 /// One receive queue of a port.
 #[derive(Debug)]
@@ -88,6 +94,8 @@ pub struct RxQueue {
     /// Bytes of the event count that the descriptor gives, to be armed before and read after; `None`: frames
     /// themselves make it readable.
     event_bytes: Option<usize>,
+    /// True if the device counts the frames that have arrived and have not been received.
+    counts_frames: bool,
     stats: RxQueueStats,
     /// Not `Sync`: a queue has one user.
     _one_user: PhantomData<Cell<()>>,
@@ -97,7 +105,17 @@ impl RxQueue {
     pub(super) fn new(device: Arc<Device>, queue: u16, descriptor: Option<RawFd>, event: bool) -> Self {
         let event_bytes = descriptor.filter(|_| event).map(event_bytes);
         let stats = RxQueueStats::default();
-        Self { device, queue, descriptor, event_bytes, stats, _one_user: PhantomData }
+        let mut queue = Self {
+            device,
+            queue,
+            descriptor,
+            event_bytes,
+            counts_frames: false,
+            stats,
+            _one_user: PhantomData,
+        };
+        queue.counts_frames = queue.frames_arrived().is_some();
+        queue
     }
 
     /// Returns the counters of the queue.
@@ -185,18 +203,34 @@ impl RxQueue {
         self.descriptor.is_some()
     }
 
-    /// Sleeps until frames arrive (if the port has an interrupt), `other` is readable, or `timeout` has passed.
-    /// The wait may miss frames that arrive while the interrupt is being armed; the timeout ends it then.
-    pub fn wait(&mut self, other: Option<BorrowedFd<'_>>, timeout: Duration) -> Wake {
+    /// Returns true if [`RxQueue::wait`] misses no frame, so that its timeout may be long.
+    pub fn wakes_for_all(&self) -> bool {
+        self.descriptor.is_some() && (self.event_bytes.is_none() || self.counts_frames)
+    }
+
+    /// Returns true if the queue is a ring, which only the threads of this process fill.
+    pub fn is_ring(&self) -> bool {
+        self.device.is_ring()
+    }
+
+    /// Sleeps until frames arrive (if the port has an interrupt), one of `others` is readable, or `timeout` has passed.
+    /// If the device does not count frames, the wait may miss those that arrive while the interrupt is being armed;
+    /// the timeout ends it then.
+    pub fn wait(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> Wake {
         let armed = self.event_bytes.is_some() && self.descriptor.is_some() && self.interrupt(true);
-        let mut set = ArrayVec::<PollFd<'_>, 2>::new();
+        if armed && self.counts_frames && self.frames_arrived() != Some(0) {
+            self.interrupt(false);
+            self.clear_event(Wake::Frames);
+            return Wake::Frames;
+        }
+        let mut set = ArrayVec::<PollFd<'_>, { 1 + OTHERS_MAX }>::new();
         if let Some(descriptor) = self.descriptor.filter(|_| armed || self.event_bytes.is_none()) {
             // SAFETY: the device keeps it open while `self.device` is held, which outlives this call.
             let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
             let _ = set.try_push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
         }
         let ports = set.len();
-        if let Some(other) = other {
+        for &other in others {
             let _ = set.try_push(PollFd::from_borrowed_fd(other, PollFlags::IN));
         }
         let wake = match (poll(&mut set, Some(&timespec(timeout))), set.as_slice()) {
@@ -214,6 +248,13 @@ impl RxQueue {
             self.clear_event(wake);
         }
         wake
+    }
+
+    /// Returns the number of frames that have arrived and have not been received; `None` if the device does not know.
+    fn frames_arrived(&self) -> Option<u32> {
+        // SAFETY: the queue was set up and the device runs while `self.device` is held.
+        let counted = unsafe { dpdk_sys::rte_eth_rx_queue_count(self.device.id(), self.queue) };
+        u32::try_from(counted).ok()
     }
 
     /// Arms or disarms the queue's interrupt.
@@ -237,6 +278,17 @@ impl RxQueue {
         let mut count = [0; EVENTFD_BYTES];
         let count = count.get_mut(..self.event_bytes.unwrap_or(EVENTFD_BYTES)).unwrap_or_default();
         let _ = rustix::io::read(descriptor, count);
+    }
+}
+
+/// Sleeps until one of `others` is readable, or `timeout` has passed.
+pub fn wait_for(others: &[BorrowedFd<'_>], timeout: Duration) -> Wake {
+    let polled = |&other| PollFd::from_borrowed_fd(other, PollFlags::IN);
+    let mut set: ArrayVec<PollFd<'_>, OTHERS_MAX> = others.iter().take(OTHERS_MAX).map(polled).collect();
+    // A signal may end the sleep early: the next iteration finds out whether there is work.
+    match poll(&mut set, Some(&timespec(timeout))) {
+        Ok(1..) => Wake::Other,
+        Ok(0) | Err(_) => Wake::Timeout,
     }
 }
 
@@ -275,6 +327,11 @@ impl TxBatch {
     /// Creates an empty batch.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Returns the frames, the next one to send first.
+    pub(crate) fn frames(&self) -> impl Iterator<Item = &Mbuf> {
+        self.frames.iter()
     }
 
     /// Appends a frame.
@@ -418,6 +475,14 @@ impl TxQueue {
         self.stats.deferred = self.stats.deferred.wrapping_add(newly as u64);
         self.deferred = batch.len();
         sent
+    }
+
+    /// Drops the frames of a batch, because the port does not accept any.
+    #[cold]
+    pub fn drop_stalled(&mut self, batch: &mut TxBatch) {
+        self.stats.drop_stalled = self.stats.drop_stalled.wrapping_add(batch.len() as u64);
+        batch.clear();
+        self.deferred = 0;
     }
 
     /// Drops frames that are too short or too long; the bytes of the others. Some drivers stop at such a frame forever,

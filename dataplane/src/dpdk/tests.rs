@@ -235,6 +235,7 @@ fn offload_requests_stand_where_dpdk_reads_them() {
         ip_checksum: true,
         tcp_checksum: true,
         segment: 0,
+        looped: false,
     };
     buf.set_offload(&offload);
     let (flags, lengths) = buf.offload_fields();

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use iwarp_shared_verbs::worker::{ContextId, Contexts};
 use rdma::service::{AddError, RegionEntry};
 use rdma::verbs::{
     Access, AddressBase, CmId, Device, MemoryRegion, MemoryWindow, MrId, MwId, PdId, QpNum, VerbsError,
@@ -11,6 +12,8 @@ use rdma::{EndpointInfo, Memory, MessageSizes, RdmaStats, RegionId};
 use tcp_stack::{BufPool, ConnId, ConnInfo, Instant, Segment, Stack};
 
 use super::{Engine, RdmaCmStats, Service, ServiceStats};
+use crate::events::NoticeRing;
+use crate::memory::SharedWords;
 use crate::services::RegionResponder;
 use crate::transport::since_start;
 
@@ -27,6 +30,21 @@ pub struct ConnRow {
     pub rdma: Option<EndpointInfo>,
     /// Region granted to the connection, if any.
     pub region: Option<RegionId>,
+    /// Context of another process that has the connection, if one has.
+    pub context: Option<ContextId>,
+}
+
+/// Events for the control thread.
+impl<P: BufPool, M: Memory> Engine<P, M> {
+    /// Has the engine record its events in a ring.
+    pub(crate) fn set_notices(&mut self, ring: NoticeRing) {
+        self.notices = ring;
+    }
+
+    /// Returns the ring of events, for its counters.
+    pub(crate) fn notices(&self) -> &NoticeRing {
+        &self.notices
+    }
 }
 
 /// Regions and their memory, for the commands of the control side.
@@ -181,16 +199,18 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     /// Returns the row of a connection.
     pub fn conn(&self, id: ConnId) -> Option<ConnRow> {
         let tcp = self.stack.info(id)?;
+        let mut context = None;
         let (service, rdma, region) = match self.conns.service(id) {
             Some(Service::Tcp(service)) => (service.name(), None, None),
             Some(Service::Rdma(rdma_conn)) => {
                 let name = if rdma_conn.is_region { "region" } else { "verbs" };
                 let rdma = rdma_conn.id.and_then(|id| self.device.stream_info(id));
+                context = rdma_conn.id.and_then(|id| Contexts::<SharedWords>::owner_of(&self.device, id));
                 (name, rdma, rdma_conn.id.and_then(|id| RegionResponder::granted(&self.device, id)))
             }
             None => ("none", None, None),
         };
-        Some(ConnRow { id, tcp, service, rdma, region })
+        Some(ConnRow { id, tcp, service, rdma, region, context })
     }
 
     /// Returns the row of the connection with this slab index.

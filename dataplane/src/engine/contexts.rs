@@ -1,21 +1,24 @@
 //! Contexts of other processes: programs that post work and poll completions in memory that they share with this worker
 //! ([`iwarp_shared_verbs`]). They are clients of the device, beside the region service.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use iwarp_shared_verbs::worker::{ContextId, Contexts, ObjectLimits, Signals};
+use iwarp_shared_verbs::worker::{ContextId, ContextStats, Contexts, CqStats, ObjectLimits, Signals};
 use iwarp_shared_verbs::{Request, Response};
 use rdma::verbs::{CqId, Device, VerbsError};
 use rdma::{Memory, RegionId};
+use rustix::event::epoll;
 use tcp_stack::{Buf, BufPool, Instant, Segment};
 
 use super::Engine;
 use crate::memory::SharedWords;
 use crate::transport::since_start;
 
-/// Event counters (eventfd) on which a program sleeps.
+/// Event counters (eventfd) on which a program and its worker sleep.
 #[derive(Debug)]
 pub struct Wakers {
+    /// Written by the program when it has rung a doorbell of a worker that sleeps.
+    pub doorbell: OwnedFd,
     /// Written when a completion queue that the program has armed has a completion.
     pub completions: OwnedFd,
     /// Written when the context has an event.
@@ -31,6 +34,8 @@ pub(super) struct SharedContexts {
     open: u32,
     /// True if programs have queued work that was not posted in the last poll.
     busy: bool,
+    /// Set of all doorbell counters (epoll), for a worker that sleeps; made with the first context.
+    doorbells: Option<OwnedFd>,
 }
 
 /// Wakers by context.
@@ -71,7 +76,18 @@ impl SharedContexts {
             signals: Eventfds((0..contexts_max).map(|_| None).collect()),
             open: 0,
             busy: false,
+            doorbells: None,
         }
+    }
+
+    /// Adds a context's doorbell to the set on which the worker sleeps.
+    fn watch(&mut self, doorbell: &OwnedFd) -> rustix::io::Result<()> {
+        if self.doorbells.is_none() {
+            self.doorbells = Some(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        }
+        let Some(set) = &self.doorbells else { return Ok(()) };
+        // Edge-triggered: the worker does not read the counters, which a program could keep readable.
+        epoll::add(set, doorbell, epoll::EventData::new_u64(0), epoll::EventFlags::IN | epoll::EventFlags::ET)
     }
 
     /// Returns true if no context is open.
@@ -80,17 +96,25 @@ impl SharedContexts {
         self.open == 0
     }
 
-    /// Returns true if programs have queued work that was not posted in the last poll.
+    /// Returns true if programs have queued work.
     #[inline]
-    pub(super) const fn has_work(&self) -> bool {
-        self.busy
+    pub(super) fn has_work(&self) -> bool {
+        self.open > 0 && (self.busy || self.contexts.has_rung())
     }
 
-    /// Posts the work that programs have queued, and delivers completions and asynchronous events.
+    /// Posts the work that programs have queued.
     #[inline]
-    pub(super) fn poll<B: Buf>(&mut self, device: &mut Device<Segment<B>>) {
+    pub(super) fn post<B: Buf>(&mut self, device: &mut Device<Segment<B>>) {
         if self.open > 0 {
-            self.busy = self.contexts.poll(device, &mut self.signals);
+            self.busy = self.contexts.post(device);
+        }
+    }
+
+    /// Delivers completions and asynchronous events.
+    #[inline]
+    pub(super) fn deliver<B: Buf>(&mut self, device: &mut Device<Segment<B>>) {
+        if self.open > 0 {
+            self.contexts.deliver(device, &mut self.signals);
         }
     }
 
@@ -101,6 +125,38 @@ impl SharedContexts {
         device: &mut Device<Segment<B>>,
     ) -> Option<rdma::verbs::CmEvent> {
         self.contexts.cm_event(event, device, &mut self.signals)
+    }
+}
+
+/// Contexts, for the worker's poll loop.
+impl<P: BufPool, M: Memory> Engine<P, M> {
+    /// Returns true if completions, events or entries of a context wait for a change that no signal announces, such as
+    /// room in a ring.
+    #[inline]
+    pub fn contexts_wait(&self) -> bool {
+        self.shared.open > 0 && self.shared.contexts.waits()
+    }
+
+    /// Announces to all programs that the worker sleeps, until [`Self::contexts_awake`]. Returns false if one has
+    /// queued work meanwhile: the worker must not sleep.
+    pub fn contexts_sleep(&self) -> bool {
+        self.shared.open == 0 || self.shared.contexts.sleep()
+    }
+
+    /// Announces to all programs that the worker is awake.
+    pub fn contexts_awake(&self) {
+        let SharedContexts { contexts, open, doorbells, .. } = &self.shared;
+        let Some(set) = doorbells.as_ref().filter(|_| *open > 0) else { return };
+        contexts.awake();
+        // Takes the events of the set, as far as they fit: others end the next sleep at once.
+        let mut events = [const { std::mem::MaybeUninit::uninit() }; 16];
+        let _ = epoll::wait(set, &mut events, Some(&rustix::time::Timespec::default()));
+    }
+
+    /// Borrows the descriptor that is readable once a program has rung the doorbell of a sleeping worker; `None`
+    /// without contexts.
+    pub fn contexts_doorbell(&self) -> Option<BorrowedFd<'_>> {
+        self.shared.doorbells.as_ref().filter(|_| self.shared.open > 0).map(AsFd::as_fd)
     }
 }
 
@@ -117,6 +173,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         wakers: Wakers,
     ) -> Result<ContextId, VerbsError> {
         let Self { shared, .. } = self;
+        shared.watch(&wakers.doorbell).map_err(|_| VerbsError::NoResources)?;
         let id = shared.contexts.open(memory, limits)?;
         if let Some(place) = shared.signals.0.get_mut(id.0 as usize) {
             *place = Some(wakers);
@@ -137,6 +194,16 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     ) -> Result<Response, VerbsError> {
         let Self { shared, device, rdma, .. } = self;
         shared.contexts.execute(id, request, device, &mut rdma.stags, since_start(now))
+    }
+
+    /// Returns the counters of a context; `None` if it is not open.
+    pub fn context_stats(&self, id: ContextId) -> Option<ContextStats> {
+        self.shared.contexts.stats(id)
+    }
+
+    /// Returns the counters of a completion queue; `None` if the context has no such queue.
+    pub fn cq_stats(&self, id: ContextId, cq: CqId) -> Option<CqStats> {
+        self.shared.contexts.cq_stats(id, cq)
     }
 
     /// Closes a context: resets its connections and destroys its objects. When this returns, the engine does not touch

@@ -3,12 +3,13 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use rdma::verbs::{CmId, TransportRequest};
+use rdma::verbs::{CmId, Termination, TransportRequest};
 use rdma::{CloseHow, EndpointConfig, Memory, OutOfOrderPolicy};
 use tcp_stack::{BufPool, ConnId, ConnInfo, Event, Instant, ListenError, ListenOptions, ListenerId, Segment};
 
 use super::rdma_conn::RdmaConn;
 use super::{Engine, ListenerOwner, Service};
+use crate::events::Notice;
 use crate::services::RegionResponder;
 use crate::transport::{DataRun, LINGER, since_start};
 
@@ -47,21 +48,41 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         Ok((listener, ListenerOwner::Device(id)))
     }
 
-    /// Passes the events of connections to the contexts and to the region service, and serves the contexts. A program
-    /// of this process polls the events itself.
+    /// Posts the work of the contexts.
+    #[inline]
+    pub(super) fn post_of_contexts(&mut self) {
+        self.shared.post(&mut self.device);
+    }
+
+    /// Passes the events of connections to the contexts and to the region service. A program of this process polls the
+    /// events itself.
     #[inline]
     pub(super) fn serve_clients(&mut self) {
         if !self.serves_regions && self.shared.is_empty() {
             return;
         }
-        let Self { device, shared, regions, rdma, .. } = self;
+        self.pass_cm_events();
+    }
+
+    /// Delivers the events and completions of contexts that the deferred work has produced.
+    #[inline]
+    pub(super) fn deliver_to_contexts(&mut self) {
+        if self.shared.is_empty() {
+            return;
+        }
+        self.pass_cm_events();
+        self.shared.deliver(&mut self.device);
+    }
+
+    #[inline]
+    fn pass_cm_events(&mut self) {
+        let Self { device, shared, regions, rdma, notices, .. } = self;
         while let Some(event) = device.poll_cm_event() {
             let Some(event) = shared.cm_event(event, device) else { continue };
             if self.serves_regions {
-                regions.handle(event, device, rdma);
+                regions.handle(event, device, rdma, notices);
             }
         }
-        shared.poll(device);
     }
 
     pub(super) fn rdma_accepted(&mut self, now: Instant, conn: ConnId, listener: CmId, info: &ConnInfo) {
@@ -242,8 +263,11 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         let options =
             ListenOptions { backlog: u32::from(backlog), conn: self.options, ..ListenOptions::default() };
         let ours = local.ip().is_unspecified() || self.stack.is_local(local.ip());
+        let (ports, worker) = &self.local_ports;
         match self.stack.listen(local.port(), options) {
-            Ok(listener) if ours => self.listeners.push((listener, ListenerOwner::Device(id))),
+            Ok(listener) if ours && ports.claim(local.port(), *worker) => {
+                self.listeners.push((listener, ListenerOwner::Device(id)));
+            }
             Ok(listener) => {
                 self.stack.unlisten(listener);
                 self.device.listen_failed(id);
@@ -256,7 +280,10 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         let is_it = |owner: &ListenerOwner| matches!(owner, ListenerOwner::Device(of) if *of == id);
         if let Some(at) = self.listeners.iter().position(|(_, owner)| is_it(owner)) {
             let (listener, _) = self.listeners.swap_remove(at);
-            self.stack.unlisten(listener);
+            if let Some(port) = self.stack.unlisten(listener) {
+                let (ports, worker) = &self.local_ports;
+                ports.release(port, *worker);
+            }
         }
     }
 
@@ -270,6 +297,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     fn close(&mut self, now: Instant, id: CmId, how: CloseHow) {
         if let Some(conn) = self.unbind(id) {
+            self.note_termination(id, conn);
             match how {
                 CloseHow::Fin => {
                     self.stack.close(now, conn);
@@ -280,6 +308,19 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             }
         }
         self.device.closed(id, &mut self.rdma.stags);
+    }
+
+    /// Records the Terminate that ended a stream, if one did.
+    fn note_termination(&mut self, id: CmId, conn: ConnId) {
+        let ends = || match self.device.addresses(id).ok()? {
+            (Some(local), Some(peer)) => Some((local, peer)),
+            _ => None,
+        };
+        if let Some(Termination { sent, code }) = self.device.termination(id)
+            && let Some((local, peer)) = ends()
+        {
+            self.notices.record(Notice::Terminated { peer, local, conn, code, sent });
+        }
     }
 
     /// Schedules a connection whose state has changed: its output, and its deferred work.
@@ -299,7 +340,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             return;
         }
         if self.deferred.is_full() {
-            self.run_deferred();
+            self.finish_deferred();
         }
         self.deferred.push(conn);
     }

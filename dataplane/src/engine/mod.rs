@@ -34,8 +34,10 @@ use tcp_stack::{
     Stack, StackConfig, TxFrame,
 };
 
+use crate::events::NoticeRing;
 pub use crate::services::{ListenerService, ServiceStats};
 use crate::services::{RegionResponder, TcpService, TcpServices, clear_waits_for_buffers};
+pub use crate::transport::LocalPorts;
 use crate::transport::{ConnTable, Deadlines, RdmaState, StreamIds, TxOutcome};
 pub use commands::ConnRow;
 use contexts::SharedContexts;
@@ -69,6 +71,8 @@ pub struct EngineConfig {
     pub regions_max: u32,
     /// Most contexts of other processes at the same time.
     pub contexts_max: u32,
+    /// TCP ports that belong to one worker; this engine's worker claims those that contexts listen on.
+    pub local_ports: LocalPorts,
     /// Seed of all random draws: ports, sequence numbers and STag keys.
     pub seed: [u8; 32],
 }
@@ -120,6 +124,8 @@ pub struct Engine<P: BufPool, M> {
     serves_regions: bool,
     /// Contexts of other processes.
     shared: SharedContexts,
+    /// TCP ports that belong to one worker, and the index of this one.
+    local_ports: (LocalPorts, u16),
     cm_conns: CmConns,
     /// TCP options of the device's connections.
     options: ConnOptions,
@@ -130,6 +136,8 @@ pub struct Engine<P: BufPool, M> {
     deadlines: Deadlines,
     /// RDMA connections whose transmit completions, eviction policy and deadline [`Self::run_deferred`] updates.
     deferred: ArrayVec<ConnId, DEFERRED_MAX>,
+    /// Events for the control thread.
+    notices: NoticeRing,
     stats: RdmaCmStats,
 }
 
@@ -149,12 +157,14 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             },
             serves_regions: false,
             shared: SharedContexts::new(config.contexts_max, config.limits.cqs),
+            local_ports: (config.local_ports, config.stack.worker_index),
             cm_conns: CmConns::new(config.limits.ids),
             options: ConnOptions { out_of_order, ..config.conn },
             streams: StreamIds::default(),
             tx_ready: VecDeque::with_capacity(connections),
             deadlines: Deadlines::new(connections),
             deferred: ArrayVec::new(),
+            notices: NoticeRing::default(),
             stats: RdmaCmStats::default(),
             stack: Stack::new(config.stack, config.seed),
         }
@@ -189,6 +199,8 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         out: &mut impl FnMut(TxFrame<P::Buf>),
         max: usize,
     ) -> usize {
+        // Before the frames: a receive buffer that was posted before a message was sent is there when it arrives.
+        self.post_of_contexts();
         self.stack.handle_frames(now, frames);
         self.handle_events(now, pool);
         if due {
@@ -206,6 +218,12 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     /// has handed the frames to the port.
     #[inline]
     pub fn run_deferred(&mut self) {
+        self.finish_deferred();
+        self.deliver_to_contexts();
+    }
+
+    #[inline]
+    fn finish_deferred(&mut self) {
         while let Some(conn) = self.deferred.pop() {
             self.finish_rdma(conn);
         }

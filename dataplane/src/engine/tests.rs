@@ -7,6 +7,7 @@ mod close;
 mod crowd;
 mod hostile;
 mod lab;
+mod notify;
 mod region;
 mod services;
 mod starve;

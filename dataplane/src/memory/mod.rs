@@ -4,18 +4,27 @@
 //! ```text
 //! RegionMemory ── a sealed memfd, mapped once; shared by Arc
 //!   ├─ its descriptor ── handed to local programs, who map the same pages
-//!   └─ WorkerMemory ── one worker's table RegionId → RegionMemory; the copies of the packet path
+//!   └─ WorkerMemory ── one worker's table RegionId → Backing; the copies of the packet path
+//! Backing ── a RegionMemory, or the Parts of a program's own memory: ranges of RegionMemory, and ranges that are
+//!            accessed through the kernel (ProcessMemory)
 //! SharedWords ── the queues of a program in another process, as atomic words
+//! Watch ── a program that receives the messages of peers to a region
 //! ```
 
 mod hugepages;
+mod parts;
+mod process;
 mod region;
 mod shared_words;
 #[cfg(test)]
 mod tests;
+mod watches;
 mod worker;
 
 pub use hugepages::{HUGEPAGE_BYTES, HugepageStatus, hugepages};
+pub use parts::{Backing, KernelStats, Part, Parts, Source};
+pub use process::{ProcessMemory, ProcessMemoryError};
 pub use region::{MemoryError, OutOfBounds, Pages, RegionMemory};
 pub use shared_words::SharedWords;
+pub use watches::Watch;
 pub use worker::{AttachError, RegionBytes, WorkerMemory};

@@ -85,7 +85,7 @@ pub enum MemoryError {
     },
 }
 
-/// Memory of one region: zeroed when created, populated (never paged in on demand), of fixed size.
+/// Memory of one region: zeroed when created, populated before it is used (never paged in on demand), of fixed size.
 ///
 /// Dropping the last handle unmaps it, so every user holds a handle.
 pub struct RegionMemory {
@@ -113,21 +113,68 @@ impl RegionMemory {
     /// # Errors
     /// `bytes` is zero, too large, or more than there is memory for.
     pub fn new(name: &str, bytes: u64, pages: Pages) -> Result<Self, MemoryError> {
+        // They prevent truncation of the file, which would cause a SIGBUS here.
+        Self::of(name, bytes, pages, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+    }
+
+    fn of(name: &str, bytes: u64, pages: Pages, seals: SealFlags) -> Result<Self, MemoryError> {
         if bytes == 0 {
             return Err(MemoryError::Empty);
         }
         match pages {
-            Pages::Ordinary => Self::of_pages(name, bytes, PAGE_BYTES),
-            Pages::Huge => Self::of_pages(name, bytes, HUGEPAGE_BYTES).map_err(|error| match error {
-                MemoryError::System { source, .. } => {
-                    let status = hugepages();
-                    let needed = bytes.div_ceil(HUGEPAGE_BYTES);
-                    let (available, total) = (status.available(), status.total);
-                    MemoryError::Hugepages { needed, available, total, source }
-                }
-                error => error,
-            }),
+            Pages::Ordinary => Self::of_pages(name, bytes, PAGE_BYTES, seals)?.filled(),
+            Pages::Huge => {
+                Self::of_pages(name, bytes, HUGEPAGE_BYTES, seals).and_then(Self::filled).map_err(|error| {
+                    match error {
+                        MemoryError::System { source, .. } => {
+                            let status = hugepages();
+                            let needed = bytes.div_ceil(HUGEPAGE_BYTES);
+                            let (available, total) = (status.available(), status.total);
+                            MemoryError::Hugepages { needed, available, total, source }
+                        }
+                        error => error,
+                    }
+                })
+            }
         }
+    }
+
+    /// Allocates memory that a program of less trust may map: as [`Self::on_hugepages`], but open for
+    /// [`Self::close_file`].
+    ///
+    /// # Errors
+    /// Fails as [`RegionMemory::new`] does.
+    pub fn for_program(name: &str, bytes: u64, ordinary_allowed: bool) -> Result<Self, MemoryError> {
+        let open = |pages| Self::of(name, bytes, pages, SealFlags::SHRINK | SealFlags::GROW);
+        open(Pages::Huge).or_else(|error| if ordinary_allowed { open(Pages::Ordinary) } else { Err(error) })
+    }
+
+    /// Creates memory like [`Self::for_program`], on ordinary pages, which a program writes before it registers them.
+    /// Nothing is allocated until then.
+    ///
+    /// # Errors
+    /// Fails as [`RegionMemory::new`] does.
+    pub fn for_exchange(name: &str, bytes: u64) -> Result<Self, MemoryError> {
+        if bytes == 0 {
+            return Err(MemoryError::Empty);
+        }
+        Self::of_pages(name, bytes, PAGE_BYTES, SealFlags::SHRINK | SealFlags::GROW)
+    }
+
+    /// Keeps every holder of the descriptor from mapping the memory for writing again, and from punching holes into it,
+    /// after which an access of this process could fail. Mappings that exist stay as they are. Then allocates the pages
+    /// that are missing. Does nothing if the file is closed already.
+    ///
+    /// # Errors
+    /// The memory is from none of [`Self::for_program`] and [`Self::for_exchange`], or there is too little memory.
+    pub fn close_file(&self) -> Result<(), Errno> {
+        if rustix::fs::fcntl_get_seals(&self.file)?.contains(SealFlags::SEAL) {
+            return Ok(());
+        }
+        rustix::fs::fcntl_add_seals(&self.file, SealFlags::FUTURE_WRITE)?;
+        self.populate()?;
+        // The last step, so that the memory is closed only once all pages are there.
+        rustix::fs::fcntl_add_seals(&self.file, SealFlags::SEAL)
     }
 
     /// Allocates a region on hugepages, or, with `ordinary_allowed`, on ordinary pages if there are too few.
@@ -141,7 +188,7 @@ impl RegionMemory {
     }
 
     /// Allocates a region on pages of one size.
-    fn of_pages(name: &str, bytes: u64, page_bytes: u64) -> Result<Self, MemoryError> {
+    fn of_pages(name: &str, bytes: u64, page_bytes: u64, seals: SealFlags) -> Result<Self, MemoryError> {
         let failed = |operation| move |source| MemoryError::System { operation, source };
         let too_large = || MemoryError::TooLarge { bytes };
         // The kernel's sizes and the compiler's pointer offsets are signed.
@@ -162,21 +209,24 @@ impl RegionMemory {
         rustix::fs::ftruncate(&file, rounded).map_err(failed("ftruncate"))?;
         // Prevents a process with a read-only descriptor from reopening it for writing.
         rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR).map_err(failed("fchmod"))?;
-        // Prevents truncation of the file, which would cause a SIGBUS here.
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&file, seals).map_err(failed("fcntl(F_ADD_SEALS)"))?;
         let base = map(&file, mapped).map_err(failed("mmap"))?;
         // From here on, dropping the value unmaps.
-        let memory = Self {
+        Ok(Self {
             file,
             base,
             bytes: usize::try_from(bytes).map_err(|_| too_large())?,
             mapped,
             page_bytes,
             registered_with: Mutex::new(None),
-        };
-        memory.populate().map_err(failed("madvise(MADV_POPULATE_WRITE)"))?;
-        Ok(memory)
+        })
+    }
+
+    /// Allocates every page now, and returns the memory.
+    fn filled(self) -> Result<Self, MemoryError> {
+        let operation = "madvise(MADV_POPULATE_WRITE)";
+        self.populate().map_err(|source| MemoryError::System { operation, source })?;
+        Ok(self)
     }
 
     /// Allocates every page now.

@@ -5,10 +5,11 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use rdma::{Access, AtomicOp, Memory, Origin, RegionId, Scope, StagTable, StreamId};
+use rdma::{Access, AtomicOp, Memory, Message, Notification, Origin, RegionId, Scope, StagTable, StreamId};
 
 use super::{
-    AttachError, HUGEPAGE_BYTES, MemoryError, OutOfBounds, Pages, RegionMemory, WorkerMemory, hugepages,
+    AttachError, Backing, HUGEPAGE_BYTES, KernelStats, MemoryError, OutOfBounds, Pages, Part, Parts,
+    ProcessMemory, RegionMemory, SharedWords, Source, Watch, WorkerMemory, hugepages,
 };
 
 fn ordinary(bytes: u64) -> RegionMemory {
@@ -129,12 +130,12 @@ fn a_worker_places_and_fetches() {
     worker.attach(RegionId(3), Arc::clone(&memory)).unwrap();
     let mut grants = Grants::new();
     let stag = grants.stag(3, 4096);
-    worker.place(grants.stags.check_place(stag, 4090, 6, grants.origin).unwrap(), b"placed");
+    assert!(worker.place(grants.stags.check_place(stag, 4090, 6, grants.origin).unwrap(), b"placed"));
     let mut seen = [0; 6];
     memory.read(4090, &mut seen).unwrap();
     assert_eq!(&seen, b"placed");
     let mut out = [9; 7];
-    worker.fetch(grants.stags.check_fetch(stag, 4089, 7, grants.origin).unwrap(), &mut out);
+    assert!(worker.fetch(grants.stags.check_fetch(stag, 4089, 7, grants.origin).unwrap(), &mut out));
     assert_eq!(&out, b"\0placed");
     let bytes = worker.bytes(RegionId(3));
     assert_eq!((bytes.placed, bytes.fetched, worker.faults()), (6, 7, 0));
@@ -156,7 +157,7 @@ fn no_atomic_operation_of_concurrent_workers_is_lost() {
             let mut seen = Vec::new();
             for _ in 0..ROUNDS {
                 let word = grants.stags.check_atomic(stag, 64, grants.origin).unwrap().unwrap();
-                seen.push(worker.atomic(word, AtomicOp::FetchAdd { add: 1, mask: 0 }));
+                seen.push(worker.atomic(word, AtomicOp::FetchAdd { add: 1, mask: 0 }).unwrap());
             }
             assert_eq!(
                 grants.stags.check_atomic(stag, 4088, grants.origin).map(|word| word.is_some()),
@@ -186,15 +187,16 @@ fn a_wrong_token_touches_nothing() {
     let mut grants = Grants::new();
     // Wrong grants: longer than the region, for a region that is not attached, or outside of the table.
     let stags = [grants.stag(0, 4096), grants.stag(1, 100), grants.stag(9, 100)];
-    for stag in stags {
-        worker.place(grants.stags.check_place(stag, 90, 10, grants.origin).unwrap(), b"ten bytes!");
-    }
+    let placed = stags.map(|stag| {
+        worker.place(grants.stags.check_place(stag, 90, 10, grants.origin).unwrap(), b"ten bytes!")
+    });
+    assert_eq!(placed, [true, false, false]);
     assert_eq!(worker.faults(), 2);
-    worker.place(grants.stags.check_place(stags[0], 91, 10, grants.origin).unwrap(), b"ten bytes!");
-    worker.place(grants.stags.check_place(stags[0], 0, 9, grants.origin).unwrap(), b"ten bytes!");
+    assert!(!worker.place(grants.stags.check_place(stags[0], 91, 10, grants.origin).unwrap(), b"ten bytes!"));
+    assert!(!worker.place(grants.stags.check_place(stags[0], 0, 9, grants.origin).unwrap(), b"ten bytes!"));
     assert_eq!(worker.faults(), 4);
     let mut out = [1; 10];
-    worker.fetch(grants.stags.check_fetch(stags[0], 95, 10, grants.origin).unwrap(), &mut out);
+    assert!(!worker.fetch(grants.stags.check_fetch(stags[0], 95, 10, grants.origin).unwrap(), &mut out));
     assert_eq!((out, worker.faults()), ([0; 10], 5));
     assert!(worker.holds(RegionId(0), 90, 10) && worker.holds(RegionId(0), 100, 0));
     assert!(!worker.holds(RegionId(0), 91, 10) && !worker.holds(RegionId(0), u64::MAX, 10));
@@ -221,4 +223,162 @@ fn memory_is_unmapped_when_the_last_worker_drops_it() {
     assert!(gone.upgrade().is_some());
     drop(second);
     assert!(gone.upgrade().is_none());
+}
+
+/// Returns this process's own memory, as the daemon has it of a program.
+fn own_process() -> Arc<ProcessMemory> {
+    let file = std::fs::OpenOptions::new().read(true).write(true).open("/proc/self/mem").unwrap();
+    Arc::new(ProcessMemory::new(file.into()).unwrap())
+}
+
+/// A memory region of three parts, which begins in the middle of a page: bytes at its edges, and pages between.
+#[test]
+fn parts_are_one_memory() {
+    const START: u64 = 4000;
+    let (pages, process) = (Arc::new(ordinary(8192)), own_process());
+    let edges = [0xEE_u8; 200];
+    let address = edges.as_ptr() as u64;
+    let kernel = |at, bytes| Part { bytes, source: Source::Kernel(Arc::clone(&process), address + at) };
+    let mapped = Part { bytes: 8192, source: Source::Mapped(Arc::clone(&pages), 0) };
+    let parts = Parts::new(START, vec![kernel(0, 96), mapped, kernel(96, 50)]).unwrap();
+    assert_eq!((parts.start(), parts.bytes(), parts.kernel_bytes()), (START, 8338, 146));
+    let mut worker = WorkerMemory::new(1);
+    worker.attach(RegionId(0), Backing::Parts(Box::new(parts))).unwrap();
+    let mut grants = Grants::new();
+    let stag = grants.stag(0, START + 8338);
+    let pattern: Vec<u8> = (0..8338_u32).map(|at| (at * 7 % 251).to_le_bytes()[0]).collect();
+    // Pieces that end at and cross the borders of the parts.
+    let mut at = 0;
+    for length in [1, 95, 1, 3000, 5000, 200, 41] {
+        let (to, piece) = (START + at as u64, &pattern[at..at + length]);
+        assert!(worker.holds(RegionId(0), to, length));
+        assert!(worker.place(grants.stags.check_place(stag, to, length, grants.origin).unwrap(), piece));
+        at += length;
+    }
+    assert_eq!(at, 8338);
+    let mut seen = vec![0; 8192];
+    pages.read(0, &mut seen).unwrap();
+    let edges = std::hint::black_box(&edges);
+    assert!(
+        seen == pattern[96..96 + 8192] && edges[..96] == pattern[..96] && edges[96..146] == pattern[8288..]
+    );
+    assert!(edges[146..].iter().all(|byte| *byte == 0xEE), "nothing beyond the parts is written");
+    let mut out = vec![0; 8338];
+    assert!(worker.fetch(grants.stags.check_fetch(stag, START, 8338, grants.origin).unwrap(), &mut out));
+    assert_eq!(out, pattern);
+    let KernelStats { kernel_copies, kernel_copy_errors } = worker.kernel_stats();
+    // Placed: two pieces in the first edge, two in the last; fetched: both edges.
+    assert_eq!((kernel_copies, kernel_copy_errors, worker.faults()), (6, 0, 0));
+    assert!(!worker.holds(RegionId(0), START - 1, 1) && !worker.holds(RegionId(0), START + 8338, 1));
+    assert!(!worker.holds(RegionId(0), START, 8339) && !worker.holds(RegionId(0), u64::MAX, 2));
+}
+
+#[test]
+fn memory_that_a_program_has_unmapped_is_an_error() {
+    // Nothing is mapped at the lowest addresses.
+    let part = Part { bytes: 4096, source: Source::Kernel(own_process(), 8192) };
+    let mut worker = WorkerMemory::new(1);
+    worker.attach(RegionId(0), Backing::Parts(Box::new(Parts::new(0, vec![part]).unwrap()))).unwrap();
+    let mut grants = Grants::new();
+    let stag = grants.stag(0, 4096);
+    assert!(!worker.place(grants.stags.check_place(stag, 0, 6, grants.origin).unwrap(), b"placed"));
+    let mut out = [7; 4];
+    assert!(!worker.fetch(grants.stags.check_fetch(stag, 0, 4, grants.origin).unwrap(), &mut out));
+    let access = Access::REMOTE_ATOMIC;
+    let stag = grants.stags.grant(RegionId(0), 4096, access, Scope::Stream(StreamId(1))).unwrap();
+    let word = grants.stags.check_atomic(stag, 64, grants.origin).unwrap().unwrap();
+    assert_eq!(worker.atomic(word, AtomicOp::FetchAdd { add: 1, mask: 0 }), None);
+    let KernelStats { kernel_copies, kernel_copy_errors } = worker.kernel_stats();
+    assert_eq!((out, kernel_copies, kernel_copy_errors), ([0; 4], 3, 3));
+}
+
+#[test]
+fn parts_outside_of_their_memory_are_refused() {
+    let (memory, process) = (Arc::new(ordinary(4096)), own_process());
+    let mapped = |offset, bytes| Part { bytes, source: Source::Mapped(Arc::clone(&memory), offset) };
+    let kernel = |address, bytes| Part { bytes, source: Source::Kernel(Arc::clone(&process), address) };
+    for wrong in [mapped(0, 0), mapped(1, 4096), mapped(u64::MAX, 2), kernel(4096, 0), kernel(u64::MAX, 2)] {
+        assert!(Parts::new(0, vec![mapped(0, 4096), wrong.clone()]).is_none(), "{wrong:?}");
+    }
+    assert!(Parts::new(0, Vec::new()).is_none(), "no bytes");
+    assert!(Parts::new(4095, vec![kernel(0, u64::MAX)]).is_none(), "more than can be counted");
+}
+
+/// Atomic operations reach numbers in all parts.
+#[test]
+fn numbers_in_parts_are_updated() {
+    let numbers = [5_u64, 6];
+    let address = numbers.as_ptr() as u64;
+    let pages = Arc::new(ordinary(4096));
+    let kernel = Part { bytes: 16, source: Source::Kernel(own_process(), address) };
+    let mapped = Part { bytes: 4096, source: Source::Mapped(Arc::clone(&pages), 0) };
+    let mut worker = WorkerMemory::new(1);
+    let parts = Parts::new(4080, vec![kernel, mapped]).unwrap();
+    worker.attach(RegionId(0), Backing::Parts(Box::new(parts))).unwrap();
+    let mut grants = Grants::new();
+    let stag = grants.stags.grant(RegionId(0), 8192, Access::REMOTE_ATOMIC, Scope::Stream(StreamId(1)));
+    let stag = stag.unwrap();
+    let mut add = |at| {
+        let word = grants.stags.check_atomic(stag, at, grants.origin).unwrap().unwrap();
+        worker.atomic(word, AtomicOp::FetchAdd { add: 1, mask: 0 })
+    };
+    assert_eq!([4080, 4088, 4096, 4096].map(&mut add), [Some(5), Some(6), Some(0), Some(1)]);
+    assert_eq!(*std::hint::black_box(&numbers), [6, 7]);
+}
+
+/// A watch of a region by one program, with its side of the ring.
+fn watched(
+    number: u64,
+    entries: u32,
+) -> (Watch, iwarp_shared_verbs::program::Notifications<SharedWords>, Arc<std::os::fd::OwnedFd>) {
+    use iwarp_shared_verbs::{notification_ring, notification_ring_words, program, worker};
+    let shape = notification_ring(entries).unwrap();
+    let memory = SharedWords::new("watch", notification_ring_words(shape)).unwrap();
+    let ring = worker::NotificationRing::new(memory.clone(), 0, shape).unwrap();
+    let waker = Arc::new(rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap());
+    let program = program::Notifications::new(memory, 1, shape).unwrap();
+    (Watch { number, ring, waker: Arc::clone(&waker) }, program, waker)
+}
+
+#[test]
+fn a_message_reaches_each_watch_of_its_region() {
+    let count = |waker: &std::os::fd::OwnedFd| {
+        let mut bytes = [0; 8];
+        rustix::io::read(waker, &mut bytes).map_or(0, |_| u64::from_ne_bytes(bytes))
+    };
+    let (one, other) = (RegionId(0), RegionId(2));
+    let mut memory = WorkerMemory::new(3);
+    for region in [one, other] {
+        memory.attach(region, Arc::new(ordinary(4096))).unwrap();
+    }
+    let watches: [_; 3] = std::array::from_fn(|number| watched(number as u64, 2));
+    let [(a, mut ring_a, waker_a), (b, mut ring_b, waker_b), (c, mut ring_c, _)] = watches;
+    assert!(memory.watch(one, a) && memory.watch(one, b) && memory.watch(other, c));
+    let (absent, ..) = watched(9, 2);
+    assert!(!memory.watch(RegionId(1), absent), "there is no such region");
+    assert!(memory.is_watched(one) && !memory.is_watched(RegionId(1)));
+    ring_a.arm();
+    let message = Message::Immediate([7; 8]);
+    let notification = Notification { message, solicited: false, written: 5 };
+    for _ in 0..3 {
+        memory.notify(one, &notification);
+    }
+    assert_eq!([count(&waker_a), count(&waker_b)], [1, 0], "once per arming");
+    for ring in [&mut ring_a, &mut ring_b] {
+        assert_eq!(std::iter::from_fn(|| ring.poll()).map(|it| it.written).collect::<Vec<_>>(), [5, 5]);
+        assert_eq!(ring.lost(), 1);
+    }
+    assert_eq!(ring_c.poll(), None);
+    let stats = memory.watch_stats(one, 1).unwrap();
+    assert_eq!((stats.delivered, stats.lost), (2, 1));
+    memory.unwatch(one, 1);
+    memory.notify(one, &notification);
+    assert!(ring_a.poll().is_some() && ring_b.poll().is_none() && memory.watch_stats(one, 1).is_none());
+    // The region goes: its programs learn it, others do not.
+    ring_a.arm();
+    drop(memory.detach(one));
+    assert!(ring_a.is_gone() && count(&waker_a) == 1 && !ring_b.is_gone() && !ring_c.is_gone());
+    assert!(!memory.is_watched(one) && memory.is_watched(other));
+    memory.attach(one, Arc::new(ordinary(4096))).unwrap();
+    assert!(!memory.is_watched(one), "a new region with that number");
 }

@@ -12,14 +12,14 @@ mod spec;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use iwarp_config::Driver;
-use tcp_stack::Segmentation;
+use tcp_stack::{Rss, Segmentation};
 
 use crate::dpdk::{
     Device, DeviceConfig, DeviceInfo, DpdkError, Eal, Link, Mempool, Offloads, PortStats, RING_QUEUES_MAX,
-    RealtimeSignalsOccupied, Ring, Rss,
+    RealtimeSignalsOccupied, Ring,
 };
 
 pub use crate::dpdk::PortQueues;
@@ -466,16 +466,21 @@ fn admit_frames(device: &Device, spec: &PortSpec, mac: [u8; 6]) -> Result<(), Po
     Ok(())
 }
 
-/// A random Toeplitz key of the length that the device wants, so that nobody outside can aim connections at
-/// one worker. (It is no secret from those who can observe the workers.)
+/// Returns a random Toeplitz key of the length that the device wants, so that nobody outside can aim connections at one
+/// worker. (It is no secret from those who can observe the workers.) A port that returns has the same key: its
+/// connections stay on their workers.
 fn rss_key(info: &DeviceInfo) -> Vec<u8> {
-    let bytes = if info.rss_key_bytes == 0 { RSS_KEY_BYTES } else { usize::from(info.rss_key_bytes) };
-    let mut key = vec![0; bytes];
-    if getrandom::fill(&mut key).is_err() {
-        // Any key spreads; only its being unguessable is lost.
-        for (byte, value) in key.iter_mut().zip([0x6d, 0x5a].into_iter().cycle()) {
-            *byte = value;
+    static KEY: OnceLock<[u8; u8::MAX as usize]> = OnceLock::new();
+    let key = KEY.get_or_init(|| {
+        let mut key = [0; u8::MAX as usize];
+        if getrandom::fill(&mut key).is_err() {
+            // Any key spreads; only its being unguessable is lost.
+            for (byte, value) in key.iter_mut().zip([0x6d, 0x5a].into_iter().cycle()) {
+                *byte = value;
+            }
         }
-    }
-    key
+        key
+    });
+    let bytes = if info.rss_key_bytes == 0 { RSS_KEY_BYTES } else { usize::from(info.rss_key_bytes) };
+    key.iter().copied().take(bytes).collect()
 }

@@ -2,13 +2,15 @@
 //! connections have no queue pairs; the peers' RDMA Reads, Writes and atomics need no work of the service.
 //! `Engine::poll` passes it each connection event of the device.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
+use arrayvec::ArrayString;
 use rdma::RegionId;
-use rdma::service::RegionService;
+use rdma::service::{RegionService, requested_region};
 use rdma::verbs::{CmEvent, CmEventKind, CmId, Device};
 use tcp_stack::{Buf, Segment};
 
+use crate::events::{Notice, NoticeRing};
 use crate::transport::RdmaState;
 
 /// Context of an id of the region service, in an engine that serves regions. The low 32 bits are 0, or the number of
@@ -44,12 +46,15 @@ impl RegionResponder {
         event: CmEvent,
         device: &mut Device<Segment<B>>,
         rdma: &mut RdmaState<M>,
+        notices: &mut NoticeRing,
     ) {
         let CmEvent { id, kind } = event;
         match kind {
             CmEventKind::ConnectRequest { private_data, .. } => {
                 let peer = device.addresses(id).ok().and_then(|(_, peer)| peer);
-                if peer.is_none_or(|peer| !self.answer(id, peer.ip(), &private_data, device, rdma)) {
+                let accepted =
+                    peer.is_some_and(|peer| self.answer((id, peer), &private_data, device, rdma, notices));
+                if !accepted {
                     release(device, id);
                 }
             }
@@ -65,15 +70,19 @@ impl RegionResponder {
     /// Answers a connect request. Returns true if the connection is accepted.
     fn answer<B: Buf, M>(
         &mut self,
-        id: CmId,
-        peer: IpAddr,
+        (id, peer): (CmId, SocketAddr),
         private_data: &[u8],
         device: &mut Device<Segment<B>>,
         rdma: &mut RdmaState<M>,
+        notices: &mut NoticeRing,
     ) -> bool {
         let Some(stream) = device.stream(id) else { return false };
-        let answer = self.service.answer(private_data, peer, stream, &mut rdma.stags);
+        let answer = self.service.answer(private_data, peer.ip(), stream, &mut rdma.stags);
         rdma.stats.service.count(answer.status);
+        if let Some(refusal) = answer.refusal {
+            let region = requested_region(private_data).and_then(|name| ArrayString::from(name).ok());
+            notices.record(Notice::GrantRefused { peer, refusal, region });
+        }
         if !answer.accept {
             // Fails only if the stream has ended already.
             let _ = device.reject(id, &answer.reply);
@@ -82,7 +91,7 @@ impl RegionResponder {
         let granted = answer.region.map_or(0, |region| u64::from(region.0) + 1);
         device
             .set_context(id, CONTEXT + granted)
-            .and_then(|()| device.accept_without_qp(id, &answer.reply))
+            .and_then(|()| device.accept_without_qp(id, &answer.reply, answer.region))
             .is_ok()
     }
 }

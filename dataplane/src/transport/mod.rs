@@ -5,6 +5,7 @@
 mod conn_table;
 mod data_run;
 mod deadlines;
+mod local_ports;
 mod rdma_state;
 mod sink;
 mod stream_ids;
@@ -14,6 +15,7 @@ pub(crate) use conn_table::Conn;
 pub(crate) use conn_table::ConnTable;
 pub(crate) use data_run::DataRun;
 pub(crate) use deadlines::{Deadlines, LINGER, since_start};
+pub use local_ports::LocalPorts;
 pub(crate) use rdma_state::RdmaState;
 pub(crate) use sink::{StreamSink, TxOutcome};
 pub(crate) use stream_ids::StreamIds;

@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use iwarp_config::{Config, Hugepages};
+use rdma::EndpointConfig;
 use rdma::verbs::{Device, Limits, RegionId};
-use rdma::{EndpointConfig, OutOfOrderPolicy};
-use tcp_stack::{ConnOptions, Instant, Keepalive, Segment, StackConfig};
+use tcp_stack::{ConnOptions, Instant, Segment, StackConfig};
 
 use crate::dpdk::{Eal, Mbuf, MbufPool, Mempool, RegisteredThread};
 use crate::engine::{Engine, EngineConfig};
 use crate::memory::{RegionMemory, WorkerMemory};
 use crate::port::{Port, PortQueues, PortSpec};
 use crate::setup;
+use crate::transport::LocalPorts;
 use crate::worker::{Clock, PollLoop, PollResult, Transmit, Visit, WorkerPort, mesh};
 
 /// Engine over DPDK's packet buffers and region memory.
@@ -34,20 +35,8 @@ pub struct NodeOptions {
 impl NodeOptions {
     /// Takes the settings of a configuration file.
     pub fn new(config: &Config) -> Self {
-        let tcp = &config.tcp;
-        let keepalive = tcp.keepalive_s.map(|idle| Keepalive {
-            idle_ms: idle.saturating_mul(1000),
-            interval_ms: tcp.keepalive_interval_s.saturating_mul(1000),
-            probes: tcp.keepalive_probes,
-        });
         let endpoint = setup::endpoint(config, config.mpa.crc);
-        let conn = ConnOptions {
-            keepalive,
-            user_timeout_ms: tcp.user_timeout_ms,
-            out_of_order: endpoint.out_of_order != OutOfOrderPolicy::Off,
-            ..ConnOptions::default()
-        };
-        Self { limits: Limits::default(), endpoint, conn }
+        Self { limits: Limits::default(), endpoint, conn: setup::conn_options(config, &endpoint) }
     }
 }
 
@@ -300,13 +289,14 @@ impl<'a> Plan<'a> {
             stags_max: config.limits.grants_max,
             regions_max: 0,
             contexts_max: 0,
+            local_ports: LocalPorts::default(),
             seed: setup::seed()?,
         };
         let memory = WorkerMemory::new(config.limits.regions_max as usize);
         let pool = MbufPool::of_worker(Arc::clone(pool));
         let transmit = Transmit::Queue { queue: tx, relayed: Vec::new() };
-        let place = mesh(1, false).pop().context("no place for a worker")?;
-        let poll_loop = PollLoop::new(clock, &config.workers.idle);
+        let place = mesh(1, false, &LocalPorts::default()).pop().context("no place for a worker")?;
+        let poll_loop = PollLoop::new(clock, &config.workers.idle, None);
         Ok(Node {
             worker_ports: [WorkerPort::new(
                 Engine::new(engine, memory),

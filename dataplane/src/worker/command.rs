@@ -10,6 +10,8 @@ use rdma::RegionId;
 use rdma::service::RegionEntry;
 use tokio::sync::oneshot;
 
+use super::{ContextCommand, WatchCommand};
+use crate::capture::Tap;
 use crate::dpdk::PortQueues;
 use crate::engine::ConnRow;
 use crate::memory::RegionMemory;
@@ -143,6 +145,15 @@ pub enum Command {
         /// Receives the row, if there is such a connection.
         reply: oneshot::Sender<Option<ConnRow>>,
     },
+    /// Carries out a command about a context of another process.
+    Context {
+        /// Index of the port.
+        port: usize,
+        /// Command for the port.
+        command: ContextCommand,
+    },
+    /// Carries out a command about a program that watches a region.
+    Watch(WatchCommand),
     /// Publishes the counters.
     Publish {
         /// Receives a notice when the published copy is current.
@@ -161,6 +172,15 @@ pub enum Command {
         port: usize,
         /// Receive and transmit queue for this worker.
         queues: Box<PortQueues>,
+    },
+    /// Begins or ends the capture of a port's frames.
+    Capture {
+        /// Index of the port.
+        port: usize,
+        /// Capture that begins; `None` ends the one that runs.
+        tap: Option<Box<Tap>>,
+        /// Receives the capture that ran before, whose memory the worker does not free.
+        reply: oneshot::Sender<Option<Box<Tap>>>,
     },
     /// Resets every connection, transmits the RSTs and ends the thread.
     Stop,

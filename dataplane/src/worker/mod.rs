@@ -1,36 +1,43 @@
 //! Poll-mode workers, one pinned thread each. `setup` makes them, `daemon` runs them, and `admin` sends them commands.
 //!
 //! ```text
-//! iteration: every port receives, processes, transmits ─▶ every 256 iterations, or idle: commands, counters ─▶ sleep?
+//! iteration: every port receives, processes, transmits ─▶ every 32 iterations, or idle: commands, counters ─▶ sleep?
 //! ```
 //! A worker shares no state that it writes. Commands arrive through a ring, and counters leave as a published copy.
 
 mod command;
+mod command_ring;
+mod context_command;
 mod idle;
+mod loopback;
 mod poll_loop;
 mod published;
 mod steer;
 mod visit;
+mod watch_command;
 mod worker_port;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use rdma::service::RegionEntry;
-use rtrb::Consumer;
 use tcp_stack::Instant;
 
 pub use command::{Command, CommandError, ConnPage, ConnSelector, RegionUse};
+pub use command_ring::{CommandSender, Commands, command_ring};
+pub use context_command::{ContextCommand, Executed, NewMr, Released};
+pub use loopback::LoopbackStats;
 pub use poll_loop::{PollLoop, PollResult};
 pub use published::{Published, Row, Visit};
 pub use steer::{Mesh, SteerStats, mesh};
+pub use watch_command::{NewWatch, WatchCommand};
 pub use worker_port::{Relays, Transmit, WorkerPort};
 
 use crate::dpdk::RegisteredThread;
 use crate::memory::RegionMemory;
 
 /// Iterations between two checks of the command ring.
-const HOUSEKEEPING_ITERATIONS: u32 = 256;
+const COMMAND_ITERATIONS: u32 = 32;
 /// Longest time between two publications of the counters while the worker is busy.
 const PUBLISH_EVERY: Duration = Duration::from_millis(20);
 
@@ -96,7 +103,7 @@ pub struct Worker {
     /// The worker's share of each port.
     pub ports: Vec<WorkerPort>,
     /// Receiving end of the command ring.
-    pub commands: Consumer<Command>,
+    pub commands: Commands,
     /// Published copy of the counters.
     pub published: Arc<Published>,
     /// Poll loop that drives the ports.
@@ -122,7 +129,7 @@ impl Worker {
         loop {
             let PollResult { now, sleep } = self.poll_loop.poll_once(&mut self.ports);
             iterations = iterations.wrapping_add(1);
-            if iterations.is_multiple_of(HOUSEKEEPING_ITERATIONS) || sleep.is_some() {
+            if iterations.is_multiple_of(COMMAND_ITERATIONS) || sleep.is_some() {
                 if !self.run_commands() {
                     break;
                 }
@@ -132,7 +139,8 @@ impl Worker {
                     self.update_wall_clock();
                 }
             }
-            if let Some(sleep) = sleep {
+            // Others may be queued behind a command that ends `run_commands`.
+            if let Some(sleep) = sleep.filter(|_| self.commands.is_empty()) {
                 self.poll_loop.sleep(&mut self.ports, sleep);
             }
         }
@@ -157,7 +165,7 @@ impl Worker {
 
     /// Carries out the queued commands. Returns `false` after [`Command::Stop`].
     fn run_commands(&mut self) -> bool {
-        while let Ok(command) = self.commands.pop() {
+        while let Some(command) = self.commands.pop() {
             self.poll_loop.stats_mut().commands += 1;
             match command {
                 Command::Stop => return false,
@@ -177,6 +185,15 @@ impl Worker {
                 Command::RegionUse { region, reply } => {
                     let _ = reply.send(self.region_use(region));
                 }
+                Command::Context { port, command } => {
+                    let now = self.poll_loop.now();
+                    if let Some(port) = self.ports.get_mut(port) {
+                        port.run_context_command(now, command);
+                    }
+                    // Frames are processed before the next command.
+                    return true;
+                }
+                Command::Watch(command) => command.run(&mut self.ports),
                 Command::Publish { reply } => {
                     self.publish();
                     let _ = reply.send(());
@@ -189,6 +206,9 @@ impl Worker {
                     if let Some(port) = self.ports.get_mut(port) {
                         port.attach(*queues);
                     }
+                }
+                Command::Capture { port, tap, reply } => {
+                    let _ = reply.send(self.ports.get_mut(port).and_then(|port| port.set_capture(tap)));
                 }
                 Command::Conns { from, mut rows, reply } => {
                     let next = self.conns(from, &mut rows);

@@ -1,13 +1,17 @@
 //! The poll loop of one thread, which a daemon worker and a program's [`Node`](crate::verbs::Node) run alike: every
 //! port receives, processes and transmits once per iteration.
 
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use iwarp_config::Idle;
 use tcp_stack::Instant;
 
-use super::idle::Idler;
+use super::idle::{Idler, Waking};
 use super::{Clock, WorkerPort, WorkerStats};
+use crate::dpdk::{OTHERS_MAX, Wake, wait_for};
 
 /// Outcome of one poll iteration.
 #[derive(Clone, Copy, Debug)]
@@ -28,11 +32,14 @@ pub struct PollLoop {
     /// True if the last iteration moved a frame.
     moved: bool,
     stats: WorkerStats,
+    /// Event counter of the thread that sends commands; `None` if nothing else has work for this thread.
+    commands: Option<Arc<OwnedFd>>,
 }
 
 impl PollLoop {
-    /// Creates a poll loop that has not run.
-    pub fn new(clock: &Clock, idle: &Idle) -> Self {
+    /// Creates a poll loop that has not run. A thread that obeys the commands of another gives the event counter
+    /// (eventfd, non-blocking) which that one increments after each command.
+    pub fn new(clock: &Clock, idle: &Idle, commands: Option<Arc<OwnedFd>>) -> Self {
         let last = clock.now();
         Self {
             clock: clock.clone(),
@@ -40,6 +47,7 @@ impl PollLoop {
             last,
             moved: false,
             stats: WorkerStats::default(),
+            commands,
         }
     }
 
@@ -64,33 +72,51 @@ impl PollLoop {
         self.account(now);
         let moved = ports.iter_mut().fold(0_usize, |moved, port| moved.saturating_add(port.poll(now)));
         self.moved = moved > 0;
+        let may_be_commanded = self.commands.is_some();
         let sleep = self.idler.after_poll(self.moved, || {
-            if ports.iter().any(WorkerPort::has_output) {
-                return Duration::ZERO;
-            }
-            ports.iter_mut().map(WorkerPort::due).min().unwrap_or(Instant::MAX).saturating_since(now)
+            let rest = if ports.iter().any(WorkerPort::has_output) {
+                Duration::ZERO
+            } else {
+                ports.iter_mut().map(WorkerPort::due).min().unwrap_or(Instant::MAX).saturating_since(now)
+            };
+            // A thread without commands runs a program, which may have work of its own at any time.
+            Waking { rest, by_all: may_be_commanded && wake_for_all(ports) }
         });
         PollResult { now, sleep }
     }
 
-    /// Sleeps for `time`, or until a frame arrives if the only port can wake the thread.
+    /// Sleeps for `time`, until a program rings, a command comes, or a frame arrives at the only port that can wake the
+    /// thread.
     pub fn sleep(&mut self, ports: &mut [WorkerPort], time: Duration) {
-        self.stats.sleeps += 1;
-        let woken_by_port = match ports {
-            // A single port can end the sleep itself.
-            [port] => port.wait(time),
-            _ => false,
-        };
-        if !woken_by_port {
-            let time = rustix::thread::Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
-            // A signal may end the sleep early: the next iteration finds out whether there is work.
-            let _ = rustix::thread::nanosleep(&time);
+        if ports.iter().all(|port| port.engine().contexts_sleep()) {
+            self.stats.sleeps += 1;
+            self.wait(ports, time);
         }
+        ports.iter().for_each(|port| port.engine().contexts_awake());
         let woken = self.clock.now();
         let slept = nanos_between(self.last, woken);
         self.stats.slept_ns = self.stats.slept_ns.wrapping_add(slept);
         self.stats.total_ns = self.stats.total_ns.wrapping_add(slept);
         (self.last, self.moved) = (woken, false);
+    }
+
+    fn wait(&self, ports: &mut [WorkerPort], time: Duration) {
+        let mut queue = None;
+        let mut others = ArrayVec::<BorrowedFd<'_>, OTHERS_MAX>::new();
+        let mut add = |other| others.try_push(other).unwrap_or(());
+        self.commands.iter().for_each(|counter| add(counter.as_fd()));
+        for port in ports {
+            let (waking_queue, doorbell) = port.waits_for();
+            doorbell.into_iter().for_each(&mut add);
+            queue = queue.or(waking_queue);
+        }
+        let wake = match queue {
+            Some(queue) => queue.wait(&others, time),
+            None => wait_for(&others, time),
+        };
+        if let (Wake::Other, Some(counter)) = (wake, &self.commands) {
+            let _ = rustix::io::read(counter, &mut [0; 8]);
+        }
     }
 
     /// Returns the counters of the loop.
@@ -114,6 +140,12 @@ impl PollLoop {
         stats.busy_ns = stats.busy_ns.wrapping_add(elapsed.wrapping_mul(moved));
         self.last = now;
     }
+}
+
+/// Returns true if every frame, doorbell and command ends a [`PollLoop::sleep`], of which one port's queue can.
+fn wake_for_all(ports: &mut [WorkerPort]) -> bool {
+    let queues = ports.iter_mut().filter_map(|port| port.waits_for().0).count();
+    queues <= 1 && ports.iter().all(WorkerPort::wakes_for_all)
 }
 
 /// Returns the nanoseconds between two times; zero if the clock of another CPU is ahead.

@@ -25,17 +25,27 @@ pub trait Visit {
 /// The published copy of all counters of one worker.
 #[derive(Debug)]
 pub struct Published {
+    /// Every counter once, even if several ports have it.
     rows: Vec<Row>,
+    /// Index in `rows` of each value.
+    row_of: Vec<usize>,
     values: Vec<AtomicU64>,
 }
 
 impl Published {
     /// Creates a copy with the rows of `source`, all zero.
     pub fn new(source: &dyn Visit) -> Self {
-        let mut rows = Vec::new();
-        source.visit(&mut |group, name, help, _| rows.push(Row { group, name, help }));
-        let values = rows.iter().map(|_| AtomicU64::new(0)).collect();
-        Self { rows, values }
+        let (mut rows, mut row_of) = (Vec::new(), Vec::new());
+        source.visit(&mut |group, name, help, _| {
+            let row = Row { group, name, help };
+            let known = rows.iter().position(|known| *known == row);
+            row_of.push(known.unwrap_or(rows.len()));
+            if known.is_none() {
+                rows.push(row);
+            }
+        });
+        let values = row_of.iter().map(|_| AtomicU64::new(0)).collect();
+        Self { rows, row_of, values }
     }
 
     /// Copies the current values. Called by the worker only; it neither allocates nor waits.
@@ -48,20 +58,27 @@ impl Published {
         });
     }
 
-    fn read(&self) -> impl Iterator<Item = (Row, u64)> + '_ {
-        self.rows.iter().copied().zip(self.values.iter().map(|value| value.load(Ordering::Relaxed)))
-    }
-
     /// Returns every counter once, even if several ports have it.
     pub fn rows(&self) -> impl Iterator<Item = Row> + '_ {
-        let first =
-            |at: &usize| self.rows.iter().position(|row| Some(row) == self.rows.get(*at)) == Some(*at);
-        (0..self.rows.len()).filter(first).filter_map(|at| self.rows.get(at).copied())
+        self.rows.iter().copied()
+    }
+
+    /// Returns the last published value of every counter, summed over the ports, in the order of [`Self::rows`].
+    pub fn totals(&self) -> Vec<(Row, u64)> {
+        let mut totals: Vec<(Row, u64)> = self.rows().map(|row| (row, 0)).collect();
+        for (at, value) in self.row_of.iter().zip(&self.values) {
+            if let Some((_, total)) = totals.get_mut(*at) {
+                *total = total.wrapping_add(value.load(Ordering::Relaxed));
+            }
+        }
+        totals
     }
 
     /// Returns the last published value of a counter, summed over the ports; 0 for an unknown name.
     pub fn value(&self, group: &str, name: &str) -> u64 {
-        self.read().filter(|(row, _)| row.group == group && row.name == name).map(|(_, value)| value).sum()
+        let row = self.rows.iter().position(|row| row.group == group && row.name == name);
+        let values = self.row_of.iter().zip(&self.values).filter(|(at, _)| Some(**at) == row);
+        values.fold(0, |sum, (_, value)| sum.wrapping_add(value.load(Ordering::Relaxed)))
     }
 }
 
@@ -93,6 +110,10 @@ mod tests {
         published.publish(&TwoPorts(5, 7));
         assert_eq!(published.rows().count(), 1);
         assert_eq!(published.value("port", "frames"), 12);
+        assert_eq!(
+            published.totals().iter().map(|(row, sum)| (row.name, *sum)).collect::<Vec<_>>(),
+            [("frames", 12)]
+        );
     }
 
     #[test]

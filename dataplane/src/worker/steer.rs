@@ -1,13 +1,16 @@
 //! Software steering: a mesh of rings through which workers pass frames to the worker that owns the connection.
 //!
-//! A connection lives on one worker. If the port spreads flows itself (RSS), every frame of a connection arrives at the
-//! queue of its worker. If it does not, or spreads them by a rule of its own (the queues of a TAP), the receiving
-//! worker passes each segment to the worker that [`flow_hash`](tcp_stack::wire::flow_hash) names. Either way, worker 0
-//! answers frames that are not TCP; the other workers get a copy, because their neighbor caches learn from it.
+//! A connection lives on one worker. Segments to a port that an application listens on go to the application's worker.
+//! Of the others: if the port spreads flows itself (RSS), every frame of a connection arrives at the queue of its
+//! worker. If it does not, or spreads them by a rule of its own (the queues of a TAP), the receiving worker passes each
+//! segment to the worker that [`flow_hash`](tcp_stack::wire::flow_hash) names. Either way, worker 0 answers frames that
+//! are not TCP; the other workers get a copy, because their neighbor caches learn from it.
 
 use rtrb::{Consumer, Producer, RingBuffer};
 use tcp_stack::wire::{Flow, peek_flow};
-use tcp_stack::{Buf, BufClass, BufPool};
+use tcp_stack::{Buf, BufClass, BufPool, RxFrame};
+
+use crate::transport::LocalPorts;
 
 /// Capacity of the ring between two workers, frames; further frames are dropped and counted.
 const RING_FRAMES: usize = 512;
@@ -32,18 +35,27 @@ pub struct Mesh<B> {
     me: usize,
     /// True if the port spreads flows itself: segments stay on the worker that received them.
     port_spreads: bool,
+    /// TCP ports that belong to one worker, wherever their segments arrive.
+    local_ports: LocalPorts,
     /// Rings to the other workers, by worker index; `None` at this worker's index.
-    to: Vec<Option<Producer<B>>>,
+    to: Vec<Option<Producer<RxFrame<B>>>>,
     /// Rings from the other workers.
-    from: Vec<Consumer<B>>,
+    from: Vec<Consumer<RxFrame<B>>>,
     /// Counters of steered, copied and dropped frames.
     pub stats: SteerStats,
 }
 
 /// Creates the mesh of `workers` workers and returns their ends, in order.
-pub fn mesh<B>(workers: usize, port_spreads: bool) -> Vec<Mesh<B>> {
+pub fn mesh<B>(workers: usize, port_spreads: bool, local_ports: &LocalPorts) -> Vec<Mesh<B>> {
     let mut places: Vec<Mesh<B>> = (0..workers)
-        .map(|me| Mesh { me, port_spreads, to: Vec::new(), from: Vec::new(), stats: SteerStats::default() })
+        .map(|me| Mesh {
+            me,
+            port_spreads,
+            local_ports: local_ports.clone(),
+            to: Vec::new(),
+            from: Vec::new(),
+            stats: SteerStats::default(),
+        })
         .collect();
     for sender in 0..workers {
         for receiver in 0..workers {
@@ -68,16 +80,15 @@ impl<B: Buf> Mesh<B> {
 
     /// Steers a frame that the port delivered to this worker. Returns the frame, or a copy, if this worker must process
     /// it.
-    pub fn keep<P: BufPool<Buf = B>>(&mut self, frame: B, pool: &mut P) -> Option<B> {
-        match peek_flow(frame.bytes()) {
-            Flow::Tcp(_) if self.port_spreads => Some(frame),
-            Flow::Tcp(hash) => {
-                let owner = hash as usize % self.to.len().max(1);
-                if owner == self.me {
-                    return Some(frame);
-                }
-                self.stats.steered += u64::from(self.pass(owner, frame));
-                None
+    pub fn keep<P: BufPool<Buf = B>>(&mut self, frame: RxFrame<B>, pool: &mut P) -> Option<RxFrame<B>> {
+        match peek_flow(frame.buf.bytes()) {
+            Flow::Tcp { hash, local_port } => {
+                let owner = match self.local_ports.owner(local_port) {
+                    Some(owner) => owner,
+                    None if self.port_spreads => return Some(frame),
+                    None => self.owner(hash),
+                };
+                self.keep_or_pass(owner, frame)
             }
             Flow::Other => {
                 for other in 0..self.to.len() {
@@ -99,20 +110,45 @@ impl<B: Buf> Mesh<B> {
         }
     }
 
+    /// Steers a frame that this worker has sent to an address of the port itself. Returns the frame if this worker must
+    /// process it. Its connection is where the hash says, because an active open chooses its port by that.
+    pub fn keep_looped(&mut self, frame: RxFrame<B>) -> Option<RxFrame<B>> {
+        match peek_flow(frame.buf.bytes()) {
+            Flow::Tcp { hash, local_port } => {
+                let owner = self.local_ports.owner(local_port).unwrap_or_else(|| self.owner(hash));
+                self.keep_or_pass(owner, frame)
+            }
+            Flow::Other => Some(frame),
+        }
+    }
+
+    /// Returns the worker that the hash of a flow names.
+    fn owner(&self, hash: u32) -> usize {
+        hash as usize % self.to.len().max(1)
+    }
+
+    fn keep_or_pass(&mut self, owner: usize, frame: RxFrame<B>) -> Option<RxFrame<B>> {
+        if owner == self.me {
+            return Some(frame);
+        }
+        self.stats.steered += u64::from(self.pass(owner, frame));
+        None
+    }
+
     /// Returns the next frame that another worker passed to this one.
-    pub fn take(&mut self) -> Option<B> {
+    pub fn take(&mut self) -> Option<RxFrame<B>> {
         self.from.iter_mut().find_map(|ring| ring.pop().ok())
     }
 
     /// Passes a frame to another worker. Returns false if the ring is full.
-    fn pass(&mut self, worker: usize, frame: B) -> bool {
+    fn pass(&mut self, worker: usize, frame: RxFrame<B>) -> bool {
         let Some(ring) = self.to.get_mut(worker).and_then(Option::as_mut) else { return false };
         let passed = ring.push(frame).is_ok();
         self.stats.drop_ring_full += u64::from(!passed);
         passed
     }
 
-    fn copy<P: BufPool<Buf = B>>(&mut self, frame: &B, pool: &mut P) -> Option<B> {
+    fn copy<P: BufPool<Buf = B>>(&mut self, frame: &RxFrame<B>, pool: &mut P) -> Option<RxFrame<B>> {
         let copy = copy_of(frame, pool);
         match copy {
             Some(_) => self.stats.copied += 1,
@@ -122,26 +158,25 @@ impl<B: Buf> Mesh<B> {
     }
 }
 
-fn copy_of<P: BufPool>(frame: &P::Buf, pool: &mut P) -> Option<P::Buf> {
-    let mut copy = pool.alloc(BufClass::Control)?;
-    copy.append(frame.bytes().len())?.copy_from_slice(frame.bytes());
-    Some(copy)
+fn copy_of<P: BufPool>(frame: &RxFrame<P::Buf>, pool: &mut P) -> Option<RxFrame<P::Buf>> {
+    let (mut buf, bytes) = (pool.alloc(BufClass::Control)?, frame.buf.bytes());
+    buf.append(bytes.len())?.copy_from_slice(bytes);
+    Some(RxFrame { buf, checksum: frame.checksum })
 }
 
 #[cfg(test)]
-mod tests {
-    use tcp_stack::testutil::HeapPool;
+pub(super) mod tests {
+    use tcp_stack::RxChecksum;
+    use tcp_stack::testutil::{HeapBuf, HeapPool};
 
     use super::*;
 
-    fn frame(pool: &mut HeapPool, bytes: &[u8]) -> <HeapPool as BufPool>::Buf {
-        let mut buf = pool.alloc(BufClass::Data).unwrap();
-        buf.append(bytes.len()).unwrap().copy_from_slice(bytes);
-        buf
+    fn frame(pool: &mut HeapPool, bytes: &[u8]) -> RxFrame<HeapBuf> {
+        RxFrame { buf: pool.copy(bytes).unwrap(), checksum: RxChecksum::Good }
     }
 
     /// An IPv4 segment from 10.0.0.1:`port` to 10.0.0.2:7400, headers only.
-    fn segment(port: u16) -> Vec<u8> {
+    pub(crate) fn segment(port: u16) -> Vec<u8> {
         let mut bytes = vec![2; 12];
         bytes.extend([8, 0, 0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
         bytes.extend(port.to_be_bytes());
@@ -153,7 +188,7 @@ mod tests {
     #[test]
     fn every_segment_of_a_connection_reaches_the_same_worker() {
         let mut pool = HeapPool::new(4096, 0, 2048);
-        let mut places = mesh(3, false);
+        let mut places = mesh(3, false, &LocalPorts::default());
         let mut owners = vec![0; 3];
         for port in 1000..1300 {
             let mut owner = None;
@@ -172,21 +207,48 @@ mod tests {
     #[test]
     fn a_port_that_spreads_flows_is_trusted() {
         let mut pool = HeapPool::new(64, 0, 2048);
-        let mut places = mesh(2, true);
+        let mut places = mesh(2, true, &LocalPorts::default());
         for port in 1..30 {
             assert!(places[1].keep(frame(&mut pool, &segment(port)), &mut pool).is_some());
         }
     }
 
     #[test]
+    fn a_port_of_one_worker_has_all_its_segments_there() {
+        for port_spreads in [false, true] {
+            let mut pool = HeapPool::new(4096, 0, 2048);
+            let ports = LocalPorts::default();
+            let mut places = mesh(3, port_spreads, &ports);
+            assert!(ports.claim(7400, 2));
+            for port in 1000..1100 {
+                for receiver in 0..3 {
+                    let kept = places[receiver].keep(frame(&mut pool, &segment(port)), &mut pool);
+                    let found = if kept.is_some() {
+                        receiver
+                    } else {
+                        (0..3).position(|of| places[of].take().is_some()).unwrap()
+                    };
+                    assert_eq!(found, 2);
+                }
+            }
+            ports.release(7400, 2);
+            let kept = (1000..1100)
+                .filter(|port| places[0].keep(frame(&mut pool, &segment(*port)), &mut pool).is_some());
+            let kept = kept.count();
+            assert!(if port_spreads { kept == 100 } else { (10..90).contains(&kept) }, "{kept}");
+        }
+    }
+
+    #[test]
     fn other_frames_go_to_worker_0_and_copies_to_the_others() {
         let mut pool = HeapPool::new(64, 0, 2048);
-        let mut places = mesh(3, true);
+        let mut places = mesh(3, true, &LocalPorts::default());
         let arp = [[0xff; 12].as_slice(), &[8, 6], &[0; 28]].concat();
         let kept = places[1].keep(frame(&mut pool, &arp), &mut pool);
-        assert_eq!(kept.unwrap().bytes(), arp);
+        assert_eq!(kept.unwrap().buf.bytes(), arp);
         for worker in [0, 2] {
-            assert_eq!(places[worker].take().unwrap().bytes(), arp);
+            let copy = places[worker].take().unwrap();
+            assert_eq!((copy.buf.bytes(), copy.checksum), (arp.as_slice(), RxChecksum::Good));
             assert!(places[worker].take().is_none());
         }
         // One frame came in and three are handled: the books say so.
@@ -196,7 +258,7 @@ mod tests {
     #[test]
     fn a_full_ring_drops_and_counts() {
         let mut pool = HeapPool::new(4 * RING_FRAMES, 0, 2048);
-        let mut places = mesh(2, false);
+        let mut places = mesh(2, false, &LocalPorts::default());
         let port = (1..)
             .find(|port| places[0].keep(frame(&mut pool, &segment(*port)), &mut pool).is_none())
             .unwrap();

@@ -14,6 +14,8 @@ impl Visit for WorkerPort {
         engine.rdma_stats().visit(f);
         engine.rdma_cm_stats().visit(&mut |name, help, value| f("verbs", name, help, value));
         engine.device().stats().visit(&mut |name, help, value| f("verbs", name, help, value));
+        engine.memory().kernel_stats().visit(&mut |name, help, value| f("mr", name, help, value));
+        engine.notices().stats().visit(&mut |name, help, value| f("notices", name, help, value));
         engine.service_stats().visit(&mut |name, help, value| f("services", name, help, value));
     }
 }
@@ -29,6 +31,8 @@ fn queues(port: &WorkerPort, f: Sink<'_>) {
         "Packet buffers refused to data to be sent: only the reserve was left.",
         refused,
     );
+    port.loopback_stats().visit(&mut |name, help, value| f("loopback", name, help, value));
+    port.capture_stats().visit(&mut |name, help, value| f("capture", name, help, value));
     port.steer_stats().visit(&mut |name, help, value| f("steering", name, help, value));
 }
 

@@ -1,6 +1,7 @@
 //! One worker's share of one port: its queues, its packet buffers and its protocols. `PollLoop` polls every one of a
 //! thread in each iteration.
 
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
@@ -8,7 +9,9 @@ use rdma::RegionId;
 use rtrb::{Consumer, Producer};
 use tcp_stack::{BufPool, Instant, RxFrame, TxFrame};
 
+use super::loopback::{Loopback, LoopbackStats};
 use super::steer::Mesh;
+use crate::capture::{Capture, CaptureStats, Tap};
 use crate::dpdk::{
     BURST, Mbuf, MbufPool, Offloads, PortQueues, ReleaseLast, RxQueue, RxQueueStats, TxBatch, TxQueue,
     TxQueueStats,
@@ -22,6 +25,10 @@ const RELAY_FRAMES: usize = 512;
 /// Longest time between two checks of expired timers while frames keep arriving: an eighth of the tick of TCP's timer
 /// wheel.
 const TIMER_CHECK_INTERVAL: Duration = Duration::from_micros(16);
+
+/// Time for which a port may accept no frame, with a full batch, before that is dropped. Otherwise a port without a
+/// link would keep the worker from sending to its own addresses.
+const STALL_MAX: Duration = Duration::from_millis(100);
 
 /// Bytes of the next packet buffer to prefetch after frames were sent: those of a small message.
 const NEXT_BUFFER_BYTES: usize = 256;
@@ -62,12 +69,18 @@ pub struct WorkerPort {
     offloads: Offloads,
     received: ArrayVec<Mbuf, BURST>,
     frames: ArrayVec<RxFrame<Mbuf>, BURST>,
+    /// Frames sent to the port's own addresses.
+    loopback: Loopback<Mbuf>,
+    /// Time since which the port has accepted no frame although the batch was full.
+    stalled_since: Option<Instant>,
     /// Frames that the port has not accepted yet.
     batch: TxBatch,
     /// True if output was left over when the last iteration with work ended.
     had_output: bool,
     /// True if the last iteration polled the receive queue.
     polled_rx: bool,
+    /// Copies frames for an operator, while one captures.
+    capture: Capture,
     /// Next deadline of the protocols, cached; `None` after every poll, until somebody asks for it.
     due: Option<Instant>,
     /// Time of the next check for expired timers while `due` is `None`.
@@ -92,9 +105,12 @@ impl WorkerPort {
             offloads,
             received: ArrayVec::new(),
             frames: ArrayVec::new(),
+            loopback: Loopback::new(),
+            stalled_since: None,
             batch: TxBatch::new(),
             had_output: false,
             polled_rx: false,
+            capture: Capture::default(),
             due: None,
             next_timer_check: Instant::ZERO,
         }
@@ -109,8 +125,9 @@ impl WorkerPort {
         // receive queue is still polled in every other iteration at least.
         let output = self.has_output();
         self.polled_rx = !(output && self.polled_rx && !self.had_output);
-        let received = if self.polled_rx { self.receive() } else { 0 };
-        if received == 0 && !output && now < self.due() && !self.has_relayed() {
+        let received = if self.polled_rx { self.receive(now) } else { 0 };
+        if received == 0 && !output && now < self.due() && !self.has_relayed() && !self.engine.contexts_wait()
+        {
             return 0;
         }
         let moved = self.poll_busy(now, received);
@@ -126,10 +143,11 @@ impl WorkerPort {
             self.next_timer_check = now + TIMER_CHECK_INTERVAL;
         }
         let room = self.room();
-        let Self { engine, pool, tx, batch, frames, .. } = self;
+        let Self { engine, pool, tx, batch, frames, loopback, mesh, .. } = self;
         let mut drain = PrefetchNext::new(frames.drain(..));
-        // `room` is the free space of either: neither can be full.
+        // `room` is the free space of each: none can be full.
         let mut emit = |frame: TxFrame<Mbuf>| match tx {
+            _ if frame.offload.looped => loopback.push(frame.buf, mesh),
             Transmit::Queue { .. } | Transmit::Gone { .. } => drop(batch.push(frame)),
             Transmit::Relay(ring) => drop(ring.push(frame)),
         };
@@ -139,7 +157,7 @@ impl WorkerPort {
         // Frees held buffers before acknowledgments are sent, so that buffers that a peer in this process frees last
         // return to their own pool.
         drop(releases);
-        self.transmit();
+        self.transmit(now);
         self.engine.run_deferred();
         if emitted > 0 {
             // Prefetched only now: earlier, the frames would have waited for it.
@@ -150,13 +168,30 @@ impl WorkerPort {
 
     /// Fills `frames` with the frames for this worker. Returns how many frames arrived from the port or from other
     /// workers.
-    fn receive(&mut self) -> usize {
-        let Self { rx, tx, received, frames, mesh, pool, offloads, .. } = self;
+    fn receive(&mut self, now: Instant) -> usize {
+        let arrived = if self.loopback.has_turn() { 0 } else { self.receive_from_port(now) };
+        let Self { frames, loopback, .. } = self;
+        let others = frames.len();
+        while !frames.is_full()
+            && let Some(frame) = loopback.pop()
+        {
+            frames.push(frame);
+        }
+        arrived.saturating_add(frames.len().saturating_sub(others))
+    }
+
+    /// Fills `frames` with frames from the port and from other workers, and returns how many arrived.
+    #[inline]
+    fn receive_from_port(&mut self, now: Instant) -> usize {
+        let Self { rx, tx, received, frames, mesh, pool, offloads, capture, .. } = self;
         let frame = |mbuf: Mbuf| RxFrame { checksum: mbuf.rx_checksum(*offloads), buf: mbuf };
         let mut arrived = 0;
         if let Some(queue) = rx {
             arrived = queue.burst(received);
             if arrived > 0 {
+                if capture.is_on() {
+                    capture.received(now, received);
+                }
                 if let Transmit::Queue { queue: tx, .. } = tx {
                     // A response or an acknowledgment usually follows.
                     tx.expect();
@@ -168,31 +203,42 @@ impl WorkerPort {
         }
         let alone = mesh.is_alone();
         for mbuf in received.drain(..) {
-            let kept = if alone { Some(mbuf) } else { mesh.keep(mbuf, pool) };
-            frames.extend(kept.map(frame));
+            let kept = if alone { Some(frame(mbuf)) } else { mesh.keep(frame(mbuf), pool) };
+            frames.extend(kept);
         }
         while !alone && !frames.is_full() {
-            let Some(mbuf) = mesh.take() else { break };
+            let Some(frame) = mesh.take() else { break };
             arrived += 1;
-            frames.push(frame(mbuf));
+            frames.push(frame);
         }
         arrived
     }
 
     /// Number of frames that this iteration may emit.
     fn room(&self) -> usize {
-        match &self.tx {
+        let room = match &self.tx {
             Transmit::Queue { .. } | Transmit::Gone { .. } => BURST.saturating_sub(self.batch.len()),
             Transmit::Relay(ring) => ring.slots().min(BURST),
-        }
+        };
+        room.min(self.loopback.room())
     }
 
-    fn transmit(&mut self) {
-        let Self { tx, batch, .. } = self;
+    fn transmit(&mut self, now: Instant) {
+        let Self { tx, batch, stalled_since, capture, .. } = self;
         match tx {
             Transmit::Queue { queue, relayed } => {
                 fill(batch, relayed);
-                queue.burst(batch);
+                let captures = capture.is_on();
+                if captures {
+                    capture.sent(now, batch.frames());
+                }
+                let sent = queue.burst(batch);
+                if batch.is_full() || stalled_since.is_some() {
+                    drop_if_stalled(queue, batch, (stalled_since, now), sent);
+                }
+                if captures {
+                    capture.left(batch.len());
+                }
             }
             Transmit::Gone { tx, relayed, .. } => {
                 fill(batch, relayed);
@@ -210,7 +256,7 @@ impl WorkerPort {
         let rx = self.rx.take().map(|queue| *queue.stats()).unwrap_or_default();
         self.tx = Transmit::Gone { rx, tx, relayed };
         // Frames that the old queue had not accepted are dropped with the rest.
-        self.transmit();
+        self.transmit(Instant::ZERO);
     }
 
     /// Installs new queues after [`WorkerPort::detach`], whose counters continue.
@@ -223,15 +269,18 @@ impl WorkerPort {
         (self.rx, self.tx) = (Some(rx), Transmit::Queue { queue, relayed });
     }
 
-    /// Sleeps until a frame arrives or `time` is over. Returns `false` at once if the port cannot wake a thread.
-    pub fn wait(&mut self, time: Duration) -> bool {
-        match &mut self.rx {
-            Some(queue) if queue.has_descriptor() => {
-                queue.wait(None, time);
-                true
-            }
-            _ => false,
-        }
+    /// Borrows what a sleeping worker waits for: the receive queue, if its frames can end a [wait](RxQueue::wait), and
+    /// the doorbells of the programs.
+    pub(super) fn waits_for(&mut self) -> (Option<&mut RxQueue>, Option<BorrowedFd<'_>>) {
+        let Self { rx, engine, .. } = self;
+        (rx.as_mut().filter(|queue| queue.has_descriptor()), engine.contexts_doorbell())
+    }
+
+    /// Returns true if everything that brings work to this port is among [`Self::waits_for`]. A ring is filled by the
+    /// worker itself, if it is the only one. A port that is gone has no frames until [`Self::attach`].
+    pub(super) fn wakes_for_all(&self) -> bool {
+        let queue_does = self.rx.as_ref().is_none_or(|queue| queue.is_ring() || queue.wakes_for_all());
+        queue_does && self.mesh.is_alone() && !self.engine.contexts_wait()
     }
 
     /// Resets every connection and transmits the RSTs, in a bounded number of iterations.
@@ -239,7 +288,7 @@ impl WorkerPort {
         self.engine.abort_all(now);
         for _ in 0..4096 {
             self.poll(now);
-            if self.batch.is_empty() && !self.engine.has_output() {
+            if !self.has_output() {
                 break;
             }
         }
@@ -265,7 +314,7 @@ impl WorkerPort {
     /// Returns true if frames wait to be sent, or the protocols have immediate work.
     #[inline]
     pub fn has_output(&self) -> bool {
-        !self.batch.is_empty() || self.engine.has_output()
+        !self.batch.is_empty() || !self.loopback.is_empty() || self.engine.has_output()
     }
 
     /// Borrows the port's protocols.
@@ -286,6 +335,24 @@ impl WorkerPort {
     /// Returns the counters of frames steered to other workers.
     pub fn steer_stats(&self) -> &super::steer::SteerStats {
         &self.mesh.stats
+    }
+
+    /// Returns the counters of frames to the port's own addresses.
+    pub fn loopback_stats(&self) -> &LoopbackStats {
+        &self.loopback.stats
+    }
+
+    /// Begins a capture, or ends one. Returns the one before.
+    pub(super) fn set_capture(&mut self, tap: Option<Box<Tap>>) -> Option<Box<Tap>> {
+        let before = self.capture.set(tap);
+        // Frames that wait already were sent by the protocols before the capture began.
+        self.capture.left(self.batch.len());
+        before
+    }
+
+    /// Returns the counters of captures.
+    pub(crate) fn capture_stats(&self) -> &CaptureStats {
+        self.capture.stats()
     }
 
     /// Returns the counters of the receive and the transmit queue; zeros for a queue that this worker does not have.
@@ -315,6 +382,22 @@ fn fill(batch: &mut TxBatch, relayed: &mut [Consumer<TxFrame<Mbuf>>]) {
             let Ok(frame) = ring.pop() else { break };
             drop(batch.push(frame));
         }
+    }
+}
+
+/// Drops a full batch of a port that has accepted no frame for [`STALL_MAX`], and from then on each full batch at once,
+/// until the port accepts a frame again.
+#[cold]
+fn drop_if_stalled(
+    queue: &mut TxQueue,
+    batch: &mut TxBatch,
+    (since, now): (&mut Option<Instant>, Instant),
+    sent: usize,
+) {
+    if sent > 0 {
+        *since = None;
+    } else if batch.is_full() && now.saturating_since(*since.get_or_insert(now)) >= STALL_MAX {
+        queue.drop_stalled(batch);
     }
 }
 

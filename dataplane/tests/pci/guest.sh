@@ -21,12 +21,15 @@ declare -gA CARD_DEVICES
 card_address() { echo "0000:0$(($1 + 1)):00.0"; }
 card_mac() { echo "52:54:00:77:0$1:02"; }
 
-# The program image: iwarpd and iwarpctl without what debuggers want, behind the base.
+EXCHANGE=${EXCHANGE:-${WATCH%/*}/exchange}
+
+# The program image: iwarpd, iwarpctl and an application without what debuggers want, behind the base.
 pci_initramfs() {
     local root=$LAB/programs
     [ ! -e "$LAB/initramfs" ] || return 0
     mkdir -p "$root/usr/bin"
-    strip -o "$root/usr/bin/iwarpd" "$IWARPD" && strip -o "$root/usr/bin/iwarpctl" "$IWARPCTL" || return 1
+    strip -o "$root/usr/bin/iwarpd" "$IWARPD" && strip -o "$root/usr/bin/iwarpctl" "$IWARPCTL" &&
+        strip -o "$root/usr/bin/exchange" "$EXCHANGE" || return 1
     (cd "$root" && find . -print0 | cpio --null --quiet -o -H newc -R 0:0) >"$LAB/programs.cpio" &&
         cat "$PCI_IMAGE/base.cpio" "$LAB/programs.cpio" >"$LAB/initramfs"
 }
@@ -106,9 +109,10 @@ pci_boot() {
 monitor() { echo "$2" | nc -U -q 1 "$LAB/$1.monitor" >/dev/null; }
 
 # pci_config NAME [KEY=VALUE…]: cards=1 mtu=1500 offloads=true cores=0 idle=adaptive vlan= descriptors=1024 buffers=8192
+#                               applications=
 pci_config() {
     local name=$1 setting k text
-    local cards=1 mtu=1500 offloads=true cores=0 idle=adaptive vlan='' descriptors=1024 buffers=8192
+    local cards=1 mtu=1500 offloads=true cores=0 idle=adaptive vlan='' descriptors=1024 buffers=8192 applications=''
     shift
     for setting in "$@"; do local "${setting?}"; done
     text="[memory]
@@ -135,7 +139,9 @@ size = \"32M\"
 access = [\"remote-read\", \"remote-write\"]
 [control]
 socket = \"/run/iwarpd.sock\"
-"
+${applications:+[applications]
+socket = \"/run/verbs.sock\"
+}"
     for k in $(seq 0 $((cards - 1))); do
         text+="[[port]]
 name = \"card$k\"

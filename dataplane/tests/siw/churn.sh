@@ -60,7 +60,8 @@ grew_little() {
 }
 
 suite_churn() {
-    try "connections of every kind come and go" cycle 64 --qps 8
+    # Numbers of objects are used in turn: each must have been used once before the daemon can have all its memory.
+    try "connections of every kind come and go" cycle 1600 --qps 8
     try "nothing is left of them" at_rest
     RESIDENT_KIB=$(resident_kib)
     try "one after the other" cycle 800

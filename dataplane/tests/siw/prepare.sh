@@ -23,11 +23,12 @@ guest_kind=siw
 source "$here/../guest/debian.sh"
 
 # Modules the guest loads; their dependencies are found by modprobe.
-guest_modules=(virtio_pci virtio_mmio virtio_net crc32c_generic crc32c_intel ib_uverbs rdma_ucm siw)
+guest_modules=(virtio_pci virtio_mmio virtio_net crc32c_generic crc32c_intel ib_uverbs rdma_ucm siw
+    nfsv3 nfsv4 rpcrdma)
 
 # Programs from the host's packages, copied with the libraries they are linked to; and the one library that
 # glibc loads by itself when a thread ends.
-guest_programs=(/usr/bin/rping /lib/x86_64-linux-gnu/libgcc_s.so.1)
+guest_programs=(/usr/bin/rping /usr/bin/flock /lib/x86_64-linux-gnu/libgcc_s.so.1)
 
 # open_peer_to_peer DIR: siw's peer-to-peer mode, and the RTR messages that it asks for then, are constants in its
 # sources. Here they become module parameters, which the guest changes while siw runs. Nothing else of siw is changed.

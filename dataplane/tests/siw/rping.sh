@@ -1,14 +1,14 @@
 # shellcheck shell=bash
-# Debian's rping in the guest against iwarp-rping on a port of its own, in both roles. Sourced by run.sh.
+# Debian's rping in the guest against iwarp-rping, on a port of its own and as an application of the daemon, in both
+# roles. Sourced by run.sh.
 
 RPING=${RPING:-target/release/iwarp-rping}
 # Text sizes with rounds: rdma-core's shortest and longest, and some between. The emulated machine checks long texts
 # slowly.
 RPING_SIZES="23:600 64:2000 1000:400 1449:400 4096:200 16384:100 65535:50"
-
 # ours_serves OPTIONS: starts iwarp-rping as a server of many clients, until ours_served.
 ours_serves() {
-    peer_start "$LAB/rping.json" "$RPING" -s -P -V --json --timeout 60 --config "$LAB/peer.toml" "$@" &&
+    peer_start "$LAB/rping.json" "$RPING" -s -P -V --json --timeout 60 "${RPING_DEVICE[@]}" "$@" &&
         peer_says 'listening' || { peer_stop; return 1; }
 }
 
@@ -27,7 +27,7 @@ ours_served() {
 # still use them, and may exit with an error before or after its output, crash, or hang.
 their_clients() {
     guest_run siw "rm -f /tmp/rping.*; for i in \$(seq $1); do \
-timeout -s KILL 60 rping -c -a 10.77.0.4 -V -S $2 -C $3 >/tmp/rping.\$i 2>&1 & p=\"\$p \$!\"; done; \
+timeout -s KILL 60 rping -c -a $RPING_HOST -V -S $2 -C $3 >/tmp/rping.\$i 2>&1 & p=\"\$p \$!\"; done; \
 for i in \$p; do wait \$i 2>/dev/null || echo \"RESULT a client ended with exit code \$?\"; done; p=; \
 ! grep -vE '^(client DISCONNECT EVENT\.\.\.|rdma_get_cm_event: Bad file descriptor)$' /tmp/rping.*" 110
 }
@@ -49,7 +49,7 @@ rping_clients() {
 our_client() {
     local size=$1 rounds=$2 seen
     shift 2
-    in_ns timeout 100 "$RPING" -c -a 10.77.0.3 -V --json -S "$size" -C "$rounds" --config "$LAB/peer.toml" "$@" \
+    in_ns timeout 100 "$RPING" -c -a 10.77.0.3 -V --json -S "$size" -C "$rounds" "${RPING_DEVICE[@]}" "$@" \
         >"$LAB/rping.json" || return 1
     seen=$(jq -r '"\(.rounds) rounds, \(.failed) failed, a round took \(.round_ns.median / 1000 | floor) µs"' \
         "$LAB/rping.json")
@@ -74,4 +74,12 @@ suite_rping() {
     SIZES="64:400 4096:200 65535:50" rping_clients "rping's client, CRC off" --crc off
     rping_server "rping's server, CRC on"
     SIZES="64:400 4096:200 65535:50" rping_server "rping's server, CRC off" --crc off
+}
+
+# The same as applications of the daemon that the other suites test.
+suite_application() {
+    local RPING_DEVICE=(--daemon "$LAB/verbs.sock") RPING_HOST=10.77.0.2 SIZES="64:400 4096:200 65535:30"
+    rping_clients "a program of the daemon, rping's client"
+    rping_server "a program of the daemon, rping's server"
+    try "the program has left nothing in the daemon" becomes 0 5 eval 'ctl -j app list | jq length'
 }

@@ -88,6 +88,11 @@ allow = ["192.0.2.0/24"]
 
 [control]
 socket = "$SOCKET"
+
+[applications]
+socket = "$LAB/verbs.sock"
+queue_pairs_max = 32
+memory_regions_max = 256
 TOML
 }
 
@@ -116,6 +121,8 @@ build_peer_port() {
     ip -n "$NS" link set peer0 master br0
     write_peer_config on >"$LAB/peer.toml"
     write_peer_config off >"$LAB/peer-off.toml"
+    # The device of iwarp-rping, and its address.
+    RPING_DEVICE=(--config "$LAB/peer.toml") RPING_HOST=10.77.0.4
 }
 
 write_peer_config() {
@@ -175,7 +182,7 @@ try() {
 }
 
 # The suites, in the order in which they run.
-SUITES=${SIW_SUITES:-responder churn initiator rping turns rtr loss}
+SUITES=${SIW_SUITES:-responder churn initiator rping application turns rtr loss}
 
 # lossy PERCENT BYTES SEED ROUNDS: runs all kinds of work while frames are lost.
 lossy() {

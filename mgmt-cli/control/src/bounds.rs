@@ -8,6 +8,8 @@ pub const DEFAULT_SOCKET: &str = "/run/iwarpd/control.sock";
 pub const REQUEST_BYTES_MAX: usize = 64 * 1024;
 /// The most connections that one `conn.list` reply names.
 pub const CONNECTIONS_LISTED_MAX: usize = 65_536;
+/// The most rows that one reply to `qp.list`, `cq.list` or `mr.list` names.
+pub const OBJECTS_LISTED_MAX: usize = 16_384;
 /// The longest reply line that a client reads, in bytes: the longest list at 1.5 KiB a connection.
 pub const REPLY_BYTES_MAX: usize = CONNECTIONS_LISTED_MAX * 1536;
 /// The longest name of a region in bytes of UTF-8; it has to fit one byte of a request's private data.
@@ -17,7 +19,7 @@ pub const TOKEN_BYTES_MAX: usize = rdma::service::TOKEN_MAX;
 /// The most source prefixes that one region can list.
 pub const ALLOW_PREFIXES_MAX: usize = rdma::service::PREFIXES_MAX;
 /// The most descriptors that travel with one reply.
-pub const DESCRIPTORS_MAX: usize = 1;
+pub const DESCRIPTORS_MAX: usize = 4;
 
 // 64 prefixes of at most 43 bytes, a name and a token in JSON fit one request line many times over.
 const _: () =

@@ -1,7 +1,7 @@
 //! A blocking client of the control socket.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::bounds::{REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::error::ErrorObject;
+use crate::event::{EventMessage, EventRecord};
 use crate::exit::Exit;
 use crate::message::{Id, Request, Response, Version};
 use crate::method::Method;
@@ -135,6 +136,13 @@ impl ClientError {
     }
 }
 
+impl AsFd for Client {
+    /// Borrows the socket, which is readable once the daemon has ended.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 impl Client {
     /// Connects to the daemon, which may be silent for 10 s before a call fails.
     ///
@@ -168,7 +176,7 @@ impl Client {
     /// # Errors
     /// Any [`ClientError`]; after one that is not [`ClientError::Refused`] the client is of no more use.
     pub fn call<M: Method>(&mut self, params: &M::Params) -> Result<M::Reply, ClientError> {
-        self.call_with_fd::<M>(params).map(|(reply, _)| reply)
+        self.call_with_fds::<M>(params).map(|(reply, _)| reply)
     }
 
     /// Calls a method and waits for its reply and the descriptor that may come with it.
@@ -179,8 +187,33 @@ impl Client {
         &mut self,
         params: &M::Params,
     ) -> Result<(M::Reply, Option<OwnedFd>), ClientError> {
+        self.call_with_fds::<M>(params).map(|(reply, mut fds)| (reply, fds.pop()))
+    }
+
+    /// Calls a method and waits for its reply and the descriptors that may come with it, in the method's order.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn call_with_fds<M: Method>(
+        &mut self,
+        params: &M::Params,
+    ) -> Result<(M::Reply, Vec<OwnedFd>), ClientError> {
         let params = serde_json::to_value(params).map_err(|error| self.malformed(error.to_string()))?;
-        self.exchange(M::NAME, params)
+        self.exchange(M::NAME, params, &[])
+    }
+
+    /// Calls a method with descriptors, at most [`DESCRIPTORS_MAX`](crate::bounds::DESCRIPTORS_MAX), and waits for its
+    /// reply.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn call_sending_fds<M: Method>(
+        &mut self,
+        params: &M::Params,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<M::Reply, ClientError> {
+        let params = serde_json::to_value(params).map_err(|error| self.malformed(error.to_string()))?;
+        self.exchange(M::NAME, params, fds).map(|(reply, _)| reply)
     }
 
     /// Calls a method by its name, with parameters and a reply of any shape.
@@ -188,14 +221,47 @@ impl Client {
     /// # Errors
     /// As [`Self::call`].
     pub fn call_raw(&mut self, method: &str, params: Value) -> Result<Value, ClientError> {
-        self.exchange(method, params).map(|(reply, _)| reply)
+        self.exchange(method, params, &[]).map(|(reply, _)| reply)
+    }
+
+    /// Waits for the next event of a daemon that [`MonitorMethod`](crate::MonitorMethod) was called of, for `patience`,
+    /// or for ever.
+    ///
+    /// # Errors
+    /// [`ClientError::Timeout`], or the daemon has ended the connection.
+    pub fn next_event(&mut self, patience: Option<Duration>) -> Result<EventRecord, ClientError> {
+        self.socket.set_read_timeout(patience).map_err(|error| self.failed(error))?;
+        let (line, _) = self.receive_line()?;
+        let message: EventMessage =
+            serde_json::from_slice(&line).map_err(|error| self.malformed(format!("an event: {error}")))?;
+        Ok(message.params)
+    }
+
+    /// Waits for the next bytes of a capture ([`CaptureMethod`](crate::CaptureMethod)), for `patience`, or for ever.
+    ///
+    /// # Errors
+    /// [`ClientError::Timeout`], or the daemon has ended the connection.
+    pub fn next_bytes(&mut self, patience: Option<Duration>) -> Result<Vec<u8>, ClientError> {
+        if !self.pending.is_empty() {
+            return Ok(std::mem::take(&mut self.pending));
+        }
+        self.socket.set_read_timeout(patience).map_err(|error| self.failed(error))?;
+        let mut chunk = vec![0; CHUNK];
+        let (length, _) =
+            transfer::receive(&self.socket, &mut chunk).map_err(|error| self.failed(error.into()))?;
+        if length == 0 {
+            return Err(self.failed(io::ErrorKind::UnexpectedEof.into()));
+        }
+        chunk.truncate(length);
+        Ok(chunk)
     }
 
     fn exchange<T: DeserializeOwned>(
         &mut self,
         method: &str,
         params: Value,
-    ) -> Result<(T, Option<OwnedFd>), ClientError> {
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(T, Vec<OwnedFd>), ClientError> {
         self.last_id = self.last_id.wrapping_add(1);
         let id = Some(Id::Number(self.last_id));
         let request = Request { jsonrpc: Version::V2, id: id.clone(), method: method.to_owned(), params };
@@ -203,14 +269,14 @@ impl Client {
         if line.len() > REQUEST_BYTES_MAX {
             return Err(ClientError::RequestTooLong { bytes: line.len() });
         }
-        self.send(&line)?;
-        let (line, fd) = self.receive_line()?;
+        self.send(&line, fds)?;
+        let (line, fds) = self.receive_line()?;
         let response: Response<T> =
             serde_json::from_slice(&line).map_err(|error| self.malformed(format!("{method}: {error}")))?;
         match (response.result, response.error) {
             // A request that could not be read is answered with a null id.
             (None, Some(error)) if response.id == id || response.id.is_none() => Err(error.into()),
-            (Some(result), None) if response.id == id => Ok((result, fd)),
+            (Some(result), None) if response.id == id => Ok((result, fds)),
             (Some(_), None) | (None, Some(_)) => Err(self.malformed("the reply is not to this request")),
             (Some(_), Some(_)) => Err(self.malformed("the reply has both a result and an error")),
             (None, None) => Err(self.malformed("the reply has neither a result nor an error")),
@@ -219,10 +285,14 @@ impl Client {
 
     /// A daemon that refuses the connection itself answers and closes before it reads: its answer is
     /// worth more than the broken pipe.
-    fn send(&self, mut bytes: &[u8]) -> Result<(), ClientError> {
+    fn send(&self, mut bytes: &[u8], mut fds: &[BorrowedFd<'_>]) -> Result<(), ClientError> {
         while !bytes.is_empty() {
-            match transfer::send(&self.socket, bytes, None) {
-                Ok(sent) => bytes = bytes.get(sent..).unwrap_or_default(),
+            match transfer::send(&self.socket, bytes, fds) {
+                Ok(sent) => {
+                    bytes = bytes.get(sent..).unwrap_or_default();
+                    // They have gone with the first byte.
+                    fds = &[];
+                }
                 Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => break,
                 Err(error) => return Err(self.failed(error.into())),
             }
@@ -230,10 +300,10 @@ impl Client {
         Ok(())
     }
 
-    /// Returns the next line without its newline, and the descriptor that came with it.
-    fn receive_line(&mut self) -> Result<(Vec<u8>, Option<OwnedFd>), ClientError> {
+    /// Returns the next line without its newline, and the descriptors that came with it.
+    fn receive_line(&mut self) -> Result<(Vec<u8>, Vec<OwnedFd>), ClientError> {
         let mut line = std::mem::take(&mut self.pending);
-        let mut descriptor = None;
+        let mut descriptors = Vec::new();
         let mut searched = 0;
         let mut chunk = [0; CHUNK];
         loop {
@@ -241,19 +311,19 @@ impl Client {
             if let Some(end) = found.and_then(|at| at.checked_add(searched)) {
                 self.pending = line.split_off(end.saturating_add(1));
                 line.truncate(end);
-                return Ok((line, descriptor));
+                return Ok((line, descriptors));
             }
             searched = line.len();
             if line.len() > REPLY_BYTES_MAX {
                 return Err(self.malformed(format!("a line of more than {REPLY_BYTES_MAX} bytes")));
             }
-            let (length, fd) =
+            let (length, fds) =
                 transfer::receive(&self.socket, &mut chunk).map_err(|error| self.failed(error.into()))?;
             let Some(received) = chunk.get(..length).filter(|received| !received.is_empty()) else {
                 return Err(self.failed(io::ErrorKind::UnexpectedEof.into()));
             };
             line.extend_from_slice(received);
-            descriptor = fd.or(descriptor);
+            descriptors.extend(fds);
         }
     }
 

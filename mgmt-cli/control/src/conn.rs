@@ -63,8 +63,12 @@ pub struct ConnInfo {
     pub remote: SocketAddr,
     /// The state, by its name in RFC 9293 §3.3.2.
     pub state: String,
-    /// The service of the listener: `region`, `echo`, `discard`, `chargen`, `daytime`.
+    /// The service of the listener: `region`, `echo`, `discard`, `chargen`, `daytime`; `verbs` if an application has
+    /// the connection.
     pub service: String,
+    /// The number of the application that has the connection, if one has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub app: Option<u32>,
     /// Milliseconds since the connection was opened.
     pub age_ms: u64,
     /// Bytes received in order.

@@ -14,11 +14,14 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod app;
 pub mod bounds;
+mod capture;
 mod client;
 mod conn;
 mod counters;
 mod error;
+mod event;
 mod exit;
 mod message;
 mod method;
@@ -32,16 +35,23 @@ pub mod testutil;
 pub mod transfer;
 mod worker;
 
+pub use app::{AppInfo, AppObjects, AppShow, CqInfo, MrInfo, MrKind, QpInfo, WatchInfo};
+pub use capture::{CaptureStart, Capturing, FILTER_TERMS_MAX, Filter, FilterError, Term, Test};
 pub use client::{Client, ClientError};
 pub use conn::{ConnBbrInfo, ConnClose, ConnClosed, ConnInfo, ConnRdmaInfo, ConnShow, ConnsClosed};
 pub use counters::{CounterGroup, CounterRow, DropRow, NamedCounters, StatsReply};
 pub use error::{ErrorData, ErrorKind, ErrorObject};
+pub use event::{
+    EventMessage, EventNotification, EventRecord, LogLevel, LogLevelChange, LogStatus, Monitoring,
+};
 pub use exit::Exit;
 pub use message::{BadLine, Id, Request, Response, Version};
 pub use method::{
-    ConnCloseMethod, ConnListMethod, ConnShowMethod, DropsMethod, Hello, HelloReply, METHODS, Method,
-    NoParams, PortListMethod, PortShowMethod, PortStatsMethod, RegionAttachMethod, RegionDeregisterMethod,
-    RegionListMethod, RegionRegisterMethod, RegionShowMethod, StatsMethod, StatusMethod, params,
+    AppListMethod, AppShowMethod, CaptureMethod, ConnCloseMethod, ConnListMethod, ConnShowMethod,
+    CqListMethod, DropsMethod, Hello, HelloReply, LogLevelMethod, METHODS, Method, MonitorMethod,
+    MrListMethod, NoParams, PortListMethod, PortShowMethod, PortStatsMethod, QpListMethod,
+    RegionAttachMethod, RegionDeregisterMethod, RegionListMethod, RegionRegisterMethod, RegionShowMethod,
+    StatsMethod, StatusMethod, params,
 };
 pub use port::{Interrupts, Link, LinkChange, PortDetails, PortInfo, PortShow, PortStats, PortStatsRow};
 pub use region::{

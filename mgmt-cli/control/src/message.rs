@@ -118,7 +118,8 @@ impl Request {
     }
 }
 
-fn line(message: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+/// Encodes a message as one line with its newline.
+pub(crate) fn line(message: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     Ok(line)

@@ -3,9 +3,12 @@
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
+use crate::app::{AppInfo, AppObjects, AppShow, CqInfo, MrInfo, QpInfo};
+use crate::capture::{CaptureStart, Capturing};
 use crate::conn::{ConnClose, ConnInfo, ConnShow, ConnsClosed};
 use crate::counters::{DropRow, StatsReply};
 use crate::error::{ErrorKind, ErrorObject};
+use crate::event::{LogLevelChange, LogStatus, Monitoring};
 use crate::port::{PortDetails, PortInfo, PortShow, PortStats, PortStatsRow};
 use crate::region::{
     RegionAttached, RegionDeregister, RegionDeregistered, RegionInfo, RegionQuery, RegionRegister,
@@ -38,13 +41,15 @@ pub struct HelloReply {
     pub pid: u32,
 }
 
+/// Defines the methods of a socket, and `METHODS`, the list of their names.
+#[macro_export]
 macro_rules! methods {
     ($($(#[$meta:meta])* $name:ident = $wire:literal ($params:ty) -> $reply:ty;)+) => {
         $($(#[$meta])*
         #[derive(Clone, Copy, Debug)]
         pub enum $name {}
 
-        impl Method for $name {
+        impl $crate::Method for $name {
             const NAME: &'static str = $wire;
             type Params = $params;
             type Reply = $reply;
@@ -76,6 +81,16 @@ methods! {
     ConnShowMethod = "conn.show" (ConnShow) -> ConnInfo;
     /// Resets one connection, those of a peer, or those of a listener.
     ConnCloseMethod = "conn.close" (ConnClose) -> ConnsClosed;
+    /// Lists the applications, by number.
+    AppListMethod = "app.list" (NoParams) -> Vec<AppInfo>;
+    /// Returns one application by number.
+    AppShowMethod = "app.show" (AppShow) -> AppInfo;
+    /// Lists the queue pairs of applications, at most [`crate::bounds::OBJECTS_LISTED_MAX`].
+    QpListMethod = "qp.list" (AppObjects) -> Vec<QpInfo>;
+    /// Lists the completion queues of applications, at most [`crate::bounds::OBJECTS_LISTED_MAX`].
+    CqListMethod = "cq.list" (AppObjects) -> Vec<CqInfo>;
+    /// Lists the memory regions of applications, at most [`crate::bounds::OBJECTS_LISTED_MAX`].
+    MrListMethod = "mr.list" (AppObjects) -> Vec<MrInfo>;
     /// Lists every port with its counters.
     PortListMethod = "port.list" (NoParams) -> Vec<PortInfo>;
     /// Returns one port in detail.
@@ -86,6 +101,12 @@ methods! {
     StatsMethod = "stats" (NoParams) -> StatsReply;
     /// Returns the drops and refusals by reason.
     DropsMethod = "drops" (NoParams) -> Vec<DropRow>;
+    /// Begins to send an [`EventMessage`](crate::EventMessage) for each event, until the client disconnects.
+    MonitorMethod = "monitor" (NoParams) -> Monitoring;
+    /// Begins to send captured frames as a pcapng file, until the client disconnects.
+    CaptureMethod = "capture" (CaptureStart) -> Capturing;
+    /// Returns the level of the log, after it has set it if a level is given.
+    LogLevelMethod = "log.level" (LogLevelChange) -> LogStatus;
 }
 
 /// Decodes the parameters of a request; absent and null mean `{}`.

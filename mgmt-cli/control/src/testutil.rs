@@ -2,9 +2,11 @@
 //! libFuzzer, and the test `fuzz` on the committed corpus.
 
 use crate::{
-    BadLine, ConnListMethod, ConnShowMethod, DropsMethod, ErrorObject, Hello, Id, Method, PortListMethod,
-    PortShowMethod, PortStatsMethod, RegionAttachMethod, RegionDeregisterMethod, RegionListMethod,
-    RegionRegisterMethod, RegionShowMethod, Request, Response, StatsMethod, StatusMethod, params,
+    AppListMethod, AppShowMethod, BadLine, CaptureMethod, ConnListMethod, ConnShowMethod, CqListMethod,
+    DropsMethod, ErrorObject, Hello, Id, LogLevelMethod, Method, MonitorMethod, MrListMethod, PortListMethod,
+    PortShowMethod, PortStatsMethod, QpListMethod, RegionAttachMethod, RegionDeregisterMethod,
+    RegionListMethod, RegionRegisterMethod, RegionShowMethod, Request, Response, StatsMethod, StatusMethod,
+    params,
 };
 use serde_json::{Value, to_value};
 
@@ -32,11 +34,19 @@ fn every_method(request: &Request) {
     read::<RegionAttachMethod>(request);
     read::<ConnListMethod>(request);
     read::<ConnShowMethod>(request);
+    read::<AppListMethod>(request);
+    read::<AppShowMethod>(request);
+    read::<QpListMethod>(request);
+    read::<CqListMethod>(request);
+    read::<MrListMethod>(request);
     read::<PortListMethod>(request);
     read::<PortShowMethod>(request);
     read::<PortStatsMethod>(request);
     read::<StatsMethod>(request);
     read::<DropsMethod>(request);
+    read::<MonitorMethod>(request);
+    read::<LogLevelMethod>(request);
+    read::<CaptureMethod>(request);
     if let Some(region) = read::<RegionRegisterMethod>(request) {
         assert!(region.allow.iter().all(|net| *net == net.trunc()), "no prefix has bits beyond its length");
         let token = region.token_hex.as_deref().filter(|token| token.len() > 4);
@@ -83,6 +93,11 @@ pub fn seeds() -> Vec<Vec<u8>> {
         "port.show" => r#"{"name":"p0"}"#,
         "conn.show" => r#"{"id":17592186044417}"#,
         "port.stats" => r#"{"name":"p0"}"#,
+        "app.show" | "qp.list" => r#"{"app":3}"#,
+        "capture" => {
+            r#"{"conn":1,"filter":"tcp port 7400 not host 10.0.0.0/8 flags syn,rst","snap_bytes":128}"#
+        }
+        "log.level" => r#"{"level":"debug"}"#,
         _ => "{}",
     };
     let request = |method: &&str| {

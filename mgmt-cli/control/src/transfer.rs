@@ -11,17 +11,16 @@ use rustix::net::{
 
 use crate::bounds::DESCRIPTORS_MAX;
 
-/// Sends bytes, and a descriptor with the first of them.
+/// Sends bytes, and at most [`DESCRIPTORS_MAX`] descriptors with the first of them.
 ///
-/// Returns how many bytes were taken, which may be fewer than given; the descriptor has gone with the
-/// first, so the rest is sent without it.
+/// Returns how many bytes were taken, which may be fewer than given; the descriptors have gone with the
+/// first, so the rest is sent without them.
 ///
 /// # Errors
 /// What `sendmsg` says; `EAGAIN` on a socket that is full and does not block. Raises no SIGPIPE.
-pub fn send(socket: impl AsFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> rustix::io::Result<usize> {
+pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> rustix::io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let fds = fd.as_slice();
     if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(rustix::io::Errno::TOOBIG);
     }
@@ -30,24 +29,24 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> rust
     })
 }
 
-/// Receives bytes, and a descriptor if one came with them; returns 0 at the end of the stream.
+/// Receives bytes, and the descriptors that came with them; returns 0 at the end of the stream.
 ///
-/// The descriptor is closed on exec. More descriptors than [`DESCRIPTORS_MAX`] are closed by the kernel.
+/// The descriptors are closed on exec. More descriptors than [`DESCRIPTORS_MAX`] are closed by the kernel.
 ///
 /// # Errors
 /// What `recvmsg` says; `EAGAIN` if the socket's receive timeout ran out.
-pub fn receive(socket: impl AsFd, bytes: &mut [u8]) -> rustix::io::Result<(usize, Option<OwnedFd>)> {
+pub fn receive(socket: impl AsFd, bytes: &mut [u8]) -> rustix::io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let length = rustix::io::retry_on_intr(|| {
         recvmsg(&socket, &mut [IoSliceMut::new(bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
     })?
     .bytes;
-    let mut descriptor = None;
+    let mut descriptors = Vec::new();
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(fds) = message {
-            descriptor = fds.last().or(descriptor);
+            descriptors.extend(fds);
         }
     }
-    Ok((length, descriptor))
+    Ok((length, descriptors))
 }

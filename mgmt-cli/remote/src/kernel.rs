@@ -128,6 +128,10 @@ impl RdmaConnection for Stream {
         self.post(|endpoint| endpoint.post_read(wr_id, local, from.0, from.1))
     }
 
+    fn post_immediate(&mut self, wr_id: u64, data: [u8; 8]) -> Result<(), Failure> {
+        self.post(|endpoint| endpoint.post_immediate(wr_id, data, false))
+    }
+
     fn wait_completion(&mut self) -> Result<Completion, Failure> {
         loop {
             match self.next_event()? {

@@ -40,6 +40,9 @@ pub struct Put {
     pub file: PathBuf,
     /// The destination, as HOST:PORT/REGION[+OFFSET].
     pub target: Target,
+    /// Send this number as Immediate Data behind the file, for a program that watches the region.
+    #[arg(long, value_name = "NUMBER", value_parser = immediate)]
+    pub immediate: Option<u64>,
     /// Read the region back and compare; the region must allow reading too. Not for a pipe.
     #[arg(long)]
     pub verify: bool,
@@ -175,6 +178,17 @@ impl fmt::Display for Target {
 /// The largest RDMA Read of `ping`, in bytes.
 const PING_SIZE_MAX: u32 = 1 << 20;
 
+/// Parses a number of 64 bits, decimal or hexadecimal.
+fn immediate(text: &str) -> Result<u64, String> {
+    let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    let (digits, radix) = hex.map_or((text, 10), |digits| (digits, 16));
+    // A sign is not a digit, but from_str_radix takes it.
+    let number = u64::from_str_radix(digits, radix).ok().filter(|_| !digits.starts_with('+'));
+    number.ok_or_else(|| {
+        "write a number from 0 to 18446744073709551615, or 0x and hexadecimal digits".to_owned()
+    })
+}
+
 fn ping_size(text: &str) -> Result<u32, String> {
     u32::try_from(parse_size(text)?)
         .ok()
@@ -218,6 +232,16 @@ mod tests {
         ] {
             let error = text.parse::<Target>().unwrap_err();
             assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn immediate_numbers() {
+        for (text, number) in [("0", 0), ("7", 7), ("0x1f", 31), ("18446744073709551615", u64::MAX)] {
+            assert_eq!(immediate(text), Ok(number), "{text}");
+        }
+        for text in ["", "-1", "x", "0x", "0x+1", "+1", "18446744073709551616", "1k"] {
+            assert!(immediate(text).is_err(), "{text}");
         }
     }
 

@@ -16,7 +16,7 @@ const PIECES: u32 = 4;
 
 pub(super) fn run(put: &Put, context: &mut Context<'_>) -> Result<Transfer, Failure> {
     let output = context.output;
-    let Put { file: path, target, verify, connect: options } = put;
+    let Put { file: path, target, immediate, verify, connect: options } = put;
     let mut source = Source::open(path)?;
     if *verify && source.length.is_none() {
         let message = "--verify reads the file a second time, which a stream does not allow";
@@ -33,21 +33,34 @@ pub(super) fn run(put: &Put, context: &mut Context<'_>) -> Result<Transfer, Fail
     };
     let clock = Clock::start();
     let length = write(&mut session, &mut source, &range, output)?;
+    if let Some(number) = *immediate {
+        session.post_immediate(PIECES.into(), number)?;
+        session.wait_completion().map_err(|failure| explain(failure, *immediate))?;
+    }
     // RFC 5040 §5.5 rule 12: "RDMA Read Request Messages, including zero-length RDMA Read Requests, MUST NOT start
     // processing at the Remote Peer until they have been Delivered to RDMAP by DDP", and so not before the Writes
     // that went ahead of them were placed.
     session.post_read(PIECES.into(), 0, 0, range.tagged_offset(0))?;
-    session.wait_completion()?;
+    session.wait_completion().map_err(|failure| explain(failure, *immediate))?;
     let mut transfer = Transfer::new("put", session.peer(target), target, length, clock.now());
     if source.has_more(length, &range)? {
         return Err(refusal::longer_than_region(target, length));
     }
+    transfer.immediate = *immediate;
     if *verify {
         readback::verify(&mut session, &range, &source.file, path, output)?;
         transfer.verified = Some(true);
     }
     session.close();
     Ok(transfer)
+}
+
+/// Explains a failure behind Immediate Data, for which there is no buffer unless a program watches the region.
+fn explain(failure: Failure, immediate: Option<u64>) -> Failure {
+    match immediate {
+        Some(_) => failure.with_help("--immediate needs a program there that watches the region"),
+        None => failure,
+    }
 }
 
 /// Fills free parts of the window and posts their Writes until the source ends or the region is full. Returns the bytes

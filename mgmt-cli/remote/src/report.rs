@@ -34,6 +34,9 @@ pub(crate) struct Transfer {
     pub(crate) bytes: u64,
     pub(crate) duration_ns: u64,
     pub(crate) bytes_per_second: u64,
+    /// The number sent as Immediate Data behind the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) immediate: Option<u64>,
     /// True if the region was read back and equals the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) verified: Option<bool>,
@@ -73,6 +76,7 @@ impl Transfer {
             bytes,
             duration_ns,
             bytes_per_second: u64::try_from(per_second).unwrap_or(u64::MAX),
+            immediate: None,
             verified: None,
         }
     }
@@ -80,17 +84,19 @@ impl Transfer {
 
 /// Describes a transfer in one line.
 pub(crate) fn transfer_text(transfer: &Transfer) -> String {
-    let Transfer { operation, peer, offset, bytes, duration_ns, bytes_per_second, verified } = transfer;
+    let Transfer { operation, peer, offset, bytes, duration_ns, bytes_per_second, immediate, verified } =
+        transfer;
     let direction = if *operation == "put" { "to" } else { "from" };
     let rate = *bytes_per_second as f64;
     format!(
-        "{operation} {} {direction} {}+{offset} in {}: {}, {}{}{}\n",
+        "{operation} {} {direction} {}+{offset} in {}: {}, {}{}{}{}\n",
         units::size(*bytes),
         place(peer),
         units::duration(Duration::from_nanos(*duration_ns)),
         units::byte_rate(rate),
         units::bit_rate(rate * 8.0),
         if *operation == "put" { ", placed" } else { "" },
+        immediate.map_or_else(String::new, |number| format!(", immediate {number:#x}")),
         if *verified == Some(true) { ", read back and the same" } else { "" },
     )
 }

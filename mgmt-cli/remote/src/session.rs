@@ -65,6 +65,8 @@ pub trait RdmaConnection {
     fn post_write(&mut self, wr_id: u64, from: (u64, u32), to: (Stag, u64)) -> Result<(), Failure>;
     /// Posts an RDMA Read from an STag and tagged offset into a part of the window (offset, length).
     fn post_read(&mut self, wr_id: u64, to: (u64, u32), from: (Stag, u64)) -> Result<(), Failure>;
+    /// Posts Immediate Data (RFC 7306 §6).
+    fn post_immediate(&mut self, wr_id: u64, data: [u8; 8]) -> Result<(), Failure>;
     /// Waits for the next completion; completions come in the order of posting.
     fn wait_completion(&mut self) -> Result<Completion, Failure>;
     /// Closes the connection after the last completion.
@@ -220,6 +222,11 @@ impl<'a> RegionSession<'a> {
         from: u64,
     ) -> Result<(), Failure> {
         self.connection.post_read(wr_id, (offset, length), (self.grant.stag, from))
+    }
+
+    /// Posts Immediate Data, for a program that watches the region.
+    pub(super) fn post_immediate(&mut self, wr_id: u64, number: u64) -> Result<(), Failure> {
+        self.connection.post_immediate(wr_id, number.to_be_bytes())
     }
 
     /// Waits for the next completion; completions come in the order of posting.

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use iwarp_control::{ConnBbrInfo, ConnInfo, ConnRdmaInfo, ConnsClosed};
 use iwarp_terminal::units;
+use serde_json::Value;
 
-use super::{Width, pairs, table, table_within, yes_no};
+use super::{Width, number_or_dash, pairs, table, table_within, yes_no};
 
 /// Formats all connections in columns.
 pub(crate) fn list(conns: &[ConnInfo], width: Width) -> String {
@@ -17,6 +18,7 @@ pub(crate) fn list(conns: &[ConnInfo], width: Width) -> String {
             conn.local.to_string(),
             conn.remote.to_string(),
             conn.service.clone(),
+            number_or_dash(conn.app),
             region.unwrap_or_else(|| "-".to_owned()),
             units::size(conn.bytes_in),
             units::size(conn.bytes_out),
@@ -32,6 +34,7 @@ pub(crate) fn list(conns: &[ConnInfo], width: Width) -> String {
         "LOCAL",
         "REMOTE",
         "SERVICE",
+        "APP",
         "REGION",
         "IN",
         "OUT",
@@ -42,6 +45,34 @@ pub(crate) fn list(conns: &[ConnInfo], width: Width) -> String {
     ];
     let spare = ["CONGESTION", "RTT", "RETRANSMITS", "AGE", "LOCAL", "OUT", "IN"];
     table_within(width, &header, &spare, &rows.collect::<Vec<_>>())
+}
+
+/// Formats each connection on one line: pairs of key and value, with the keys of JSON; absent values are left out.
+pub(crate) fn lines(conns: &[ConnInfo]) -> String {
+    let line = |conn| {
+        let mut pairs = Vec::new();
+        flatten("", &serde_json::to_value(conn).unwrap_or_default(), &mut pairs);
+        pairs.join(" ") + "\n"
+    };
+    conns.iter().map(line).collect()
+}
+
+/// Appends the pairs of a value; the keys of an object in an object are joined by dots.
+fn flatten(key: &str, value: &Value, pairs: &mut Vec<String>) {
+    let scalar = |value: &Value| value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+    match value {
+        Value::Null => {}
+        Value::Object(members) => {
+            for (name, member) in members {
+                let name = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
+                flatten(&name, member, pairs);
+            }
+        }
+        Value::Array(items) => {
+            pairs.push(format!("{key} {}", items.iter().map(scalar).collect::<Vec<_>>().join(",")));
+        }
+        value => pairs.push(format!("{key} {}", scalar(value))),
+    }
 }
 
 /// Formats one connection, a line per property.
@@ -57,6 +88,7 @@ pub(crate) fn show(conn: &ConnInfo) -> String {
         ("local", conn.local.to_string()),
         ("remote", conn.remote.to_string()),
         ("service", conn.service.clone()),
+        ("app", number_or_dash(conn.app)),
         ("worker", conn.worker.to_string()),
         ("age", units::duration(Duration::from_millis(conn.age_ms))),
         ("bytes_in", conn.bytes_in.to_string()),

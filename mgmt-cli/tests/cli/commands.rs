@@ -150,6 +150,7 @@ fn connections() {
             "10.77.0.2:7400",
             "[fd77::1]:40000",
             "region",
+            "-",
             "lab",
             "1 MiB",
             "4 KiB",
@@ -180,6 +181,44 @@ fn connections() {
     let one = ok(&daemon, &["conn", "show", "17", "-j"]).json();
     assert_eq!(all, json!([one]));
     assert_eq!((&one["rtt_us"], &one["rdma"]["ird"]), (&json!(42), &json!(128)));
+}
+
+#[test]
+fn connections_are_filtered() {
+    let daemon = Daemon::start();
+    for (arguments, listed) in [
+        (&[][..], true),
+        (&["--state", "established"], true),
+        (&["--state", "CLOSING,ESTABLISHED"], true),
+        (&["--state", "fin-wait-1"], false),
+        (&["--peer", "fd77::/64"], true),
+        (&["--peer", "fd77::1"], true),
+        (&["--peer", "10.77.0.0/24"], false),
+        (&["--region", "lab"], true),
+        (&["--region", "other"], false),
+        (&["--region", "lab", "--peer", "fd78::/64"], false),
+        (&["--region", "lab", "--peer", "fd77::/64", "--state", "established"], true),
+    ] {
+        let arguments = [&["-j", "conn", "list"][..], arguments].concat();
+        let ids: Vec<_> =
+            ok(&daemon, &arguments).json().as_array().unwrap().iter().map(|it| it["id"].clone()).collect();
+        assert_eq!(ids == [17], listed, "{arguments:?}: {ids:?}");
+    }
+    for wrong in [["--state", "open"], ["--peer", "10.77.0.1/24"], ["--region", ""]] {
+        assert_eq!(iwarpctl(daemon.socket(), &[&["conn", "list"][..], &wrong].concat()).code, 2, "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_connection_fits_one_line() {
+    let daemon = Daemon::start();
+    let text = ok(&daemon, &["conn", "list", "--oneline"]).stdout;
+    assert_eq!(text.lines().count(), 1, "{text}");
+    for pair in ["id 17 ", "state ESTABLISHED ", "remote [fd77::1]:40000 ", "wscale 7,10", "rdma.region lab"]
+    {
+        assert!(text.contains(pair), "{pair:?} is not in {text}");
+    }
+    assert!(!text.contains("null"), "{text}");
 }
 
 #[test]

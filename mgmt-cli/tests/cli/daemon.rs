@@ -7,15 +7,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use iwarp_control::{
-    Backing, ConnBbrInfo, ConnClose, ConnCloseMethod, ConnClosed, ConnCounts, ConnInfo, ConnListMethod,
-    ConnRdmaInfo, ConnShowMethod, ConnsClosed, CounterGroup, CounterRow, DropRow, DropsMethod, ErrorKind,
-    ErrorObject, Hugepages, Idle, Interrupts, Link, LinkChange, Method, NamedCounters, Origin, PoolStatus,
-    PortDetails, PortInfo, PortListMethod, PortShowMethod, PortStatsMethod, PortStatsRow,
-    RegionDeregisterMethod, RegionDeregistered, RegionInfo, RegionListMethod, RegionRegisterMethod,
-    RegionShowMethod, RegionTotals, Request, Response, State, StatsMethod, StatsReply, Status, StatusMethod,
-    WorkerStatus, params,
+    AppListMethod, AppShowMethod, Backing, ConnBbrInfo, ConnClose, ConnCloseMethod, ConnClosed, ConnCounts,
+    ConnInfo, ConnListMethod, ConnRdmaInfo, ConnShowMethod, ConnsClosed, CounterGroup, CounterRow,
+    CqListMethod, DropRow, DropsMethod, ErrorKind, ErrorObject, Hugepages, Idle, Interrupts, Link,
+    LinkChange, Method, MrListMethod, NamedCounters, Origin, PoolStatus, PortDetails, PortInfo,
+    PortListMethod, PortShowMethod, PortStatsMethod, PortStatsRow, QpListMethod, RegionDeregisterMethod,
+    RegionDeregistered, RegionInfo, RegionListMethod, RegionRegisterMethod, RegionShowMethod, RegionTotals,
+    Request, Response, State, StatsMethod, StatsReply, Status, StatusMethod, WorkerStatus, params,
 };
 use serde_json::value::RawValue;
+
+use crate::applications;
 
 /// The requests and replies of the scripted daemon.
 #[derive(Default)]
@@ -26,6 +28,8 @@ pub(crate) struct Memory {
     pub(crate) tokens: BTreeMap<String, String>,
     /// The last parameters of `conn.close`.
     pub(crate) close_asked: Option<ConnClose>,
+    /// The application that has the connection, if it is not the region service.
+    pub(crate) owner: Option<u32>,
     /// Writes received, ten more each time that somebody looks.
     writes: u64,
 }
@@ -98,12 +102,31 @@ impl Memory {
                     grants_revoked: grants,
                 })
             }
-            "conn.list" => done::<ConnListMethod>(&vec![connection()]),
+            "conn.list" => done::<ConnListMethod>(&vec![self.connection()]),
             "conn.show" => match params::<ConnShowMethod>(asked)?.id {
-                17 => done::<ConnShowMethod>(&connection()),
+                17 => done::<ConnShowMethod>(&self.connection()),
                 id => Err(ErrorObject::new(ErrorKind::NoSuchObject, format!("no connection {id}"))),
             },
             "conn.close" => self.close(params::<ConnCloseMethod>(asked)?),
+            "app.list" => {
+                params::<AppListMethod>(asked)?;
+                done::<AppListMethod>(&applications::apps())
+            }
+            "app.show" => done::<AppShowMethod>(&applications::app(params::<AppShowMethod>(asked)?.app)?),
+            "qp.list" => {
+                let asked = params::<QpListMethod>(asked)?;
+                done::<QpListMethod>(&applications::of(asked, applications::queue_pairs(), |qp| qp.app)?)
+            }
+            "cq.list" => {
+                let asked = params::<CqListMethod>(asked)?;
+                done::<CqListMethod>(&applications::of(asked, applications::completion_queues(), |cq| {
+                    cq.app
+                })?)
+            }
+            "mr.list" => {
+                let asked = params::<MrListMethod>(asked)?;
+                done::<MrListMethod>(&applications::of(asked, applications::memory_regions(), |mr| mr.app)?)
+            }
             "port.list" => done::<PortListMethod>(&vec![port()]),
             "port.show" => match params::<PortShowMethod>(asked)?.name.as_str() {
                 "p0" => done::<PortShowMethod>(&details()),
@@ -152,6 +175,15 @@ impl Memory {
         }
         self.regions.insert(asked.name, region.clone());
         done::<RegionRegisterMethod>(&region)
+    }
+
+    fn connection(&self) -> ConnInfo {
+        let mut conn = connection();
+        if self.owner.is_some() {
+            (conn.app, conn.service) = (self.owner, "verbs".into());
+            conn.rdma.as_mut().unwrap().region = None;
+        }
+        conn
     }
 
     /// Closes connections, of which there is one.
@@ -266,6 +298,7 @@ fn connection() -> ConnInfo {
         remote: "[fd77::1]:40000".parse().unwrap(),
         state: "ESTABLISHED".into(),
         service: "region".into(),
+        app: None,
         age_ms: 1500,
         bytes_in: 1 << 20,
         bytes_out: 4096,

@@ -18,6 +18,16 @@ const COMMANDS: &[&[&str]] = &[
     &["conn"],
     &["conn", "list"],
     &["conn", "show"],
+    &["conn", "close"],
+    &["app"],
+    &["app", "list"],
+    &["app", "show"],
+    &["qp"],
+    &["qp", "list"],
+    &["cq"],
+    &["cq", "list"],
+    &["mr"],
+    &["mr", "list"],
     &["port"],
     &["port", "list"],
     &["port", "show"],
@@ -26,6 +36,7 @@ const COMMANDS: &[&[&str]] = &[
     &["drops"],
     &["config"],
     &["config", "check"],
+    &["doctor"],
     &["remote"],
     &["remote", "put"],
     &["remote", "get"],
@@ -101,6 +112,66 @@ fn no_daemon_is_said_plainly() {
     assert_eq!((&run.error()["kind"], run.error()["exit_code"].as_i64()), (&json!("unreachable"), Some(3)));
 }
 
+/// `doctor` with a machine in a folder: warnings, errors and nothing each have their exit code, in text and in JSON.
+#[test]
+fn the_doctor_s_exit_code_says_how_bad_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let (root, file) = (folder.path(), folder.path().join("t.toml"));
+    let write = |path: &str, text: &str| {
+        std::fs::create_dir_all(root.join(path).parent().unwrap()).unwrap();
+        std::fs::write(root.join(path), text).unwrap();
+    };
+    let config = |core: u16| {
+        format!(
+            "[memory]\nhugepages = 'prefer'\n[workers]\ncores = [{core}]\n\
+                 [[port]]\ndriver = 'ring'\naddresses = ['10.0.0.2/24']\n"
+        )
+    };
+    write("sys/devices/system/cpu/online", "0-1");
+    write("sys/devices/system/cpu/isolated", "1");
+    write("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "4096");
+    write("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "4096");
+    write("proc/self/limits", "Max open files  65536 65536 files");
+    write("run/x", "");
+    write("usr/lib/librte_eal.so.25", "");
+    write("usr/lib/dpdk/pmds-25.0/librte_net_ring.so.25", "");
+    for (core, code, state) in [(1, 0, "ok"), (0, 6, "warning"), (9, 1, "error")] {
+        write("t.toml", &config(core));
+        let arguments = ["doctor", file.to_str().unwrap(), "--root", root.to_str().unwrap()];
+        let text = alone(&arguments);
+        assert_eq!((text.code, text.stderr.as_str()), (code, ""), "{}", text.stdout);
+        assert_eq!(text.stdout.contains("\n  help: "), code != 0, "{}", text.stdout);
+        assert!(code == 0 || text.stdout.contains(&format!("{state}: ")), "{}", text.stdout);
+        let run = alone(&[&arguments[..], &["-j"]].concat());
+        let json = run.json();
+        assert_eq!((run.code, &json["state"]), (code, &json!(state)));
+        let findings = json["findings"].as_array().unwrap();
+        assert!(
+            findings.len() > 8
+                && findings.iter().all(|it| it["check"].is_string() && it["message"].is_string())
+        );
+        let helped = |it: &&serde_json::Value| it["remedy"].is_string();
+        assert_eq!(findings.iter().filter(helped).count() == 0, code == 0);
+    }
+}
+
+/// A daemon that runs is seen, and the reasons why it is degraded are findings.
+#[test]
+fn the_doctor_asks_the_daemon() {
+    let daemon = Daemon::start();
+    daemon.memory.lock().unwrap().degraded.push("port p0: no link".to_owned());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t.toml");
+    std::fs::write(&file, "[[port]]\ndriver = 'ring'\naddresses = ['10.0.0.2/24']\n").unwrap();
+    let run = iwarpctl(daemon.socket(), &["-j", "doctor", file.to_str().unwrap()]);
+    let findings = run.json()["findings"].clone();
+    let said = |text: &str| {
+        findings.as_array().unwrap().iter().any(|it| it["message"].as_str().unwrap().contains(text))
+    };
+    assert!(said("runs as process") && said("port p0: no link"), "{findings:#}");
+    assert!([1, 6].contains(&run.code), "{}", run.code);
+}
+
 #[test]
 fn the_option_names_the_socket_before_the_environment_does() {
     let daemon = Daemon::start();
@@ -162,13 +233,23 @@ fn a_reader_that_leaves_is_no_failure() {
 }
 
 #[test]
-fn version_and_completions_need_no_daemon() {
+fn the_version_needs_no_daemon() {
     let run = alone(&["version"]);
     assert_eq!(run.stdout, format!("iwarpctl {} (api 1)\n", env!("CARGO_PKG_VERSION")));
     assert_eq!(alone(&["version", "-j"]).json(), json!({"version": env!("CARGO_PKG_VERSION"), "api": 1}));
-    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let run = alone(&["completion", shell]);
-        assert_eq!(run.code, 0);
-        assert!(run.stdout.contains("deregister"), "{shell}");
+    let short = alone(&["-V"]);
+    assert_eq!((short.code, &short.stdout), (0, &run.stdout));
+    assert_eq!(alone(&["--version"]).stdout, run.stdout);
+}
+
+/// `help COMMAND…` prints the same as `COMMAND… --help`, for every command.
+#[test]
+fn help_is_a_command() {
+    for arguments in COMMANDS.iter().copied().chain([&[][..]]) {
+        let asked = alone(&[&["help"][..], arguments].concat());
+        let option = alone(&[arguments, &["--help"][..]].concat());
+        assert_eq!((asked.code, asked.stderr.as_str()), (0, ""), "{arguments:?}");
+        assert_eq!(asked.stdout, option.stdout, "{arguments:?}");
     }
+    assert_eq!(alone(&["help", "nonsense"]).code, 2);
 }

@@ -1,7 +1,9 @@
 //! The binary iwarpctl against a daemon that is played by the test.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod applications;
 mod commands;
+mod completion;
 mod daemon;
 mod habits;
 mod terminal;

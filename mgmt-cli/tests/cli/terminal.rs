@@ -30,9 +30,13 @@ fn with_a_region() -> Daemon {
     daemon
 }
 
-const LISTS: [&[&str]; 6] = [
+const LISTS: [&[&str]; 10] = [
     &["region", "list"],
     &["conn", "list"],
+    &["app", "list"],
+    &["qp", "list"],
+    &["cq", "list"],
+    &["mr", "list"],
     &["port", "list"],
     &["status"],
     &["stats", "--details"],

@@ -3,9 +3,11 @@
 use core::time::Duration;
 
 use super::*;
-use crate::memory::{Access, RegionId, Scope, VecMemory};
+use crate::CloseHow;
+use crate::memory::{Access, Fetch, Memory, Placement, RegionId, Scope, VecMemory, Word};
 use crate::mpa::Rtr;
 use crate::qp::WcStatus;
+use crate::wire::atomic::AtomicOp;
 use crate::wire::{MessageOffset, Msn};
 
 const NOW: Duration = Duration::ZERO;
@@ -170,4 +172,111 @@ fn a_stream_that_has_ended_holds_no_chunks() {
     b.deliver(bytes);
     assert_eq!(b.endpoint.info().state, StreamState::Terminating);
     assert!(b.endpoint.deframer.is_none());
+}
+
+/// Memory that another process takes away between the last check and the copy.
+struct Gone(VecMemory);
+
+impl Memory for Gone {
+    fn holds(&self, region: RegionId, offset: u64, len: usize) -> bool {
+        self.0.holds(region, offset, len)
+    }
+
+    fn place(&mut self, _: Placement, _: &[u8]) -> bool {
+        false
+    }
+
+    fn fetch(&self, _: Fetch, out: &mut [u8]) -> bool {
+        out.fill(0xEE);
+        false
+    }
+
+    fn atomic(&mut self, _: Word, _: AtomicOp) -> Option<u64> {
+        None
+    }
+}
+
+impl Side {
+    fn gone() -> Gone {
+        let mut memory = VecMemory::new();
+        memory.add(vec![0; 64]).unwrap();
+        Gone(memory)
+    }
+
+    fn deliver_into(&mut self, bytes: Vec<u8>, memory: &mut Gone) {
+        let offset = self.endpoint.deframer.as_ref().unwrap().end();
+        let mut env = Env { stags: &mut self.stags, memory, stats: &mut self.stats };
+        self.endpoint.receive(NOW, offset, bytes, &mut env);
+    }
+
+    fn send_from(&mut self, memory: &mut Gone) -> Vec<u8> {
+        let mut wire = Wire::default();
+        let mut env = Env { stags: &mut self.stags, memory, stats: &mut self.stats };
+        self.endpoint.poll_transmit(NOW, &mut env, &mut wire);
+        wire.0
+    }
+}
+
+#[test]
+fn a_message_for_memory_that_has_gone_ends_the_stream() {
+    let access = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    for message in 0..4 {
+        // Only the initiator may send the first FPDU: in the third case, the request for an RDMA Read.
+        let (mut a, mut b) = (Side::established(message != 2, None), Side::established(message == 2, None));
+        let stag = b.stags.grant(RegionId(0), 64, access, Scope::Stream(StreamId(1))).unwrap();
+        let granted =
+            a.stags.grant(RegionId(0), 64, Access::REMOTE_READ, Scope::Stream(StreamId(1))).unwrap();
+        match message {
+            0 => a.endpoint.post_write(1, local(0, 8), stag, 0).unwrap(),
+            1 => {
+                b.endpoint.post_recv(1, local(0, 8)).unwrap();
+                a.endpoint.post_send(1, local(0, 8), false, None).unwrap();
+            }
+            2 => {
+                b.endpoint.post_read(1, local(0, 8), granted, 0).unwrap();
+                a.deliver(b.send());
+            }
+            _ => {
+                let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
+                a.endpoint.post_atomic(1, local(0, 8), stag, 0, op).unwrap();
+            }
+        }
+        b.deliver_into(a.send(), &mut Side::gone());
+        assert_eq!(b.endpoint.info().state, StreamState::Terminating, "message {message}");
+    }
+}
+
+/// No byte of the message is sent: the peer sees that the stream ends.
+#[test]
+fn a_message_from_memory_that_has_gone_is_not_sent() {
+    for message in 0..3 {
+        // Only the initiator may send the first FPDU: in the third case, the request for an RDMA Read.
+        let (mut a, mut b) = (Side::established(message != 2, None), Side::established(message == 2, None));
+        let stag = b.stags.grant(RegionId(0), 64, Access::REMOTE_WRITE, Scope::Stream(StreamId(1))).unwrap();
+        let granted =
+            a.stags.grant(RegionId(0), 64, Access::REMOTE_READ, Scope::Stream(StreamId(1))).unwrap();
+        match message {
+            0 => a.endpoint.post_write(1, local(0, 64), stag, 0).unwrap(),
+            1 => {
+                b.endpoint.post_recv(1, local(0, 64)).unwrap();
+                a.endpoint.post_send(1, local(0, 64), false, None).unwrap();
+            }
+            _ => {
+                b.endpoint.post_read(1, local(0, 64), granted, 0).unwrap();
+                a.deliver(b.send());
+            }
+        }
+        let sent = a.send_from(&mut Side::gone());
+        assert!(sent.iter().all(|byte| *byte == 0), "message {message}: {sent:02x?}");
+        assert_eq!(a.endpoint.info().state, StreamState::Closed, "message {message}");
+        let closed = |event| matches!(event, Event::Close { how: CloseHow::Reset });
+        assert!(core::iter::from_fn(|| a.endpoint.poll_event()).any(closed));
+        b.deliver(sent);
+        assert_eq!(b.memory.bytes(RegionId(0)), a.memory.bytes(RegionId(0)), "nothing was placed");
+        let received = core::iter::from_fn(|| b.endpoint.poll_event());
+        let success = |event: Event| {
+            matches!(event, Event::Received { .. } | Event::Completion { status: WcStatus::Success, .. })
+        };
+        assert!(!{ received }.any(success), "message {message}");
+    }
 }

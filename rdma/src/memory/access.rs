@@ -5,7 +5,28 @@ use core::ops::{BitAnd, BitOr};
 
 /// Set of rights. The low three bits are those of the region service on the wire.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(try_from = "u8", into = "u8")
+)]
 pub struct Access(u8);
+
+#[cfg(feature = "serde")]
+impl From<Access> for u8 {
+    fn from(access: Access) -> Self {
+        access.0
+    }
+}
+
+#[cfg(feature = "serde")]
+impl TryFrom<u8> for Access {
+    type Error = &'static str;
+
+    fn try_from(bits: u8) -> Result<Self, Self::Error> {
+        if bits & 0x80 == 0 { Ok(Self(bits)) } else { Err("a bit of the rights has no meaning") }
+    }
+}
 
 impl Access {
     /// The set without rights.

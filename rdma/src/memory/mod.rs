@@ -8,22 +8,25 @@
 
 mod access;
 mod issue;
+mod notification;
 mod table;
 mod token;
 mod vec;
 mod window;
 
 pub use access::Access;
+pub use notification::{Message, NOTIFICATION_BYTES_MAX, Notification};
 pub use table::{AccessError, GrantError, GrantedRange, Origin, PdId, Scope, StagTable, StreamId};
 pub use token::{Fetch, LocalSlice, Placement, Word};
 
-pub use vec::VecMemory;
+pub use vec::{Notified, VecMemory};
 pub use window::Bind;
 
 use crate::wire::atomic::AtomicOp;
 
 /// A region as this worker identifies it. The [`Memory`] implementation maps it to bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RegionId(pub u32);
 
 /// Memory of the regions.
@@ -34,19 +37,38 @@ pub trait Memory {
     /// Returns true if the region exists and has these bytes. They must stay valid until the caller's copy is done.
     ///
     /// Called once more before each copy, although the access check has passed: if that check was wrong, the stream
-    /// ends with an error instead of with lost or invented bytes.
+    /// ends with an error instead of with lost or invented bytes. Of memory that another process may take away, a copy
+    /// can fail nevertheless.
     fn holds(&self, region: RegionId, offset: u64, len: usize) -> bool;
 
-    /// Copies `bytes` to the placement. `bytes` has the length of the token.
-    fn place(&mut self, at: Placement, bytes: &[u8]);
+    /// Copies `bytes` to the placement. `bytes` has the length of the token. Returns false if the memory has gone: the
+    /// stream ends with an error.
+    #[must_use]
+    fn place(&mut self, at: Placement, bytes: &[u8]) -> bool;
 
-    /// Copies the bytes of the token to `out`, which has the length of the token.
-    fn fetch(&self, from: Fetch, out: &mut [u8]);
+    /// Copies the bytes of the token to `out`, which has the length of the token. Returns false if the memory has gone:
+    /// the stream ends with an error, and the content of `out` is not sent.
+    #[must_use]
+    fn fetch(&self, from: Fetch, out: &mut [u8]) -> bool;
 
-    /// Performs an atomic operation on a value in this machine's byte order, and returns the original value.
+    /// Performs an atomic operation on a value in this machine's byte order, and returns the original value; `None`
+    /// without a change if the memory has gone.
     ///
     /// RFC 7306 §5.3: "Atomicity of the Read-Modify-Write (RMW) on the Responder's node by the Atomic Operation
     /// MUST be assured in the context of concurrent atomic accesses by other RDMAP Streams on the same RNIC":
     /// other workers reach the same memory.
-    fn atomic(&mut self, at: Word, op: AtomicOp) -> u64;
+    #[must_use]
+    fn atomic(&mut self, at: Word, op: AtomicOp) -> Option<u64>;
+
+    /// Returns true if [`Self::notify`] passes messages to the region on to a program. Otherwise such a message ends
+    /// the stream, as there is no buffer for it.
+    fn is_watched(&self, region: RegionId) -> bool {
+        let _ = region;
+        false
+    }
+
+    /// Passes a message to the programs that watch a region. All bytes that precede it in the stream are placed.
+    fn notify(&mut self, region: RegionId, notification: &Notification<'_>) {
+        let _ = (region, notification);
+    }
 }

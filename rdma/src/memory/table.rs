@@ -15,6 +15,7 @@ pub struct StreamId(pub u64);
 
 /// Identifier of a protection domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PdId(pub u32);
 
 /// Streams on which an STag is valid.

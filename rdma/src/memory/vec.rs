@@ -1,6 +1,6 @@
 //! Memory regions in ordinary vectors.
 
-use super::{Fetch, Memory, Placement, RegionId, Word};
+use super::{Fetch, Memory, Message, Notification, Placement, RegionId, Word};
 use crate::wire::atomic::AtomicOp;
 
 /// [`Memory`] over vectors, numbered from 0: for initiators and tests.
@@ -8,12 +8,29 @@ use crate::wire::atomic::AtomicOp;
 pub struct VecMemory {
     regions: Vec<Vec<u8>>,
     faults: u64,
+    watched: Vec<RegionId>,
+    notified: Vec<Notified>,
+}
+
+/// [`Notification`] that a [`VecMemory`] has kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notified {
+    /// Region of the notification.
+    pub region: RegionId,
+    /// Immediate Data, if it was that.
+    pub immediate: Option<[u8; 8]>,
+    /// The bytes of a Send.
+    pub bytes: Vec<u8>,
+    /// As [`Notification::solicited`].
+    pub solicited: bool,
+    /// As [`Notification::written`].
+    pub written: u64,
 }
 
 impl VecMemory {
     /// Creates a memory without regions.
     pub const fn new() -> Self {
-        Self { regions: Vec::new(), faults: 0 }
+        Self { regions: Vec::new(), faults: 0, watched: Vec::new(), notified: Vec::new() }
     }
 
     /// Adds a region with these bytes; `None` after 2³² regions.
@@ -39,6 +56,16 @@ impl VecMemory {
         self.faults
     }
 
+    /// Keeps the notifications of a region from here on.
+    pub fn watch(&mut self, region: RegionId) {
+        self.watched.push(region);
+    }
+
+    /// Returns the notifications kept since the last call.
+    pub fn take_notified(&mut self) -> Vec<Notified> {
+        core::mem::take(&mut self.notified)
+    }
+
     fn range(offset: u64, len: usize) -> Option<core::ops::Range<usize>> {
         let start = usize::try_from(offset).ok()?;
         Some(start..start.checked_add(len)?)
@@ -50,36 +77,60 @@ impl Memory for VecMemory {
         Self::range(offset, len).and_then(|range| self.bytes(region)?.get(range)).is_some()
     }
 
-    fn place(&mut self, at: Placement, bytes: &[u8]) {
+    fn place(&mut self, at: Placement, bytes: &[u8]) -> bool {
         let range = Self::range(at.offset(), bytes.len());
         match range.and_then(|range| self.bytes_mut(at.region())?.get_mut(range)) {
-            Some(to) if at.len() == bytes.len() => to.copy_from_slice(bytes),
-            _ => self.faults = self.faults.saturating_add(1),
+            Some(to) if at.len() == bytes.len() => {
+                to.copy_from_slice(bytes);
+                true
+            }
+            _ => {
+                self.faults = self.faults.saturating_add(1);
+                false
+            }
         }
     }
 
     /// Copies zeros for bytes that the region does not have.
-    fn fetch(&self, from: Fetch, out: &mut [u8]) {
+    fn fetch(&self, from: Fetch, out: &mut [u8]) -> bool {
         let range = Self::range(from.offset(), out.len());
         match range.and_then(|range| self.bytes(from.region())?.get(range)) {
-            Some(bytes) if from.len() == out.len() => out.copy_from_slice(bytes),
-            _ => out.fill(0),
+            Some(bytes) if from.len() == out.len() => {
+                out.copy_from_slice(bytes);
+                true
+            }
+            _ => {
+                out.fill(0);
+                false
+            }
         }
     }
 
-    /// Returns zero for a value that the region does not have, and changes nothing.
-    fn atomic(&mut self, at: Word, op: AtomicOp) -> u64 {
+    fn atomic(&mut self, at: Word, op: AtomicOp) -> Option<u64> {
         let range = Self::range(at.offset(), size_of::<u64>());
         let bytes = range.and_then(|range| self.bytes_mut(at.region())?.get_mut(range)?.first_chunk_mut());
         let Some(bytes) = bytes else {
             self.faults = self.faults.saturating_add(1);
-            return 0;
+            return None;
         };
         let original = u64::from_ne_bytes(*bytes);
         if let Some(value) = op.apply(original) {
             *bytes = value.to_ne_bytes();
         }
-        original
+        Some(original)
+    }
+
+    fn is_watched(&self, region: RegionId) -> bool {
+        self.watched.contains(&region)
+    }
+
+    fn notify(&mut self, region: RegionId, notification: &Notification<'_>) {
+        let Notification { message, solicited, written } = *notification;
+        let (immediate, bytes) = match message {
+            Message::Immediate(data) => (Some(data), Vec::new()),
+            Message::Send(bytes) => (None, bytes.to_vec()),
+        };
+        self.notified.push(Notified { region, immediate, bytes, solicited, written });
     }
 }
 
@@ -93,9 +144,9 @@ mod tests {
     fn copies_in_and_out() {
         let mut memory = VecMemory::new();
         let region = memory.add(vec![0; 8]).unwrap();
-        memory.place(Placement::checked(region, 6, 2), &[1, 2]);
+        assert!(memory.place(Placement::checked(region, 6, 2), &[1, 2]));
         let mut out = [9; 3];
-        memory.fetch(Fetch::checked(region, 5, 3), &mut out);
+        assert!(memory.fetch(Fetch::checked(region, 5, 3), &mut out));
         assert_eq!(out, [0, 1, 2]);
         assert_eq!(memory.faults(), 0);
     }
@@ -104,19 +155,19 @@ mod tests {
     fn a_token_beyond_the_region_touches_nothing() {
         let mut memory = VecMemory::new();
         let region = memory.add(vec![7; 8]).unwrap();
-        memory.place(Placement::checked(region, 7, 2), &[1, 2]);
-        memory.place(Placement::checked(RegionId(9), 0, 1), &[1]);
-        memory.place(Placement::checked(region, u64::MAX, 1), &[1]);
+        assert!(!memory.place(Placement::checked(region, 7, 2), &[1, 2]));
+        assert!(!memory.place(Placement::checked(RegionId(9), 0, 1), &[1]));
+        assert!(!memory.place(Placement::checked(region, u64::MAX, 1), &[1]));
         assert_eq!(memory.bytes(region), Some(&[7; 8][..]));
         assert_eq!(memory.faults(), 3);
         assert!(memory.holds(region, 0, 8) && memory.holds(region, 8, 0));
         assert!(!memory.holds(region, 7, 2) && !memory.holds(RegionId(9), 0, 1));
         assert!(!memory.holds(region, u64::MAX, 1) && !memory.holds(region, 1, usize::MAX));
         let add = AtomicOp::FetchAdd { add: 1, mask: 0 };
-        assert_eq!(memory.atomic(Word::checked(region, 8).unwrap(), add), 0);
+        assert_eq!(memory.atomic(Word::checked(region, 8).unwrap(), add), None);
         assert_eq!((memory.bytes(region), memory.faults()), (Some(&[7; 8][..]), 4));
         let mut out = [9; 2];
-        memory.fetch(Fetch::checked(region, 7, 2), &mut out);
+        assert!(!memory.fetch(Fetch::checked(region, 7, 2), &mut out));
         assert_eq!(out, [0, 0]);
     }
 }

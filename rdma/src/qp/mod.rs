@@ -10,6 +10,7 @@
 //! contiguous part at the head of the send queue and need no queue of their own.
 
 mod event;
+mod inbox;
 mod local;
 mod receive_queue;
 mod send_queue;
@@ -18,6 +19,7 @@ mod shared_queue;
 use std::collections::VecDeque;
 
 pub use event::{CloseHow, Event, WcOpcode, WcStatus};
+pub(crate) use inbox::Inbox;
 pub(crate) use local::{List, Local, Tokens};
 pub use local::{SGE_MAX, Sge};
 pub(crate) use receive_queue::ReceiveQueue;
@@ -145,6 +147,8 @@ pub(crate) struct QueuePair {
     pub(crate) irq: VecDeque<Reply>,
     pub(crate) sq: SendQueue,
     pub(crate) rq: ReceiveQueue,
+    /// Without a queue pair: place for messages to the region that was granted.
+    pub(crate) inbox: Option<Box<Inbox>>,
     pub(crate) current: Option<Source>,
     pub(crate) last: Source,
     pub(crate) terminate: Option<(Terminate, StreamError)>,
@@ -178,6 +182,7 @@ impl QueuePair {
             irq: VecDeque::new(),
             sq: SendQueue::new(depths.send, depths.send_sges, depths.inline),
             rq: ReceiveQueue::new(depths.receive, depths.receive_sges),
+            inbox: None,
             current: None,
             last: Source::Work,
             terminate: None,

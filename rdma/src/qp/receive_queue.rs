@@ -26,8 +26,8 @@ impl Buffer {
 pub(crate) struct ReceiveQueue {
     queue: VecDeque<Buffer>,
     /// Buffers whose completion the owner has not polled.
-    unpolled: usize,
-    depth: usize,
+    unpolled: u32,
+    depth: u32,
     /// Scatter/gather lists of the buffers.
     pub(crate) lists: Lists,
     /// Shared receive queue that supplies the buffers, moved here while the owner passes received bytes; and the
@@ -40,6 +40,7 @@ impl ReceiveQueue {
     /// Creates a queue of `depth` buffers with up to `sges` elements each.
     pub(crate) fn new(depth: usize, sges: usize) -> Self {
         let (queue, lists) = (VecDeque::with_capacity(depth), Lists::new(depth, sges, 0));
+        let depth = u32::try_from(depth).unwrap_or(u32::MAX);
         Self { queue, unpolled: 0, depth, lists, shared: None, shared_max: 0 }
     }
 
@@ -58,7 +59,7 @@ impl ReceiveQueue {
     }
 
     fn check_room(&self) -> Result<(), PostError> {
-        if self.queue.len().saturating_add(self.unpolled) < self.depth {
+        if self.queue.len().saturating_add(self.unpolled as usize) < self.depth as usize {
             Ok(())
         } else {
             Err(PostError::QueueFull)

@@ -11,20 +11,22 @@ use crate::terminate::{Fault, StreamError};
 use crate::wire::Stag;
 use crate::{Env, Sink};
 
-/// Copies the payload of an FPDU to the placements of a list, in order.
+/// Copies the payload of an FPDU to the placements of a list, in order. Returns false if memory has gone.
 fn scatter<C: AsRef<[u8]>, M: Memory>(
     places: Tokens<Placement>,
     fpdu: &Fpdu<'_, C>,
     skip: usize,
     env: &mut Env<'_, M>,
-) {
+) -> bool {
     let mut places = places.into_iter();
     let mut at = places.next();
     for mut piece in fpdu.pieces(skip) {
         while let Some(place) = at.take().filter(|_| !piece.is_empty()) {
             let (here, behind) = place.split_at(piece.len());
-            let Some((bytes, rest)) = piece.split_at_checked(here.len()) else { return };
-            env.memory.place(here, bytes);
+            let Some((bytes, rest)) = piece.split_at_checked(here.len()) else { return true };
+            if !env.memory.place(here, bytes) {
+                return false;
+            }
             at = if behind.len() > 0 { Some(behind) } else { places.next() };
             piece = rest;
             if piece.is_empty() {
@@ -32,6 +34,7 @@ fn scatter<C: AsRef<[u8]>, M: Memory>(
             }
         }
     }
+    true
 }
 
 impl QueuePair {
@@ -88,10 +91,15 @@ impl QueuePair {
                 };
                 self.push(front, len, env, sink, |memory, mut out| {
                     for fetch in fetches {
-                        let Some((here, behind)) = out.split_at_mut_checked(fetch.len()) else { return };
-                        memory.fetch(fetch, here);
+                        let Some((here, behind)) = out.split_at_mut_checked(fetch.len()) else {
+                            return false;
+                        };
+                        if !memory.fetch(fetch, here) {
+                            return false;
+                        }
                         out = behind;
                     }
+                    true
                 })
             }
             Local::Inline { slot, .. } => {
@@ -102,12 +110,13 @@ impl QueuePair {
                     for (to, from) in out.iter_mut().zip(bytes) {
                         *to = *from;
                     }
+                    true
                 });
                 self.sq.lists = lists;
                 step
             }
             // Only without bytes: a slice with bytes lies in one piece.
-            Local::Slice(_) => self.push(front, 0, env, sink, |_, _| {}),
+            Local::Slice(_) => self.push(front, 0, env, sink, |_, _| true),
         }
     }
 
@@ -175,8 +184,7 @@ impl QueuePair {
                 count(&mut self.counters.bytes_placed, len);
                 count(&mut env.stats.rdmap.payload_bytes_placed, len);
                 count(&mut env.stats.mpa.bytes_copied, len);
-                scatter(places, fpdu, skip, env);
-                Ok(())
+                if scatter(places, fpdu, skip, env) { Ok(()) } else { Err(StreamError::Place) }
             }
             Local::Inline { .. } => Err(StreamError::Local),
         }
@@ -195,7 +203,9 @@ impl QueuePair {
                 if !env.memory.holds(at.region(), at.offset(), at.len()) {
                     return Err(StreamError::Place);
                 }
-                env.memory.place(at, &bytes);
+                if !env.memory.place(at, &bytes) {
+                    return Err(StreamError::Place);
+                }
             }
             Local::List(list) => {
                 let check = |lkey, address, len| env.stags.check_local_place(lkey, address, len, self.origin);
@@ -207,7 +217,9 @@ impl QueuePair {
                 let mut rest = bytes.as_slice();
                 for place in places {
                     let Some((here, behind)) = rest.split_at_checked(place.len()) else { break };
-                    env.memory.place(place, here);
+                    if !env.memory.place(place, here) {
+                        return Err(StreamError::Place);
+                    }
                     rest = behind;
                 }
             }

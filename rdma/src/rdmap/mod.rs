@@ -2,6 +2,7 @@
 //! here; the endpoint calls both.
 
 mod local;
+mod notify;
 mod out_of_order;
 mod receive;
 mod rtr;

@@ -47,6 +47,7 @@ impl QueuePair {
             // The region does not have the bytes: the stream ends when it reaches the segment.
             self.place(at, fpdu, TaggedHeader::LEN, env).map_err(|_| OutOfOrderRefusal::Access)?;
             count(&mut env.stats.mpa.bytes_placed_early, len);
+            self.count_placed_ahead(len);
         }
         Ok(header.last)
     }
@@ -59,6 +60,7 @@ impl QueuePair {
         }
         self.peer_sent = true;
         self.may_send = true;
+        self.count_delivered(run);
         count(&mut self.counters.in_writes, run.writes as usize);
         count(&mut stats.rdmap.in_rdma_writes, run.writes as usize);
     }

@@ -118,12 +118,13 @@ impl QueuePair {
         count(&mut env.stats.rdmap.payload_bytes_placed, at.len());
         count(&mut env.stats.mpa.bytes_copied, at.len());
         if let Some(bytes) = fpdu.contiguous().and_then(|ulpdu| ulpdu.get(skip..)) {
-            env.memory.place(at, bytes);
-            return Ok(());
+            return if env.memory.place(at, bytes) { Ok(()) } else { Err(StreamError::Place) };
         }
         for piece in fpdu.pieces(skip) {
             let (here, behind) = at.split_at(piece.len());
-            env.memory.place(here, piece);
+            if !env.memory.place(here, piece) {
+                return Err(StreamError::Place);
+            }
             at = behind;
         }
         Ok(())
@@ -283,7 +284,7 @@ impl QueuePair {
         if !env.memory.holds(word.region(), word.offset(), size_of::<u64>()) {
             return Err(StreamError::Fetch);
         }
-        let original = env.memory.atomic(word, op);
+        let original = env.memory.atomic(word, op).ok_or(StreamError::Fetch)?;
         self.irq.push_back(Reply::Atomic(AtomicResponse { id: request.id, original }));
         self.in_reads = self.in_reads.next();
         count(&mut self.counters.in_atomics, 1);
@@ -331,7 +332,7 @@ impl QueuePair {
         env: &mut Env<'_, M>,
     ) -> Result<(), StreamError> {
         self.in_sends.check_msn(header)?;
-        if self.rq.front().is_none() {
+        if self.rq.front().is_none() && !self.is_watched(env) {
             return Err(StreamError::NoBuffer);
         }
         // A segment that does not begin a message would continue a Send; Immediate Data cannot.
@@ -341,8 +342,12 @@ impl QueuePair {
         let data = rest.first_chunk::<IMMEDIATE_LEN>().filter(|_| len == IMMEDIATE_LEN && header.last);
         let data = *data.ok_or(StreamError::ImmediateLength)?;
         self.in_sends.advance(len, true);
-        if let Some(buffer) = self.rq.pop() {
-            self.events.push_back(Event::Immediate { wr_id: buffer.wr_id, data, solicited: row.solicited });
+        match self.rq.pop() {
+            Some(buffer) => {
+                let (wr_id, solicited) = (buffer.wr_id, row.solicited);
+                self.events.push_back(Event::Immediate { wr_id, data, solicited });
+            }
+            None => self.notify_immediate(data, row.solicited, env),
         }
         count(&mut env.stats.rdmap.in_immediates, 1);
         Ok(())
@@ -358,7 +363,9 @@ impl QueuePair {
     ) -> Result<(), StreamError> {
         self.in_sends.check_msn(header)?;
         // RFC 5040 §5.3: "A zero-length Send Message Type MUST consume an Untagged Buffer".
-        let buffer = *self.rq.front().ok_or(StreamError::NoBuffer)?;
+        let Some(buffer) = self.rq.front().copied() else {
+            return self.notify_send(header, row, len, fpdu, env);
+        };
         let start = self.in_sends.offset.0;
         if let Err(error) = self.in_sends.check_offset(header, len, buffer.local.len().into()) {
             if error == StreamError::MessageTooLong {

@@ -97,7 +97,7 @@ impl QueuePair {
         let mut request = reply.request;
         let front = tagged(Opcode::ReadResponse, request.sink_stag, request.sink_offset, true);
         let run = if request.size == 0 {
-            Run::of(self.push(front, 0, env, sink, |_, _| {}), 0, true)
+            Run::of(self.push(front, 0, env, sink, |_, _| true), 0, true)
         } else {
             // Checked for every run: the right may have been revoked since the request arrived.
             let (stag, to, size) = (request.source_stag, request.source_offset.0, request.size as usize);
@@ -244,6 +244,7 @@ impl QueuePair {
             if let Some((bytes, _)) = out.split_first_chunk_mut() {
                 request.emit(bytes);
             }
+            true
         });
         let SendOutcome::Sent { .. } = step else { return step };
         self.out_reads = msn.next();
@@ -276,6 +277,7 @@ impl QueuePair {
             if let Some((bytes, _)) = out.split_first_chunk_mut() {
                 request.emit(bytes);
             }
+            true
         });
         let SendOutcome::Sent { .. } = step else { return step };
         self.out_reads = msn.next();
@@ -302,6 +304,7 @@ impl QueuePair {
             if let Some((bytes, _)) = out.split_first_chunk_mut() {
                 response.emit(bytes);
             }
+            true
         });
         let SendOutcome::Sent { .. } = step else { return step };
         self.out_atomic_responses = msn.next();
@@ -324,6 +327,7 @@ impl QueuePair {
             if let Some((bytes, _)) = out.split_first_chunk_mut() {
                 *bytes = data;
             }
+            true
         });
         let SendOutcome::Sent { .. } = step else { return step };
         self.out_sends = self.out_sends.next();
@@ -340,7 +344,7 @@ impl QueuePair {
             return SendOutcome::Idle;
         }
         let front = tagged(Opcode::RdmaWrite, Stag(1), TaggedOffset(0), true);
-        let step = self.push(front, 0, env, sink, |_, _| {});
+        let step = self.push(front, 0, env, sink, |_, _| true);
         if let SendOutcome::Sent { .. } = step {
             count(&mut env.stats.rdmap.pokes, 1);
         }
@@ -359,6 +363,7 @@ impl QueuePair {
             for (to, from) in out.iter_mut().zip(bytes) {
                 *to = from;
             }
+            true
         });
         if let SendOutcome::Sent { .. } = step {
             count(&mut env.stats.rdmap.terminates_sent, 1);
@@ -374,14 +379,15 @@ impl QueuePair {
         count(&mut env.stats.rdmap.payload_bytes_fetched, len);
     }
 
-    /// Builds an FPDU in the transport's buffer: the header, then `len` bytes that `fill` writes.
+    /// Builds an FPDU in the transport's buffer: the header, then `len` bytes that `fill` writes. If `fill` returns
+    /// false, the stream ends without these bytes.
     pub(super) fn push<M: Memory>(
         &mut self,
         front: SegmentHeader,
         len: usize,
         env: &mut Env<'_, M>,
         sink: &mut impl Sink,
-        fill: impl FnOnce(&M, &mut [u8]),
+        fill: impl FnOnce(&M, &mut [u8]) -> bool,
     ) -> SendOutcome {
         let ulpdu_len = front.len().saturating_add(len);
         let fpdu_len = self.framer.fpdu_len(ulpdu_len);
@@ -390,15 +396,20 @@ impl QueuePair {
         let mut built = false;
         let taken = sink.push(fpdu_len, &mut |out| {
             if let Some(fill) = fill.take() {
-                let framed = framer.frame(out, ulpdu_len, |ulpdu| fill(memory, front.emit(ulpdu)));
-                built = framed.is_ok();
+                let mut filled = false;
+                let framed = framer.frame(out, ulpdu_len, |ulpdu| filled = fill(memory, front.emit(ulpdu)));
+                built = framed.is_ok() && filled;
+                if !built {
+                    // No FPDU: its length and its CRC are wrong.
+                    out.fill(0);
+                }
             }
         });
         if !taken {
             return SendOutcome::NoRoom;
         }
         if !built {
-            // The transport supplied a buffer of another length: its contents are not an FPDU.
+            // The transport supplied a buffer of another length, or the memory has gone.
             self.close(CloseHow::Reset);
             return SendOutcome::Idle;
         }

@@ -18,10 +18,11 @@ use super::queue_pair::QpState;
 use super::silent::SilentLink;
 use super::{Device, Now, VerbsError};
 use crate::endpoint::{Endpoint, EndpointConfig, EndpointInfo, MessageSizes};
-use crate::memory::StreamId;
+use crate::memory::{RegionId, StreamId};
 use crate::mpa::{ConnectRequest, LocalError};
-use crate::qp::CloseHow;
+use crate::qp::{CloseHow, Inbox};
 use crate::stats::RdmaStats;
+use crate::terminate::ErrorCode;
 use crate::wire::mpa::RtrOptions;
 
 /// Parameters of a connection (`rdma_conn_param`).
@@ -180,6 +181,15 @@ pub(super) struct Id<C> {
     pub(super) context: u64,
 }
 
+/// Terminate that ended a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Termination {
+    /// True if this side sent the Terminate; false if the peer did.
+    pub sent: bool,
+    /// Error that the Terminate reports.
+    pub code: ErrorCode,
+}
+
 /// State of a listener or connection that is needed only while it is opened, reported or closed.
 #[derive(Debug)]
 pub(super) struct Details {
@@ -190,6 +200,7 @@ pub(super) struct Details {
     /// Listener: settings of its connections, if they differ from the device's.
     pub(super) config: Option<Box<EndpointConfig>>,
     pub(super) silent: SilentLink,
+    pub(super) termination: Option<Termination>,
 }
 
 impl Details {
@@ -200,6 +211,7 @@ impl Details {
         pending_connect: None,
         config: None,
         silent: SilentLink::NONE,
+        termination: None,
     };
 }
 
@@ -362,13 +374,21 @@ impl<C: AsRef<[u8]>> Device<C> {
     }
 
     /// Accepts the connection of a [`CmEventKind::ConnectRequest`] without a queue pair: the peer may access memory by
-    /// STag, but neither side can post work, and a Send of the peer ends the stream. A service that only offers memory
-    /// needs no more.
+    /// STag, but neither side can post work. A service that only offers memory needs no more. Immediate Data and Sends
+    /// of the peer go to those who watch `region` ([`Memory::notify`](crate::Memory::notify)); they end the stream if
+    /// nobody does, or without a region.
     ///
     /// # Errors
     /// `NoSuchObject`. `State`: no request is waiting. `Invalid`: the private data is too long.
-    pub fn accept_without_qp(&mut self, id: CmId, private_data: &[u8]) -> Result<(), VerbsError> {
-        self.requesting(id)?.accept(private_data).map_err(answer_error)?;
+    pub fn accept_without_qp(
+        &mut self,
+        id: CmId,
+        private_data: &[u8],
+        region: Option<RegionId>,
+    ) -> Result<(), VerbsError> {
+        let endpoint = self.requesting(id)?;
+        endpoint.accept(private_data).map_err(answer_error)?;
+        endpoint.queue_pair().inbox = region.map(|region| Box::new(Inbox::new(region)));
         self.leave_backlog(id);
         self.request_transmit(id);
         Ok(())
@@ -437,6 +457,12 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// `NoSuchObject`.
     pub fn addresses(&self, id: CmId) -> Result<(Option<SocketAddr>, Option<SocketAddr>), VerbsError> {
         self.ids.get(id.0).map(|it| (it.details.local, it.details.peer)).ok_or(VerbsError::NoSuchObject)
+    }
+
+    /// Returns the Terminate that ended the stream of an id, sent or received. A transport adapter can ask until it has
+    /// called [`Self::closed`].
+    pub fn termination(&self, id: CmId) -> Option<Termination> {
+        self.ids.get(id.0)?.details.termination
     }
 
     /// Associates a number with an id (`rdma_cm_id.context`). Connections that a listener accepts begin with the

@@ -7,10 +7,12 @@ use crate::wire::Stag;
 
 /// Handle of a memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MrId(pub u32);
 
 /// Addressing of a memory region's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum AddressBase {
     /// Addresses start at 0 (`IBV_ACCESS_ZERO_BASED`).
     Zero,
@@ -20,6 +22,7 @@ pub enum AddressBase {
 
 /// A registered memory region. Its single STag is the key for local work and for peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MemoryRegion {
     /// Handle of the region.
     pub id: MrId,
@@ -35,6 +38,7 @@ pub struct MemoryRegion {
 
 /// An allocated memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MemoryWindow {
     /// Handle of the window.
     pub id: MwId,

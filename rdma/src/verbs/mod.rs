@@ -39,7 +39,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 pub use completion::{PollError, Slots, WorkCompletion};
-pub use connection::{CmEvent, CmEventKind, ConnParam, TransportRequest};
+pub use connection::{CmEvent, CmEventKind, ConnParam, Termination, TransportRequest};
 pub use ids::{CmId, CqId, MwId, QpNum, SrqId};
 pub use memory::{AddressBase, MemoryRegion, MemoryWindow, MrId, inc_rkey};
 pub use queue_pair::{QpAttr, QpCap, QpInit, QpState};
@@ -114,6 +114,7 @@ impl Default for Limits {
 
 /// Reason why an object is not created, changed or destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum VerbsError {
     /// There is no such object (`EINVAL`).
     NoSuchObject,

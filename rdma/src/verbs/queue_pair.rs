@@ -24,6 +24,7 @@ use crate::stats::RdmaStats;
 
 /// State of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum QpState {
     /// No stream (`IBV_QPS_RESET`, `INIT` and `RTR`). Accepts receive buffers, but no work to send.
     Idle,
@@ -40,6 +41,7 @@ pub enum QpState {
 
 /// Size of a queue pair (`ibv_qp_cap`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QpCap {
     /// Slots of the send queue: work requests posted whose completion was not polled.
     pub max_send_wr: u16,
@@ -65,6 +67,7 @@ impl Default for QpCap {
 
 /// Parameters of a new queue pair (`ibv_qp_init_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QpInit {
     /// Protection domain of the queue pair.
     pub pd: PdId,
@@ -90,6 +93,7 @@ impl QpInit {
 
 /// Snapshot of a queue pair (`ibv_query_qp`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QpAttr {
     /// State of the queue pair.
     pub state: QpState,

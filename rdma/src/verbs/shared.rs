@@ -8,6 +8,7 @@ use crate::qp::SharedQueue;
 
 /// Snapshot of a shared receive queue (`ibv_srq_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SrqAttr {
     /// Maximum number of posted buffers.
     pub max_wr: u16,

@@ -24,16 +24,19 @@ impl Silent {
     }
 }
 
-/// Neighbors of a connection in the list.
+/// Neighbors of a connection in the list, or [`NOBODY`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SilentLink {
-    older: Option<CmId>,
-    newer: Option<CmId>,
+    older: CmId,
+    newer: CmId,
 }
+
+/// Handle that no connection has: generations are counted from 1.
+const NOBODY: CmId = CmId(0);
 
 impl SilentLink {
     /// Link of a connection outside the list.
-    pub(super) const NONE: Self = Self { older: None, newer: None };
+    pub(super) const NONE: Self = Self { older: NOBODY, newer: NOBODY };
 }
 
 impl<C> Device<C> {
@@ -42,9 +45,9 @@ impl<C> Device<C> {
         let older = self.silent.newest;
         let Some(it) = self.ids.get_mut(id.0).filter(|it| !it.is_silent) else { return };
         it.is_silent = true;
-        it.details.silent = SilentLink { older, newer: None };
+        it.details.silent = SilentLink { older: older.unwrap_or(NOBODY), newer: NOBODY };
         match older.and_then(|older| self.ids.get_mut(older.0)) {
-            Some(it) => it.details.silent.newer = Some(id),
+            Some(it) => it.details.silent.newer = id,
             None => self.silent.oldest = Some(id),
         }
         self.silent.newest = Some(id);
@@ -56,13 +59,13 @@ impl<C> Device<C> {
         let Some(it) = self.ids.get_mut(id.0).filter(|it| it.is_silent) else { return false };
         it.is_silent = false;
         let SilentLink { older, newer } = core::mem::replace(&mut it.details.silent, SilentLink::NONE);
-        match older.and_then(|older| self.ids.get_mut(older.0)) {
+        match self.ids.get_mut(older.0) {
             Some(it) => it.details.silent.newer = newer,
-            None => self.silent.oldest = newer,
+            None => self.silent.oldest = Some(newer).filter(|id| *id != NOBODY),
         }
-        match newer.and_then(|newer| self.ids.get_mut(newer.0)) {
+        match self.ids.get_mut(newer.0) {
             Some(it) => it.details.silent.older = older,
-            None => self.silent.newest = older,
+            None => self.silent.newest = Some(older).filter(|id| *id != NOBODY),
         }
         self.silent.count = self.silent.count.saturating_sub(1);
         true

@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use super::completion::{Slots, WorkCompletion};
-use super::connection::{CmEventKind, Details, Id, Stage, TransportRequest};
+use super::connection::{CmEventKind, Details, Id, Stage, Termination, TransportRequest};
 use super::ids::{CmId, QpNum};
 use super::queue_pair::QpState;
 use super::{AsyncEvent, Device};
@@ -417,11 +417,13 @@ impl<C: AsRef<[u8]>> Device<C> {
                 self.push_cm_event(id, CmEventKind::Rejected { private_data });
             }
             Event::TerminateSent { code, error } => {
+                self.note_termination(id, Termination { sent: true, code });
                 if let Some(number) = self.qp_of(id) {
                     self.raise(terminated_for(number, error, code));
                 }
             }
             Event::TerminateReceived { code, .. } => {
+                self.note_termination(id, Termination { sent: false, code });
                 if let Some(number) = self.qp_of(id) {
                     self.raise(AsyncEvent::QpTerminated(number, code));
                 }
@@ -440,6 +442,13 @@ impl<C: AsRef<[u8]>> Device<C> {
                     self.on_completion(number, &event);
                 }
             }
+        }
+    }
+
+    /// Remembers the Terminate that ended a stream, for [`Self::termination`].
+    fn note_termination(&mut self, id: CmId, termination: Termination) {
+        if let Some(it) = self.ids.get_mut(id.0) {
+            it.details.termination = Some(termination);
         }
     }
 

@@ -50,6 +50,7 @@ fn truncated(need: usize, have: usize) -> ParseError {
 
 /// A steering tag: names a tagged buffer at the data sink (RFC 5041 §4.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Stag(pub u32);
 
 impl fmt::Display for Stag {

@@ -361,20 +361,22 @@ impl Memory for Watched {
         self.inner.holds(region, offset, len)
     }
 
-    fn place(&mut self, at: Placement, bytes: &[u8]) {
+    fn place(&mut self, at: Placement, bytes: &[u8]) -> bool {
         self.log_notices(at.region(), |model, place| model.place(place, at.offset(), bytes));
-        self.inner.place(at, bytes);
+        self.inner.place(at, bytes)
     }
 
-    fn fetch(&self, from: Fetch, out: &mut [u8]) {
+    fn fetch(&self, from: Fetch, out: &mut [u8]) -> bool {
         self.log_notices(from.region(), |model, place| model.fetch(place, from.offset(), from.len()));
-        self.inner.fetch(from, out);
+        self.inner.fetch(from, out)
     }
 
-    fn atomic(&mut self, at: Word, op: AtomicOp) -> u64 {
+    fn atomic(&mut self, at: Word, op: AtomicOp) -> Option<u64> {
         let (region, offset) = (at.region(), at.offset());
         let found = self.inner.atomic(at, op);
-        self.log_notices(region, |model, place| model.atomic(place, offset, op, found));
+        if let Some(found) = found {
+            self.log_notices(region, |model, place| model.atomic(place, offset, op, found));
+        }
         found
     }
 }

@@ -10,6 +10,7 @@ use std::cell::Cell;
 thread_local! {
     static WATCHED: Cell<bool> = const { Cell::new(false) };
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static BYTES: Cell<i64> = const { Cell::new(0) };
 }
 
 /// The system's allocator; counts the allocations of watched threads.
@@ -21,28 +22,40 @@ fn note() {
     }
 }
 
+/// Counts bytes that a block has more than before.
+fn note_bytes(before: usize, after: usize) {
+    if WATCHED.get() {
+        let (before, after) = (before.cast_signed() as i64, after.cast_signed() as i64);
+        BYTES.set(BYTES.get().wrapping_add(after.wrapping_sub(before)));
+    }
+}
+
 // SAFETY: every call goes unchanged to `System`, which keeps the contract; counting touches
 // two thread-locals that are initialized at compile time and have no destructor, so it allocates nothing itself.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note();
+        note_bytes(0, layout.size());
         // SAFETY: the caller keeps `alloc`'s contract, which is the same.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         note();
+        note_bytes(0, layout.size());
         // SAFETY: as above.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         note();
+        note_bytes(layout.size(), size);
         // SAFETY: the block is of this allocator, hence of the system's; the caller keeps the rest.
         unsafe { System.realloc(block, layout, size) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        note_bytes(layout.size(), 0);
         // SAFETY: the block is of this allocator, hence of the system's.
         unsafe { System.dealloc(block, layout) }
     }
@@ -59,6 +72,11 @@ pub fn watch(on: bool) -> bool {
 /// Returns the allocations counted on this thread so far: new blocks and reallocations.
 pub fn counted() -> u64 {
     ALLOCATIONS.get()
+}
+
+/// Returns the bytes that this thread has allocated and not freed while it was watched.
+pub fn live_bytes() -> i64 {
+    BYTES.get()
 }
 
 /// Runs `work` with counting on.

@@ -6,8 +6,8 @@
 //!                   ▲                   then sending waits until now has caught up
 //! ```
 //!
-//! A burst lasts as long as a tick of the timer wheel, so that a fast connection costs one timer per burst, not one per
-//! segment. A worker that polls its timers late makes up for the delay.
+//! A burst lasts for many ticks of the timer wheel, so that a fast connection costs one timer per burst, not one per
+//! segment, and the tick hardly delays the next one. A worker that polls its timers late makes up for the delay.
 
 use core::time::Duration;
 

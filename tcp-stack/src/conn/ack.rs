@@ -108,11 +108,14 @@ impl Conn {
         if self.negotiated.sack && !field.sack.is_empty() {
             self.take_sack(cx, field.sack, &mut delivery);
         }
+        if delivery.delivered > 0 {
+            self.recovery.tlp.on_delivered();
+        }
         delivery.rtt_ns = self.sample_rtt(cx.now, &delivery);
         delivery.rate = self.rate.on_ack(cx.now, &delivery.newest, self.rtt.min_rtt_nanos());
         self.recover(cx, &delivery, field.sack);
         self.set_pace(cx);
-        self.rearm_after_ack(cx, delivery.acked);
+        self.rearm_after_ack(cx, delivery.acked, delivery.newly_sacked > 0);
         self.note_room(cx);
     }
 
@@ -206,7 +209,9 @@ impl Conn {
             cx.stats.dsacks_in = cx.stats.dsacks_in.wrapping_add(1);
         }
         let (una, nxt) = (self.snd.una, self.snd.nxt);
-        let (before, echo) = (self.snd.queue.sacked(), delivery.echo);
+        // RFC 7323 §4.3: behind a gap, the echo is that of the last segment in order. After the silence that a loss
+        // probe ends, it says nothing.
+        let (before, echo) = (self.snd.queue.sacked(), delivery.echo.filter(|_| self.recovery.tlp.is_idle()));
         let mut steps = u32::from(self.episode.sack_steps);
         for range in ranges {
             // A range that begins below SND.UNA still reports the part above it.
@@ -275,13 +280,21 @@ impl Conn {
         }
     }
 
-    /// Takes a sample from an echoed timestamp; returns it in nanoseconds.
+    /// Takes a sample from an echoed timestamp; returns it in nanoseconds. The clock of timestamps ticks in
+    /// milliseconds, so the echo shows the round-trip time to within one: the sample is the time in this range that is
+    /// nearest to the smoothed one, which finer measurements have set.
     pub(super) fn take_echoed_rtt(&mut self, now: Instant, echo: u32) -> Option<u64> {
+        const TICK: u64 = 1_000_000;
         let elapsed = self.ts_clock(now).wrapping_sub(echo);
-        let age = now.nanos_since(self.opened_at) / 1_000_000;
+        let age = now.nanos_since(self.opened_at) / TICK;
         // An echo of 0, or of a timestamp that we cannot have sent, is ignored.
         let believed = echo != 0 && u64::from(elapsed) <= age.saturating_add(1);
-        believed.then(|| self.take_rtt(now, u64::from(elapsed.max(1)).saturating_mul(1_000_000)))
+        let ticks = u64::from(elapsed);
+        let range =
+            (ticks.saturating_sub(1).saturating_mul(TICK), ticks.saturating_add(1).saturating_mul(TICK));
+        let nearest = self.rtt.srtt_nanos().map(|srtt| srtt.clamp(range.0, range.1));
+        let rtt_ns = nearest.unwrap_or(ticks.max(1).saturating_mul(TICK));
+        believed.then(|| self.take_rtt(now, rtt_ns))
     }
 
     /// RFC 6298 §5: "once a new RTT measurement is obtained [...] the computations outlined in Section 2 are
@@ -404,12 +417,21 @@ impl Conn {
             }
             Some(deadline)
         };
-        match self.snd.queue.lose_overdue(cx.tx, cx.now, overdue) {
+        let again = self.snd.queue.flight_again();
+        let next = self.snd.queue.lose_overdue(cx.tx, cx.now, overdue);
+        self.count_lost_again(cx, again);
+        match next {
             Some(deadline) => {
                 self.set_timer(TimerKind::Reordering, cx.now, deadline.saturating_since(cx.now));
             }
             None => self.timers.clear(TimerKind::Reordering),
         }
+    }
+
+    /// Counts the retransmissions that were marked lost since `before` were in flight.
+    pub(super) fn count_lost_again<B>(&self, cx: &mut Cx<'_, B>, before: u32) {
+        let lost = before.saturating_sub(self.snd.queue.flight_again());
+        cx.stats.lost_retransmits = cx.stats.lost_retransmits.wrapping_add(lost.into());
     }
 
     /// Without SACK (RFC 5681 §3.2, RFC 6582 §3.2): counts duplicate acknowledgments, and marks the next segment
@@ -479,9 +501,9 @@ impl Conn {
     }
 
     /// Restarts or stops the timers after an acknowledgment of `acked` bytes (RFC 6298 §5.2 and §5.3; RFC 8985
-    /// §7.2; RFC 9293 §3.8.6.1).
+    /// §7.2; RFC 9293 §3.8.6.1). `sacks` is true if it selectively acknowledges more.
     #[inline]
-    pub(super) fn rearm_after_ack<B>(&mut self, cx: &Cx<'_, B>, acked: u32) {
+    pub(super) fn rearm_after_ack<B>(&mut self, cx: &Cx<'_, B>, acked: u32, sacks: bool) {
         if self.snd.wnd == 0 && !self.snd.fin_queued {
             // The peer is alive but has no room. Probes of a closed window continue without limit, unless the
             // application has closed and cannot give up itself (RFC 6429).
@@ -501,25 +523,42 @@ impl Conn {
             }
             self.episode.partial_ack = newreno;
             self.arm_loss_probe(cx);
+        } else if sacks {
+            self.arm_loss_probe(cx);
         }
     }
 
-    /// Schedules a tail loss probe, unless another recovery mechanism is active.
+    /// True if a loss probe may be sent. Before a recovery, the reordering timer acts on what SACK has shown to be
+    /// missing; after a timeout, the timeout itself is repeated.
+    #[inline]
+    pub(super) fn may_probe_loss(&self) -> bool {
+        if self.recovery.phase == Phase::Open {
+            return self.snd.queue.sacked_segments() == 0 && self.recovery.tlp.may_probe(self.rtt.samples());
+        }
+        self.recovery.phase == Phase::Fast
+    }
+
+    /// Schedules a loss probe, if something is in flight.
     pub(super) fn arm_loss_probe<B>(&mut self, cx: &Cx<'_, B>) {
         let queue = &self.snd.queue;
-        let suitable = self.negotiated.sack
-            && self.recovery.phase == Phase::Open
-            && queue.sacked_segments() == 0
-            && queue.flight_segments() > 0
-            && !self.ecn.holds()
-            && self.recovery.tlp.may_probe(self.rtt.samples());
+        let suitable =
+            self.negotiated.sack && queue.flight_segments() > 0 && !self.ecn.holds() && self.may_probe_loss();
         if !suitable {
             self.timers.clear(TimerKind::LossProbe);
             return;
         }
         let max_ack_delay = u64::from(cx.config.tcp.peer_delayed_ack_ms).saturating_mul(1_000_000);
         let lone = queue.flight_segments() == 1;
-        let timeout = TailLossProbe::timeout(self.rtt.srtt_nanos(), lone, max_ack_delay);
+        let mut timeout =
+            TailLossProbe::timeout(self.rtt.srtt_nanos(), self.rtt.samples(), lone, max_ack_delay);
+        if self.recovery.tlp.unanswered() > 0 {
+            timeout = self.recovery.tlp.backed_off(timeout);
+            if timeout >= self.rto_nanos(cx.config) {
+                // The timeout, which began with the first probe, comes first.
+                self.timers.clear(TimerKind::LossProbe);
+                return;
+            }
+        }
         // RFC 8985 §7.2: "if the time at which an RTO would fire [...] is sooner than the computed time for the
         // PTO, then the sender schedules a TLP to be sent at that RTO time."
         let both = (TimerKind::LossProbe, TimerKind::Retransmit);

@@ -43,6 +43,9 @@ impl Conn {
                 self.arm_fin_wait_2(cx);
             }
             State::Closing => self.enter_time_wait(cx),
+            // No record of the handshake shows that a late copy of the acknowledgment with the cookie is old: it would
+            // open the connection, and deliver its data, a second time.
+            State::LastAck if self.ends_in_time_wait => self.enter_time_wait(cx),
             State::LastAck => self.finish(cx, CloseReason::Normal),
             _ => {}
         }
@@ -88,6 +91,7 @@ impl Conn {
         }
         self.state = State::Closed;
         self.ended = Some(reason);
+        self.ends_in_time_wait &= reason == CloseReason::Normal;
         self.notices.remove(Notice::Writable);
         self.notices.remove(Notice::EmssChanged);
         self.notices.remove(Notice::Reclaim);

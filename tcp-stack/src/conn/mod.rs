@@ -231,7 +231,8 @@ pub(crate) struct Conn {
     /// Start of the current challenge interval, and the challenge acknowledgments that it has left (RFC 5961 §7).
     pub(crate) challenges_since: MilliStamp,
     pub(crate) challenges_left: u8,
-    /// Set if the connection ends in TIME-WAIT.
+    /// Set if a TIME-WAIT record follows the connection: it closed first, or a SYN cookie opened it and it has not
+    /// failed.
     pub(crate) ends_in_time_wait: bool,
     /// Set once the connection has ended and its flow has left the flow table.
     pub(crate) unlinked: bool,
@@ -411,7 +412,7 @@ impl Conn {
     /// Returns the packet buffers with received data: out-of-order segments, and those that the application
     /// retains.
     pub(crate) fn retained(&self) -> u32 {
-        self.rcv.held.buffers().saturating_add(self.app_retained)
+        self.rcv.held.payloads().saturating_add(self.app_retained)
     }
 
     /// Returns the accounts in which this connection is counted.

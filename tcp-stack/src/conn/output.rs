@@ -99,7 +99,7 @@ impl Conn {
 
     /// Returns the first lost segment, if the congestion window has room for it.
     fn next_retransmission<B: Buf>(&mut self, cx: &mut Cx<'_, B>) -> Option<u32> {
-        let node = self.snd.queue.first_lost()?;
+        let node = self.snd.queue.first_lost(cx.tx)?;
         let len = cx.tx.get(node)?.seq_len();
         if self.pending.has(Pending::Force) {
             return Some(node);
@@ -122,10 +122,14 @@ impl Conn {
         }
     }
 
-    /// Returns the tail loss probe (RFC 8985 §7.3): the next new segment, or the last one again.
+    /// Returns the loss probe (RFC 8985 §7.3): the next new segment, or the last one again. In a recovery it is a lost
+    /// segment if one waits, and if the last one has arrived, the oldest in flight.
     fn next_loss_probe<B: Buf>(&mut self, cx: &mut Cx<'_, B>) -> Option<Frame> {
         if !self.pending.has(Pending::LossProbe) {
             return None;
+        }
+        if let Some(lost) = self.snd.queue.first_lost(cx.tx) {
+            return Some(self.fitted(cx, lost));
         }
         let fresh = self.snd.queue.unsent();
         if let Some(segment) = cx.tx.get(fresh)
@@ -133,14 +137,14 @@ impl Conn {
         {
             return Some(self.fitted(cx, fresh));
         }
-        let last = self.snd.queue.last_sent(cx.tx);
-        match cx.tx.get(last) {
-            Some(segment) if segment.state == super::TxState::Flight => Some(Frame::Data { node: last }),
-            _ => {
-                self.pending.remove(Pending::LossProbe);
-                None
-            }
+        let places = [self.snd.queue.last_sent(cx.tx), self.snd.queue.oldest()];
+        let in_flight =
+            |node: &u32| cx.tx.get(*node).is_some_and(|segment| segment.state == super::TxState::Flight);
+        let again = places.into_iter().find(in_flight);
+        if again.is_none() {
+            self.pending.remove(Pending::LossProbe);
         }
+        again.map(|node| Frame::Data { node })
     }
 
     /// Returns the next new segment, or the part of it that the window admits.
@@ -364,9 +368,7 @@ impl Conn {
         self.timers.clear(TimerKind::SendOverride);
         self.timers.clear(TimerKind::Persist);
         if self.pending.take(Pending::LossProbe) {
-            self.recovery.tlp.on_probe(self.snd.nxt, retransmission, self.rtt.samples());
-            cx.stats.loss_probes = cx.stats.loss_probes.wrapping_add(1);
-            self.set_timer_nanos(TimerKind::Retransmit, cx.now, self.rto_nanos(cx.config));
+            self.on_loss_probe_sent(cx, retransmission);
             return;
         }
         // RFC 6298 §5.1: "if the timer is not running, start it". If the first segment is retransmitted, the
@@ -377,9 +379,21 @@ impl Conn {
             self.set_timer_nanos(TimerKind::Retransmit, cx.now, self.rto_nanos(cx.config));
         }
         self.pending.remove(Pending::Force);
-        if !retransmission {
+        if !retransmission || self.recovery.phase == Phase::Fast {
             self.arm_loss_probe(cx);
         }
+    }
+
+    /// Notes that a loss probe was sent. The first one restarts the retransmission timer (RFC 8985 §7.3: "MUST re-arm
+    /// the RTO timer"), the others must be answered before it expires.
+    fn on_loss_probe_sent<B: Buf>(&mut self, cx: &mut Cx<'_, B>, retransmission: bool) {
+        let may_repair = retransmission && self.recovery.phase == Phase::Open;
+        self.recovery.tlp.on_probe(self.snd.nxt, may_repair, self.rtt.samples());
+        cx.stats.loss_probes = cx.stats.loss_probes.wrapping_add(1);
+        if self.recovery.tlp.unanswered() == 1 {
+            self.set_timer_nanos(TimerKind::Retransmit, cx.now, self.rto_nanos(cx.config));
+        }
+        self.arm_loss_probe(cx);
     }
 
     fn count_sent<B>(&mut self, cx: &mut Cx<'_, B>, len: u16, again: bool) {

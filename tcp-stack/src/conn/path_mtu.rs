@@ -321,7 +321,7 @@ impl Conn {
         if self.path.probe == 0 {
             return false;
         }
-        let Some(mut at) = self.snd.queue.first_lost() else { return false };
+        let Some(mut at) = self.snd.queue.first_lost(cx.tx) else { return false };
         let mut lost = 0_u32;
         while let Some(segment) = cx.tx.get(at) {
             if segment.seq.before(self.path.probe_start) || !segment.seq.before(self.path.probe_end) {

@@ -130,7 +130,7 @@ impl Conn {
         self.timers.clear(TimerKind::Reordering);
         self.grow_window(now, acked, false, rtt_ns);
         self.set_pace(cx);
-        self.rearm_after_ack(cx, acked);
+        self.rearm_after_ack(cx, acked, false);
         self.note_room(cx);
     }
 }

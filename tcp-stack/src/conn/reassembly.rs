@@ -14,98 +14,20 @@
 //!   runs  ──▶ {[seg][seg]} ──▶ {[seg]} ──▶ {[seg][seg][seg]}
 //! ```
 
-use core::ops::Range;
-
 use crate::buf::Buf;
 use crate::pool::{NIL, Pool};
 use crate::seq::SeqNum;
 use crate::wire::SackRange;
 
-/// A payload is short if it fills at most this fraction (1/n) of its buffer.
-const SMALL_PART: usize = 8;
+#[cfg(any(test, feature = "testutil"))]
+mod audit;
+mod node;
+mod short;
 
-/// A received segment, or its new part.
-#[derive(Debug)]
-pub(crate) struct RxNode<B> {
-    seq: SeqNum,
-    len: u16,
-    /// Offset of the payload in the buffer.
-    at: u16,
-    /// `None` once the application has taken the payload.
-    buf: Option<B>,
-    /// Set while the segment is in the list of segments to be offered to the application.
-    unoffered: bool,
-    /// The next segment of that list.
-    next_unoffered: u32,
-    /// The next segment of the run, or of the ready list.
-    next: u32,
-    /// Valid in a run's first segment only: the end of the run, its last segment, and the next run.
-    run_end: SeqNum,
-    run_tail: u32,
-    next_run: u32,
-}
+pub(crate) use node::{Payload, ReadyPayload, RxNode};
 
-impl<B: Buf> RxNode<B> {
-    /// Returns the true size of the buffer, bytes.
-    fn size(&self) -> u32 {
-        self.buf.as_ref().map_or(0, |buf| u32::try_from(buf.true_size()).unwrap_or(u32::MAX))
-    }
-
-    fn bytes(&self) -> Option<&[u8]> {
-        let at = usize::from(self.at);
-        self.buf.as_ref()?.bytes().get(at..at.saturating_add(usize::from(self.len)))
-    }
-}
-
-impl<B> RxNode<B> {
-    fn end(&self) -> SeqNum {
-        self.seq + u32::from(self.len)
-    }
-}
-
-/// A received payload: a range of a frame's buffer, beginning at a sequence number.
-#[derive(Debug)]
-pub(crate) struct Payload<B> {
-    pub(crate) seq: SeqNum,
-    pub(crate) range: Range<u16>,
-    pub(crate) buf: B,
-}
-
-impl<B> Payload<B> {
-    pub(crate) fn len(&self) -> u32 {
-        u32::from(self.range.end.saturating_sub(self.range.start))
-    }
-
-    pub(crate) fn end(&self) -> SeqNum {
-        self.seq + self.len()
-    }
-
-    /// Removes the bytes before `seq`.
-    pub(crate) fn trim_before(&mut self, seq: SeqNum) {
-        if self.seq.before(seq) {
-            let cut = seq.distance_from(self.seq).min(self.len());
-            self.range.start = self.range.start.saturating_add(u16::try_from(cut).unwrap_or(u16::MAX));
-            self.seq += cut;
-        }
-    }
-
-    /// Removes the bytes from `seq` on.
-    pub(crate) fn trim_after(&mut self, seq: SeqNum) {
-        let keep = if seq.after(self.seq) { seq.distance_from(self.seq) } else { 0 };
-        if keep < self.len() {
-            let keep = u16::try_from(keep).unwrap_or(u16::MAX);
-            self.range.end = self.range.start.saturating_add(keep);
-        }
-    }
-}
-
-/// A segment delivered in order: without a frame if the application has taken its payload already.
-#[derive(Debug)]
-pub(crate) struct ReadyPayload<B> {
-    pub(crate) seq: SeqNum,
-    pub(crate) range: Range<u16>,
-    pub(crate) buf: Option<B>,
-}
+use node::insert;
+use short::{bytes_of, can_merge, is_short, merge, size_of};
 
 /// The reason why an out-of-order segment was not held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,8 +45,8 @@ pub(crate) struct Held {
     pub(crate) run: SackRange,
     /// The first part of the segment that was held already (RFC 2883 §4.2).
     pub(crate) duplicate: Option<SackRange>,
-    /// True if it was copied into the buffer of the segment before it.
-    pub(crate) merged: bool,
+    /// True if it was copied into the buffer of another segment.
+    pub(crate) copied: bool,
 }
 
 /// The limits of out-of-order data.
@@ -134,8 +56,7 @@ pub(crate) struct HoldLimits {
     pub(crate) segments: u32,
     /// Pool nodes that out-of-order segments leave for in-order ones.
     pub(crate) reserve: u32,
-    /// Short segments are copied into the buffer of the segment before them if the two together have at most this
-    /// many bytes.
+    /// Short segments are appended to the segment before them if the two together have at most this many bytes.
     pub(crate) merged: u16,
     /// True if segments are offered to the application.
     pub(crate) offer: bool,
@@ -155,8 +76,8 @@ pub(crate) struct Reassembly {
     last_run: u32,
     held_bytes: u32,
     held_segments: u16,
-    /// Packet buffers of the held segments: fewer if the application has taken some, or short ones share one.
-    held_buffers: u16,
+    /// Of these, segments whose payload the application has not taken.
+    held_payloads: u16,
     /// The segments to be offered, latest first.
     first_unoffered: u32,
 }
@@ -170,7 +91,7 @@ impl Reassembly {
             ready_tail: NIL,
             held_bytes: 0,
             held_segments: 0,
-            held_buffers: 0,
+            held_payloads: 0,
             first_unoffered: NIL,
         }
     }
@@ -195,40 +116,15 @@ impl Reassembly {
         self.held_segments.into()
     }
 
-    /// Returns the number of held packet buffers.
-    pub(crate) fn buffers(&self) -> u32 {
-        self.held_buffers.into()
+    /// Returns the number of held payloads: segments without those that the application has taken. Each counts as a
+    /// retained packet buffer; short ones share buffers.
+    pub(crate) fn payloads(&self) -> u32 {
+        self.held_payloads.into()
     }
 
     /// Returns the sequence number of the first segment that waits for the application.
     pub(crate) fn first_ready<B>(&self, pool: &Pool<RxNode<B>>) -> Option<SeqNum> {
         pool.get(self.ready_head).map(|node| node.seq)
-    }
-
-    /// Returns the number of pool nodes that it owns.
-    #[cfg(any(test, feature = "testutil"))]
-    pub(crate) fn nodes<B>(&self, pool: &Pool<RxNode<B>>) -> u32 {
-        let (mut index, mut ready) = (self.ready_head, 0_u32);
-        while let Some(node) = pool.get(index) {
-            ready = ready.saturating_add(1);
-            index = node.next;
-        }
-        ready.saturating_add(self.held_segments())
-    }
-
-    /// Counts the packet buffers of the held segments, by a walk.
-    #[cfg(any(test, feature = "testutil"))]
-    pub(crate) fn count_buffers<B>(&self, pool: &Pool<RxNode<B>>) -> u32 {
-        let (mut run, mut buffers) = (self.first_run, 0_u32);
-        while let Some(first) = pool.get(run) {
-            let mut index = run;
-            while let Some(node) = pool.get(index) {
-                buffers = buffers.saturating_add(node.buf.is_some().into());
-                index = node.next;
-            }
-            run = first.next_run;
-        }
-        buffers
     }
 
     /// Iterates over the runs, lowest first.
@@ -252,7 +148,7 @@ impl Reassembly {
     }
 
     /// Queues an in-order segment for the application. Returns `false`, and drops it, if the pool is full.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push_ready<B: Buf>(&mut self, pool: &mut Pool<RxNode<B>>, payload: Payload<B>) -> bool {
         let Some(index) = insert(pool, payload) else { return false };
         self.append_ready(pool, index, index);
@@ -295,15 +191,11 @@ impl Reassembly {
             node.unoffered = false;
             (first, index) = (index, core::mem::replace(&mut node.next_unoffered, first));
         }
-        while let Some(node) = pool.get_mut(first) {
+        while let Some(node) = pool.get(first) {
+            let (index, seq) = (first, node.seq);
             first = node.next_unoffered;
-            if node.seq.after(rcv_nxt)
-                && let Some(bytes) = node.bytes()
-                && takes(node.seq, bytes)
-            {
-                self.held_bytes = self.held_bytes.saturating_sub(node.size());
-                self.held_buffers = self.held_buffers.saturating_sub(1);
-                node.buf = None;
+            if seq.after(rcv_nxt) && bytes_of(pool, index).is_some_and(|bytes| takes(seq, bytes)) {
+                self.take_buffer(pool, index);
             }
         }
     }
@@ -333,17 +225,18 @@ impl Reassembly {
             }
             let mut index = self.first_run;
             let (end, next_run) = (run.run_end, run.next_run);
-            self.unlink_first_run(next_run);
-            while let Some(node) = pool.get(index) {
-                let next = node.next;
-                self.count_out(node);
-                if node.end().at_or_before(nxt) {
-                    self.remove(pool, index);
-                } else if let Some(node) = pool.get_mut(index) {
+            self.unlink_first_run(pool, next_run);
+            while let Some(next) = pool.get(index).map(|node| node.next) {
+                self.held_segments = self.held_segments.saturating_sub(1);
+                let buf = self.take_buffer(pool, index);
+                if let Some(node) = pool.get_mut(index).filter(|node| node.end().after(nxt)) {
                     node.trim_before(nxt);
+                    node.buf = buf;
                     node.next = NIL;
                     nxt = node.end();
                     self.append_ready(pool, index, index);
+                } else {
+                    self.remove(pool, index);
                 }
                 index = next;
             }
@@ -368,8 +261,10 @@ impl Reassembly {
             let run = pool.get(prev).map(|run| SackRange { start: run.seq, end: run.run_end });
             return Err(HoldError::Duplicate(run.unwrap_or_default()));
         }
-        let size = u32::try_from(payload.buf.true_size()).unwrap_or(u32::MAX);
-        let merges = can_merge(pool, prev, &payload, &limits);
+        let short = is_short(&payload);
+        let merges = short && can_merge(pool, prev, &payload, &limits);
+        let packs = short && self.slab_has_room(pool, &payload);
+        let size = if packs { 0 } else { size_of(&payload.buf) };
         if !merges && !self.has_room(pool, size, &limits) {
             return Err(HoldError::Full);
         }
@@ -392,11 +287,9 @@ impl Reassembly {
                 tail
             }
             None => {
-                let index = insert(pool, payload).ok_or(HoldError::Full)?;
-                self.held_segments = self.held_segments.saturating_add(1);
-                self.held_buffers = self.held_buffers.saturating_add(1);
-                self.held_bytes = self.held_bytes.saturating_add(size);
+                let (index, slab) = self.store(pool, payload).ok_or(HoldError::Full)?;
                 self.link(pool, index, prev, next);
+                self.set_slab(pool, slab);
                 index
             }
         };
@@ -406,10 +299,10 @@ impl Reassembly {
         }
         let run = if pool.get(prev).is_some_and(|run| run.run_end.at_or_after(end)) { prev } else { index };
         let range = pool.get(run).map(|run| SackRange { start: run.seq, end: run.run_end });
-        Ok(Held { run: range.unwrap_or_default(), duplicate, merged: merged.is_some() })
+        Ok(Held { run: range.unwrap_or_default(), duplicate, copied: merged.is_some() || packs })
     }
 
-    /// True if one more buffer of `size` bytes may be held.
+    /// True if one more segment may be held, whose buffer pins `size` bytes more.
     fn has_room<B>(&self, pool: &Pool<RxNode<B>>, size: u32, limits: &HoldLimits) -> bool {
         limits.retains
             && self.held_segments() < limits.segments.min(u16::MAX.into())
@@ -442,7 +335,7 @@ impl Reassembly {
         }
         match pool.get_mut(prev) {
             Some(prev) => prev.next_run = index,
-            None => self.first_run = index,
+            None => self.set_first_run(pool, index),
         }
         if next == NIL {
             self.last_run = index;
@@ -475,15 +368,16 @@ impl Reassembly {
         let next_run = pool.get(index).map_or(NIL, |run| run.next_run);
         match pool.get_mut(prev) {
             Some(prev) => prev.next_run = next_run,
-            None => self.first_run = next_run,
+            None => self.set_first_run(pool, next_run),
         }
         if self.last_run == index {
             self.last_run = prev;
         }
         let mut index = index;
-        while let Some(node) = self.remove(pool, index) {
-            self.count_out(&node);
-            index = node.next;
+        while pool.get(index).is_some() {
+            self.held_segments = self.held_segments.saturating_sub(1);
+            self.take_buffer(pool, index);
+            index = self.remove(pool, index).map_or(NIL, |node| node.next);
         }
         next_run
     }
@@ -494,17 +388,11 @@ impl Reassembly {
         pool.remove(index)
     }
 
-    fn unlink_first_run(&mut self, next_run: u32) {
+    fn unlink_first_run<B>(&mut self, pool: &mut Pool<RxNode<B>>, next_run: u32) {
         if self.last_run == self.first_run {
             self.last_run = NIL;
         }
-        self.first_run = next_run;
-    }
-
-    fn count_out<B: Buf>(&mut self, node: &RxNode<B>) {
-        self.held_bytes = self.held_bytes.saturating_sub(node.size());
-        self.held_segments = self.held_segments.saturating_sub(1);
-        self.held_buffers = self.held_buffers.saturating_sub(node.buf.is_some().into());
+        self.set_first_run(pool, next_run);
     }
 
     /// Frees all out-of-order segments.
@@ -521,74 +409,11 @@ impl Reassembly {
     }
 }
 
-impl<B> RxNode<B> {
-    fn trim_before(&mut self, seq: SeqNum) {
-        if self.seq.before(seq) {
-            let cut = u16::try_from(seq.distance_from(self.seq)).unwrap_or(u16::MAX).min(self.len);
-            self.at = self.at.saturating_add(cut);
-            self.len = self.len.saturating_sub(cut);
-            self.seq += u32::from(cut);
-        }
-    }
-}
-
 /// Returns the overlap of a payload and the run `index`.
 fn overlap<B>(pool: &Pool<RxNode<B>>, index: u32, payload: &Payload<B>) -> Option<SackRange> {
     let run = pool.get(index)?;
     let range = SackRange { start: payload.seq.max(run.seq), end: payload.end().min(run.run_end) };
     range.start.before(range.end).then_some(range)
-}
-
-/// True if a payload is short, continues the run `index`, and fits into the buffer of the run's last segment. Held
-/// on its own, it would pin a buffer of many times its size.
-fn can_merge<B: Buf>(pool: &Pool<RxNode<B>>, index: u32, payload: &Payload<B>, limits: &HoldLimits) -> bool {
-    let Some(run) = pool.get(index).filter(|run| run.run_end == payload.seq) else { return false };
-    let Some(tail) = pool.get(run.run_tail) else { return false };
-    let Some(buf) = tail.buf.as_ref().filter(|buf| !buf.is_shared()) else { return false };
-    let len = usize::try_from(payload.len()).unwrap_or(usize::MAX);
-    let sum = usize::from(tail.len).saturating_add(len);
-    // Bytes behind the payload in the buffer, such as padding, are overwritten.
-    let room = buf.tailroom().saturating_add(buf.bytes().len());
-    len.saturating_mul(SMALL_PART) <= payload.buf.true_size()
-        && sum <= usize::from(limits.merged)
-        && usize::from(tail.at).saturating_add(sum) <= room
-}
-
-/// Appends a copy of the payload to the last segment of the run `index`; returns that segment's node.
-fn merge<B: Buf>(pool: &mut Pool<RxNode<B>>, index: u32, payload: &Payload<B>) -> Option<u32> {
-    let (end, at) = (payload.end(), pool.get(index)?.run_tail);
-    let bytes = payload.buf.bytes().get(usize::from(payload.range.start)..usize::from(payload.range.end))?;
-    let tail = pool.get_mut(at)?;
-    let used = usize::from(tail.at).saturating_add(tail.len.into());
-    let buf = tail.buf.as_mut()?;
-    if !buf.truncate(used) {
-        return None;
-    }
-    buf.append(bytes.len())?.copy_from_slice(bytes);
-    tail.len = tail.len.saturating_add(u16::try_from(bytes.len()).unwrap_or(u16::MAX));
-    pool.get_mut(index)?.run_end = end;
-    Some(at)
-}
-
-/// Returns the node of a new segment; `None`, dropping the payload, if the pool is full.
-#[inline(always)]
-fn insert<B>(pool: &mut Pool<RxNode<B>>, payload: Payload<B>) -> Option<u32> {
-    let end = payload.end();
-    let Payload { seq, range, buf } = payload;
-    let len = range.end.saturating_sub(range.start);
-    let run_tail = pool.next_place();
-    pool.insert_with(|| RxNode {
-        seq,
-        len,
-        at: range.start,
-        buf: Some(buf),
-        unoffered: false,
-        next_unoffered: NIL,
-        next: NIL,
-        run_end: end,
-        run_tail,
-        next_run: NIL,
-    })
 }
 
 #[cfg(test)]

@@ -142,9 +142,9 @@ impl Conn {
         };
         let range = SackRange { start: payload.seq, end: payload.end() };
         match self.with_held(cx, |held, pool| held.hold(pool, payload, limits)) {
-            Ok(Held { run, duplicate, merged }) => {
+            Ok(Held { run, duplicate, copied }) => {
                 cx.stats.held_segments = cx.stats.held_segments.wrapping_add(1);
-                cx.stats.held_merged = cx.stats.held_merged.wrapping_add(merged.into());
+                cx.stats.held_copied = cx.stats.held_copied.wrapping_add(copied.into());
                 self.note_recent(run);
                 if let Some(duplicate) = duplicate {
                     self.report_duplicate(cx, duplicate);
@@ -186,9 +186,9 @@ impl Conn {
         cx: &mut Cx<'_, B>,
         change: impl FnOnce(&mut Reassembly, &mut Pool<RxNode<B>>) -> R,
     ) -> R {
-        let before = self.rcv.held.buffers();
+        let before = self.rcv.held.payloads();
         let result = change(&mut self.rcv.held, cx.rx);
-        let after = self.rcv.held.buffers();
+        let after = self.rcv.held.payloads();
         if before != after {
             cx.memory.budget.change(before, after);
             cx.accounts.change_buffers(self.accounts(), before, after);

@@ -394,7 +394,7 @@ impl SendQueue {
     }
 
     /// Marks a segment lost and links it into the list of losses in sequence. If its place is not found within a
-    /// few steps, it goes near it; the first segment of all always comes first.
+    /// few steps, it goes near it.
     fn enter_losses<B>(&mut self, pool: &mut Pool<TxNode<B>>, index: u32) {
         self.leave(pool, index);
         let Some(node) = pool.get_mut(index) else { return };
@@ -459,9 +459,15 @@ impl SendQueue {
         }
     }
 
-    /// Returns the first segment to retransmit.
-    pub(crate) fn first_lost(&self) -> Option<u32> {
-        (self.losses.first != NIL).then_some(self.losses.first)
+    /// Returns the first segment to retransmit. The first segment of all comes first (RFC 6298 §5.4: "Retransmit the
+    /// earliest segment that has not been acknowledged"), although its place in the list may be a later one: it was
+    /// not the first when it was marked lost.
+    pub(crate) fn first_lost<B>(&self, pool: &Pool<TxNode<B>>) -> Option<u32> {
+        if self.losses.first == NIL {
+            return None;
+        }
+        let head_is_lost = pool.get(self.head).is_some_and(|node| node.state == TxState::Lost);
+        Some(if head_is_lost { self.head } else { self.losses.first })
     }
 
     /// Removes and returns the first segment.

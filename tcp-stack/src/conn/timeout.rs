@@ -41,7 +41,7 @@ impl Conn {
             TimerKind::Retransmit => self.on_syn_timeout(cx),
             TimerKind::LossProbe => {
                 // RFC 8985 §7.3.
-                if self.recovery.tlp.may_probe(self.rtt.samples()) && self.recovery.phase == Phase::Open {
+                if self.may_probe_loss() {
                     self.pending.add(Pending::LossProbe);
                 }
             }
@@ -91,7 +91,8 @@ impl Conn {
             }
             return;
         }
-        if self.timers.is_due(&self.deadlines, TimerKind::LossProbe, cx.now) {
+        let unanswered = self.recovery.tlp.unanswered();
+        if unanswered == 0 && self.timers.is_due(&self.deadlines, TimerKind::LossProbe, cx.now) {
             // RFC 8985 §7.2: the probe goes first, and the timeout follows it.
             self.set_timer(TimerKind::Retransmit, cx.now, self.rto(cx.config));
             return;
@@ -170,7 +171,7 @@ impl Conn {
             self.rtt.min_rtt(),
             self.rtt.srtt(),
         );
-        let head = queue.head();
+        let (head, again) = (queue.head(), queue.flight_again());
         let all = !self.negotiated.sack;
         let mut index = queue.oldest();
         while let Some(node) = cx.tx.get(index) {
@@ -181,6 +182,7 @@ impl Conn {
             }
             index = newer;
         }
+        self.count_lost_again(cx, again);
     }
 
     /// Ends the connection if R2 (RFC 9293 §3.8.3) or the user timeout (§3.9.1.8) is exceeded; returns true then.

@@ -148,7 +148,8 @@ impl<B: Buf> Interface<B> {
         if ethernet.dst.is_group() {
             return Err(DropReason::IpLinkBroadcast);
         }
-        if !self.is_ipv4_source(header.src) {
+        let looped = checksum == RxChecksum::Looped && self.is_local(header.src.into());
+        if !looped && !self.is_ipv4_source(header.src) {
             return Err(DropReason::IpSource);
         }
         let offset = ethernet.header_len().wrapping_add(header_bytes.len());
@@ -205,7 +206,9 @@ impl<B: Buf> Interface<B> {
         }
         if !Self::is_ipv6_source(header.src)
             // Neighbor discovery handles its own packets: it must notice another station with our address.
-            || (self.is_local(header.src.into()) && header.next_header != IpProtocol::ICMPV6)
+            || (self.is_local(header.src.into())
+                && header.next_header != IpProtocol::ICMPV6
+                && checksum != RxChecksum::Looped)
         {
             return Err(DropReason::IpSource);
         }

@@ -370,6 +370,9 @@ impl<B: Buf> Interface<B> {
         if let Some(mac) = self.neighbors.lookup_ready(now, hop) {
             return Ok(mac);
         }
+        if self.is_local(remote) {
+            return Ok(self.config.mac);
+        }
         match self.neighbors.resolve(now, hop) {
             Lookup::Ready(mac) => Ok(mac),
             Lookup::Unreachable => Err(NotReady::Unreachable),

@@ -95,7 +95,9 @@ impl<B: Buf> Interface<B> {
         // Five words, and no flag but "don't fragment". The addresses were checked when the connection was opened, so
         // they are not checked here.
         let whole = version == 0x45 && f0 & !0x40 == 0 && f1 == 0 && protocol == IpProtocol::TCP.0;
-        if !whole || checksum.leaves_ip() && !Ipv4Header::is_checksum_valid(fixed) {
+        // Except that only a looped frame comes from our own address.
+        let foreign = [s0, s1, s2, s3] != [d0, d1, d2, d3] || checksum == RxChecksum::Looped;
+        if !whole || !foreign || checksum.leaves_ip() && !Ipv4Header::is_checksum_valid(fixed) {
             return None;
         }
         let len = usize::from(u16::from_be_bytes([l0, l1])).checked_sub(Ipv4Header::LEN)?;
@@ -111,7 +113,8 @@ impl<B: Buf> Interface<B> {
         let (src, dst) = (addresses.first_chunk::<16>()?, addresses.last_chunk::<16>()?);
         let (src, dst) = (Ipv6Addr::from_octets(*src), Ipv6Addr::from_octets(*dst));
         let whole = v0 >> 4 == 6 && next_header == IpProtocol::TCP.0;
-        let sound = Self::is_ipv6_source(src) && !src.is_unspecified() && !self.is_local(src.into());
+        let foreign = checksum == RxChecksum::Looped || !self.is_local(src.into());
+        let sound = Self::is_ipv6_source(src) && !src.is_unspecified() && foreign;
         if !(whole && self.is_local(dst.into()) && sound) {
             return None;
         }

@@ -51,6 +51,8 @@ pub(crate) struct Template {
     offloaded: bool,
     /// True if the port computes the IPv4 header checksum, too.
     ip_offloaded: bool,
+    /// True if the destination is an address of ours.
+    looped: bool,
 }
 
 /// Writes a field at a constant offset.
@@ -119,7 +121,15 @@ impl<B: Buf> Interface<B> {
         let (ip, tcp) = rest.split_first_chunk::<{ Ipv4Header::LEN }>()?;
         let packet = if ip_offloaded { Sum::ZERO } else { Sum::of(ip) };
         let segment = if offloaded { pseudo_header } else { pseudo_header.join(Sum::of(tcp)) };
-        Some(Template { headers, flags: header.flags, packet, segment, offloaded, ip_offloaded })
+        Some(Template {
+            headers,
+            flags: header.flags,
+            packet,
+            segment,
+            offloaded,
+            ip_offloaded,
+            looped: self.is_local(dst.into()),
+        })
     }
 
     /// Counts segments whose headers a template wrote.
@@ -169,6 +179,7 @@ impl Template {
             ip_checksum: self.ip_offloaded,
             tcp_checksum: self.offloaded,
             segment: 0,
+            looped: self.looped,
         })
     }
 }

@@ -16,8 +16,8 @@ pub(crate) struct Delivered {
     pub(crate) sent_at: Instant,
     pub(crate) end_seq: SeqNum,
     pub(crate) retransmitted: bool,
-    /// True if the acknowledgment's timestamp echo is older than the last transmission, so that it answers an earlier
-    /// one.
+    /// True if the acknowledgment's timestamp echo is older than the last transmission, so that it may answer an
+    /// earlier one.
     pub(crate) echo_is_older: bool,
 }
 

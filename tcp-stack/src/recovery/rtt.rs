@@ -105,8 +105,8 @@ impl RttEstimator {
             let initial = if self.syn_lost { RTO_AFTER_SYN_LOSS } else { RTO_INITIAL };
             return nanos(initial).clamp(min, max.max(min));
         }
-        // G, the granularity, is the wheel's tick of 131 µs.
-        let variance = nanos_of(self.rttvar).saturating_mul(4).max(1 << 17);
+        // G, the granularity, is the wheel's tick of 8 µs.
+        let variance = nanos_of(self.rttvar).saturating_mul(4).max(1 << 13);
         nanos_of(self.srtt).saturating_add(variance).clamp(min, max.max(min))
     }
 

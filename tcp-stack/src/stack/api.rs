@@ -4,7 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use super::Stack;
 use crate::buf::Buf;
-use crate::config::{ConnOptions, ListenOptions};
+use crate::config::{ConnOptions, ListenOptions, StackConfig};
 use crate::conn::{Conn, Cx, Origin, Pending, Target, TxState};
 use crate::error::{CloseReason, ConnectError, ListenError, SendError};
 use crate::event::{ConnId, ConnInfo, ListenerId};
@@ -30,12 +30,14 @@ impl<B: Buf> Stack<B> {
         Ok(listener)
     }
 
-    /// Removes a listener. Established connections stay; half-open ones are reset.
-    pub fn unlisten(&mut self, listener: ListenerId) {
+    /// Removes a listener and returns its TCP port; `None` if it is not there. Established connections stay; half-open
+    /// ones are reset.
+    pub fn unlisten(&mut self, listener: ListenerId) -> Option<u16> {
         let now = self.now;
-        if let Some(removed) = self.listeners.remove(listener) {
-            self.reset_half_open(now, (listener, removed));
-        }
+        let removed = self.listeners.remove(listener)?;
+        let port = removed.port;
+        self.reset_half_open(now, (listener, removed));
+        Some(port)
     }
 
     /// True if an address is one of ours, the link-local one included.
@@ -44,7 +46,8 @@ impl<B: Buf> Stack<B> {
     }
 
     /// Opens a connection; [`Event::Connected`](crate::Event::Connected) or
-    /// [`Event::Closed`](crate::Event::Closed) follows.
+    /// [`Event::Closed`](crate::Event::Closed) follows. The peer may be a listener at an address of ours: its segments
+    /// come out with [`TxOffload::looped`](crate::TxOffload::looped).
     pub fn connect(
         &mut self,
         now: Instant,
@@ -65,9 +68,6 @@ impl<B: Buf> Stack<B> {
         let ip = remote.ip();
         let broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
         if remote.port() == 0 || ip.is_unspecified() || ip.is_multicast() || broadcast {
-            return Err(ConnectError::BadAddress);
-        }
-        if self.interface.is_local(ip) {
             return Err(ConnectError::BadAddress);
         }
         let source = self.interface.source_for(ip).ok_or(ConnectError::NoRoute)?;
@@ -102,14 +102,17 @@ impl<B: Buf> Stack<B> {
     /// Chooses a source port (RFC 6056 §3.3.3): the search begins at a keyed hash of the destination and advances
     /// with each call. The flow of the port must lead back to this worker.
     fn choose_port(&mut self, local: IpAddr, remote: SocketAddr) -> Option<SocketAddr> {
-        let workers = u32::from(self.config.worker_count.max(1));
         let offset = self.entropy.port_offset(local, remote);
         for _ in 0..PORT_COUNT {
             let step = offset.wrapping_add(self.next_port) % PORT_COUNT;
             self.next_port = self.next_port.wrapping_add(1);
             let port = PORTS.start().saturating_add(u16::try_from(step).unwrap_or(0));
             let end = SocketAddr::new(local, port);
-            if flow_hash(end, remote).checked_rem(workers) != Some(u32::from(self.config.worker_index)) {
+            if !self.leads_here(end, remote) {
+                continue;
+            }
+            // The other end is this end.
+            if end == remote {
                 continue;
             }
             let flow = FourTuple::new(end, remote);
@@ -118,6 +121,19 @@ impl<B: Buf> Stack<B> {
             }
         }
         None
+    }
+
+    /// Returns true if segments from `remote` to `local` arrive at this worker. Those of a connection of this host to
+    /// itself do not pass the port.
+    fn leads_here(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        let StackConfig { worker_index, worker_count, rss, .. } = &self.config;
+        match rss.as_ref().filter(|_| !self.interface.is_local(remote.ip())) {
+            Some(rss) => rss.queue(remote, local) == Some(*worker_index),
+            None => {
+                let worker = flow_hash(local, remote).checked_rem((*worker_count).max(1).into());
+                worker == Some((*worker_index).into())
+            }
+        }
     }
 
     /// Queues a payload, to be sent as one segment: it is never merged with another, is split only if the peer's
@@ -147,7 +163,9 @@ impl<B: Buf> Stack<B> {
             return Err(SendError::Full(payload));
         }
         // The payload is in the caches now; other segments may evict it before it is sent.
-        let sum = (!config.tx_checksum_offload).then(|| B::sum(payload.bytes()).fold());
+        // Nobody verifies the checksum of a looped segment.
+        let sum = (!config.tx_checksum_offload)
+            .then(|| if block.flow.is_looped() { 0 } else { B::sum(payload.bytes()).fold() });
         block
             .enqueue(&mut Cx { now, config, tx, rx, memory, accounts, stats, paths }, len, payload, sum)
             .map_err(SendError::Full)?;
@@ -273,14 +291,14 @@ impl<B: Buf> Stack<B> {
         let Some((_, first)) = offerable.take().filter(|(index, _)| *index == conn.index()) else { return };
         let Some(block) = conns.get_mut(conn) else { return };
         let (nxt, in_order) = (block.rcv.nxt, block.rcv.bytes);
-        let (ids, before) = (block.accounts(), block.rcv.held.buffers());
+        let (ids, before) = (block.accounts(), block.rcv.held.payloads());
         block.rcv.held.offer(rx, first, nxt, &mut |seq, bytes| {
             // The offset counts from the in-order bytes.
             let taken = takes(in_order.wrapping_add(u64::from(seq.distance_from(nxt))), bytes);
             stats.taken_segments = stats.taken_segments.wrapping_add(u64::from(taken));
             taken
         });
-        let after = block.rcv.held.buffers();
+        let after = block.rcv.held.payloads();
         memory.budget.change(before, after);
         accounts.change_buffers(ids, before, after);
     }

@@ -273,7 +273,8 @@ impl<B: Buf> Stack<B> {
             path_mtu: self.path_mtu_to(now, remote.ip()),
         };
         let offer = syn_options.offer(seq - 1, incoming.options.timestamps.map_or(0, |ts| ts.value));
-        let conn = Conn::accept(now, &origin, &self.config, &offer, (now, now, NOT_TIMED));
+        let mut conn = Conn::accept(now, &origin, &self.config, &offer, (now, now, NOT_TIMED));
+        conn.ends_in_time_wait = true;
         self.stats.syn_cookies_in = self.stats.syn_cookies_in.wrapping_add(1);
         self.stats.passive_opens = self.stats.passive_opens.wrapping_add(1);
         self.establish(now, conn, incoming);

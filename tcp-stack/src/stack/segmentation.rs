@@ -40,7 +40,8 @@ pub(super) fn make_run<B: Buf, P: BufPool<Buf = B>>(
     node: u32,
     mac: MacAddr,
 ) -> Option<Result<TxFrame<B>, Failure>> {
-    let limits = cx.config.segmentation?;
+    // No port cuts a looped frame.
+    let limits = cx.config.segmentation.filter(|_| !conn.flow.is_looped())?;
     let segment = cx.tx.get(node).filter(|segment| segment.state == TxState::Ready)?.len;
     let ecn = conn.run_field(cx.tx.get(node)?.seq)?;
     let second = conn.snd.queue.next_of(cx.tx, node);

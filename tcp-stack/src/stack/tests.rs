@@ -1,3 +1,6 @@
+mod loopback;
+
+use alloc::vec::Vec;
 use core::net::{Ipv4Addr, SocketAddr};
 
 use super::*;
@@ -6,7 +9,7 @@ use crate::config::{ConnOptions, ListenOptions};
 use crate::error::{ConnectError, ListenError, SendError};
 use crate::testutil::{HeapBuf, HeapPool};
 use crate::timer::TimerKind;
-use crate::wire::{Ipv4Cidr, MacAddr, flow_hash};
+use crate::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr, Rss, flow_hash};
 
 const PEER: SocketAddr = SocketAddr::new(core::net::IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 7);
 
@@ -59,6 +62,35 @@ fn source_ports_lead_back_to_the_worker() {
     }
 }
 
+/// The card's queue counts for other hosts; the hash of the software, for connections of this host to itself.
+#[test]
+fn source_ports_lead_to_the_queue_of_the_worker() {
+    let key: Vec<u8> = (0..40_u8).map(|at| at.wrapping_mul(167).wrapping_add(29)).collect();
+    for queues in [2, 3, 4, 7] {
+        for worker_index in 0..queues {
+            let rss = Rss::new(key.clone(), (0..128).map(|at| at % queues).collect());
+            let ipv6 = Ipv6Cidr::new("fd00::1".parse().unwrap(), 64);
+            let shape =
+                StackConfig { worker_index, worker_count: queues, rss: rss.clone(), ipv6, ..config() };
+            for peer in [PEER, "[fd00::2]:7".parse().unwrap()] {
+                let mut stack = stack(shape.clone());
+                for _ in 0..8 {
+                    let conn = stack.connect(Instant::ZERO, peer, ConnOptions::default()).unwrap();
+                    let local = stack.info(conn).unwrap().local;
+                    assert_eq!(rss.as_ref().unwrap().queue(peer, local), Some(worker_index), "{peer}");
+                }
+            }
+            let mut stack = stack(shape);
+            let own = SocketAddr::new(config().ipv4.unwrap().address().into(), 7);
+            for _ in 0..8 {
+                let conn = stack.connect(Instant::ZERO, own, ConnOptions::default()).unwrap();
+                let local = stack.info(conn).unwrap().local;
+                assert_eq!(flow_hash(local, own) % u32::from(queues), u32::from(worker_index));
+            }
+        }
+    }
+}
+
 #[test]
 fn addresses_that_lead_nowhere_are_refused() {
     let mut stack = stack(config());
@@ -67,7 +99,6 @@ fn addresses_that_lead_nowhere_are_refused() {
         ("0.0.0.0:7", ConnectError::BadAddress),
         ("224.0.0.1:7", ConnectError::BadAddress),
         ("255.255.255.255:7", ConnectError::BadAddress),
-        ("10.0.0.1:7", ConnectError::BadAddress),
         ("[fd77::1]:7", ConnectError::NoRoute),
     ] {
         let remote = address.parse().unwrap();
@@ -96,7 +127,7 @@ fn the_same_seed_gives_the_same_frames() {
         let mut pool = HeapPool::new(16, 0, 1600);
         stack.connect(Instant::ZERO, PEER, ConnOptions::default()).unwrap();
         let conn = stack.connections_from(0).next().unwrap();
-        let mut bytes = std::vec::Vec::new();
+        let mut bytes = Vec::new();
         stack.poll_transmit(
             Instant::ZERO,
             &mut pool,
@@ -124,7 +155,7 @@ fn a_port_that_a_connection_was_opened_from_can_be_listened_on() {
 #[test]
 fn a_connection_is_opened_from_the_address_that_was_asked_for() {
     let link_local = "fe80::ff:fe00:1".parse().unwrap();
-    let ipv6 = crate::wire::Ipv6Cidr::new("fd77::1".parse().unwrap(), 64);
+    let ipv6 = Ipv6Cidr::new("fd77::1".parse().unwrap(), 64);
     let mut stack = stack(StackConfig { ipv6, ..config() });
     let far = "[fd77::2]:7".parse().unwrap();
     let mut from = |local: Option<core::net::IpAddr>| {
@@ -204,7 +235,7 @@ fn a_segment_in_fragments_is_reset_by_no_other_worker() {
     use crate::buf::RxChecksum;
     use crate::wire::{EthernetHeader, Ipv4Header};
     use etherparse::PacketBuilder;
-    let mut frame = std::vec::Vec::new();
+    let mut frame = Vec::new();
     PacketBuilder::ethernet2([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 1])
         .ipv4([10, 0, 0, 2], [10, 0, 0, 1], 64)
         .tcp(7, 7, 1, 1000)

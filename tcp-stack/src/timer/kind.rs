@@ -55,12 +55,12 @@ impl TimerKind {
     }
 }
 
-/// A time in ticks of the wheel, modulo 2^32. Compared times lie within 2^31 ticks, 3.2 days, of the present: a
+/// A time in ticks of the wheel, modulo 2^32. Compared times lie within 2^31 ticks, 4.8 hours, of the present: a
 /// deadline is at most [`TIMEOUT_TICKS_MAX`] ahead, and the next call processes one that has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tick(u32);
 
-/// Longest timeout: 2^30 ticks, 39 hours.
+/// Longest timeout: 2^30 ticks, 2.4 hours.
 const TIMEOUT_TICKS_MAX: u64 = 1 << 30;
 /// Longest timeout as a duration.
 #[cfg(test)]
@@ -73,7 +73,7 @@ impl Tick {
         Self(u32::from_be_bytes([a, b, c, d]))
     }
 
-    /// Returns the first tick that does not begin before `nanos` nanoseconds from now, at most 39 hours ahead.
+    /// Returns the first tick that does not begin before `nanos` nanoseconds from now, at most 2.4 hours ahead.
     #[inline]
     fn after(now: Instant, nanos: u64) -> Self {
         Self::low(tick_after(now.after_nanos(nanos.min(TIMEOUT_TICKS_MAX << TICK_SHIFT))))
@@ -140,7 +140,7 @@ impl Timers {
         Self { earliest: Tick(0), running: 0, is_armed: false, delayed_ack: Tick(0) }
     }
 
-    /// Starts or restarts a timer that expires `after` from now, in 39 hours at most.
+    /// Starts or restarts a timer that expires `after` from now, in 2.4 hours at most.
     #[inline]
     pub(crate) fn set(&mut self, deadlines: &mut Deadlines, kind: TimerKind, now: Instant, after: Duration) {
         self.set_nanos(deadlines, kind, now, nanos(after));
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn deadlines_lie_right_across_the_wrap_of_their_ticks() {
         let wrap = Instant::from_nanos(1 << (32 + TICK_SHIFT));
-        for (before_ms, after_ms) in [(5, 10), (5, 200_000), (100_000_000, 100_000_001)] {
+        for (before_ms, after_ms) in [(5, 10), (5, 200_000), (6_000_000, 6_000_001)] {
             let now = wrap - after(before_ms);
             let (mut timers, mut rest) = (Timers::new(), Deadlines::NONE);
             timers.set(&mut rest, TimerKind::Keepalive, now, after(after_ms.max(20)));

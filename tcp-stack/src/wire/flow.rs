@@ -9,8 +9,13 @@ use core::net::{IpAddr, SocketAddr};
 /// The flow of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// A TCP segment, or an ICMP error that quotes one: the [`flow_hash`] of its connection.
-    Tcp(u32),
+    /// A TCP segment to this host, or an ICMP error that quotes one of this host.
+    Tcp {
+        /// The [`flow_hash`] of its connection.
+        hash: u32,
+        /// TCP port of this host.
+        local_port: u16,
+    },
     /// Any other frame: ARP, neighbor discovery, ping, fragments, malformed ones.
     Other,
 }
@@ -55,9 +60,13 @@ const fn mix(value: u64) -> u64 {
 /// Returns the flow of a frame. It reads headers only, and verifies only as much as it needs to find the ports.
 #[inline]
 pub fn peek_flow(frame: &[u8]) -> Flow {
-    tcp_ends(frame).map_or(Flow::Other, |(src, dst)| Flow::Tcp(flow_hash(src, dst)))
+    tcp_ends(frame).map_or(Flow::Other, |(remote, local)| Flow::Tcp {
+        hash: flow_hash(local, remote),
+        local_port: local.port(),
+    })
 }
 
+/// Returns the remote and the local end of a connection.
 fn tcp_ends(frame: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
     let (ethernet, packet) = EthernetHeader::parse(frame).ok()?;
     match ethernet.ethertype {
@@ -109,5 +118,5 @@ fn quoted_ends(
     body: &[u8],
 ) -> Option<(SocketAddr, SocketAddr)> {
     let quoted = quoted(body).filter(|_| is_error)?;
-    Some((quoted.src, quoted.dst))
+    Some((quoted.dst, quoted.src))
 }

@@ -16,6 +16,7 @@ mod ipv4_option;
 mod ipv6;
 mod ndp;
 mod quoted;
+mod rss;
 mod tcp;
 mod tcp_option;
 
@@ -33,6 +34,7 @@ pub(crate) use ipv4_option::Ipv4Options;
 pub use ipv6::{FragmentHeader, Ipv6Header, UpperLayer};
 pub use ndp::{NeighborAdvertisement, NeighborSolicitation};
 pub use quoted::QuotedTcp;
+pub use rss::Rss;
 pub use tcp::{TcpFlags, TcpHeader};
 pub use tcp_option::{SackBlocks, SackRange, TcpOptions, Timestamps};
 

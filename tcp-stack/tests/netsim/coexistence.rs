@@ -130,27 +130,34 @@ fn bbr_flows_converge_and_leave_a_long_queue_short() {
     }
 }
 
-/// Version 1 loses 4 to 18 BDPs.
+/// Version 1 loses 4 to 18 BDPs. The loss depends on the moment in a round trip at which the queue overflows: the mean
+/// over several rates counts.
 #[test]
 fn the_start_of_bbr_overshoots_by_two_bdps_at_most() {
     for (rate, rtt_us, time_ms) in
         [(100_000_000, 40_000, 2_000), (1_000_000_000, 1_000, 200), (1_000_000_000, 10_000, 1_000)]
     {
-        let bdp = rate / 8 * rtt_us / 1_000_000;
         for part in [8, 4, 2, 1] {
-            let port = LinkConfig {
-                rate,
-                delay: Duration::from_micros(rtt_us / 2),
-                queue: bdp / part,
-                ..LinkConfig::CLEAN
-            };
-            let report = run(&meeting(port, &[Congestion::Bbr], Ecn::Off, MS * time_ms), 1);
-            let lost = report.links.overflowed * 1538;
-            let tcp = &report.stats[1].tcp;
-            assert!(lost < 2 * bdp, "{rate} bit/s, {rtt_us} us, queue 1/{part} BDP: {lost} of {bdp} {tcp:?}");
-            assert_eq!(tcp.timeouts, 0, "{tcp:?}");
-            let share = report.outcomes[0][1].received as f64 * 8e3 / (rate as f64 * f64::from(time_ms));
-            assert!(share > 0.6, "{rate} bit/s, {rtt_us} us, queue 1/{part} BDP: {share}");
+            let losses = [90, 95, 100, 105, 110].map(|percent| {
+                let rate = rate / 100 * percent;
+                (rate, start_of_bbr(rate, rtt_us, part, MS * time_ms))
+            });
+            let mean = losses.iter().map(|(_, lost)| lost).sum::<f64>() / losses.len() as f64;
+            let none_exceeds = losses.iter().all(|(_, lost)| *lost < 2.25);
+            assert!(mean < 2.0 && none_exceeds, "{rtt_us} us, queue 1/{part} BDP: {losses:?}");
         }
     }
+}
+
+/// Starts a BBR flow; returns its losses in the queue, in BDPs.
+fn start_of_bbr(rate: u64, rtt_us: u64, part: u64, time: Duration) -> f64 {
+    let bdp = rate / 8 * rtt_us / 1_000_000;
+    let delay = Duration::from_micros(rtt_us / 2);
+    let port = LinkConfig { rate, delay, queue: bdp / part, ..LinkConfig::CLEAN };
+    let report = run(&meeting(port, &[Congestion::Bbr], Ecn::Off, time), 1);
+    let (tcp, received) = (&report.stats[1].tcp, report.outcomes[0][1].received);
+    assert_eq!(tcp.timeouts, 0, "{tcp:?}");
+    let share = received as f64 * 8.0 / (rate as f64 * time.as_secs_f64());
+    assert!(share > 0.6, "{rate} bit/s, {rtt_us} us, queue 1/{part} BDP: {share}");
+    (report.links.overflowed * 1538) as f64 / bdp as f64
 }

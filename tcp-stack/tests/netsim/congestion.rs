@@ -61,7 +61,8 @@ fn bbr_fills_a_long_path_and_leaves_its_queue_short() {
     }
 }
 
-/// draft-ietf-ccwg-bbr-06 §3.1: full throughput "with average packet loss rates of up to 1%".
+/// draft-ietf-ccwg-bbr-06 §3.1: full throughput "with average packet loss rates of up to 1%". A round trip that loses
+/// twice that by chance ends a probe for bandwidth, so that single runs differ: the mean of several counts.
 #[test]
 fn bbr_does_not_take_random_loss_for_congestion() {
     let gigabit = |rtt_us: u64| LinkConfig {
@@ -77,16 +78,19 @@ fn bbr_does_not_take_random_loss_for_congestion() {
             ..flows(LinkConfig { loss, ..path }, Congestion::Bbr, ipv6, 1, 1 << 40)
         };
         let lossless = run(&scenario(0), 1).outcomes[0][1].received as f64;
-        for seed in seeds(1..3) {
+        let mut shares = Vec::new();
+        for seed in seeds(1..9) {
             let report = run(&scenario(PERCENT), seed);
-            let (share, tcp) = (report.outcomes[0][1].received as f64 / lossless, &report.stats[0].tcp);
-            assert!(share > 0.7, "{path:?}: {share} {tcp:?}");
+            let tcp = &report.stats[0].tcp;
+            shares.push(report.outcomes[0][1].received as f64 / lossless);
             assert!(
                 tcp.retransmits < report.links.lost * 2 && tcp.timeouts == 0,
                 "{tcp:?} {:?}",
                 report.links
             );
         }
+        let mean = shares.iter().sum::<f64>() / shares.len() as f64;
+        assert!(mean > 0.8 && shares.iter().all(|share| *share > 0.5), "{path:?}: {shares:?}");
     }
 }
 
@@ -114,7 +118,7 @@ fn two_bbr_flows_share() {
     }
 }
 
-/// A link with a round trip shorter than the timer's tick, and workers that poll seldom.
+/// A link with a round trip shorter than a burst of the pacer, and workers that poll seldom.
 #[test]
 fn pacing_does_not_starve_a_short_path() {
     let link = LinkConfig { queue: 4 << 20, ..LinkConfig::CLEAN };

@@ -12,6 +12,7 @@ mod harness;
 mod incast;
 mod path;
 mod random;
+mod short;
 mod thousand;
 mod window;
 

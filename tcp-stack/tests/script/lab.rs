@@ -368,7 +368,7 @@ impl Lab {
         match words.as_slice() {
             ["listen"] => self.listen(128),
             ["listen", backlog] => self.listen(number(backlog)),
-            ["unlisten"] => self.stack.unlisten(self.listener.unwrap()),
+            ["unlisten"] => assert!(self.stack.unlisten(self.listener.unwrap()).is_some()),
             ["connect"] => {
                 let remote = SocketAddr::new(self.net.peer, self.peer_port);
                 let conn = self.stack.connect(self.now, remote, self.options).unwrap();
@@ -519,6 +519,7 @@ impl Lab {
             "app_limited" => info().delivery_app_limited.to_string(),
             "bbr_state" => info().bbr.map_or("none", |bbr| bbr.state).into(),
             "rto" => info().rto.as_millis().to_string(),
+            "srtt_us" => info().srtt.map_or("none".into(), |srtt| srtt.as_micros().to_string()),
             "reordering" => info().reordering_seen.to_string(),
             "half_open" => stats.half_open_now.to_string(),
             "connections" => stats.connections.to_string(),

@@ -1,6 +1,8 @@
 //! Checks the text of a configuration file and builds the [`Config`]. Each submodule checks one part of the file.
 
+mod applications;
 mod memory;
+mod metrics;
 mod port;
 mod service;
 mod tcp;
@@ -141,11 +143,29 @@ fn check_top(mut top: Section<'_>, report: &Report, folder: &Path) -> Config {
     let listeners = service::listeners(&mut top, report, &tcp, &mpa);
     let regions = service::regions(&mut top, report, &limits, folder);
     let control = service::control(top.section("control"), report);
+    let applications = applications::read(top.section("applications"), report, &control);
+    let privileges = service::privileges(top.section("privileges"));
+    let metrics = metrics::read(top.section("metrics"), report, &control, applications.as_ref());
     let log = service::log(top.section("log"));
     let memory = memory::resolve(memory_values, &ports, &workers, &ip, &tcp);
     tcp::resolve(&mut tcp, &memory, &ports, workers.cores.len() as u64);
-    let config =
-        Config { memory, ports, workers, ip, tcp, mpa, placement, limits, listeners, regions, control, log };
+    let config = Config {
+        memory,
+        ports,
+        workers,
+        ip,
+        tcp,
+        mpa,
+        placement,
+        limits,
+        listeners,
+        regions,
+        control,
+        applications,
+        privileges,
+        metrics,
+        log,
+    };
     memory::check_plan(&memory_section, report, &config);
     memory_section.finish();
     top.finish();

@@ -1,4 +1,4 @@
-//! Checks `[[listener]]`, `[[region]]`, `[control]` and `[log]`.
+//! Checks `[[listener]]`, `[[region]]`, `[control]`, `[privileges]` and `[log]`.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,9 @@ use super::tcp::{conn_options, share_of_connections};
 use super::tuning::CRC_HELP;
 use crate::read::{Place, Report, Section};
 use crate::text::{RegionName, token_from_file, token_from_text};
-use crate::types::{Control, Limits, Listener, Log, LogLevel, Mpa, Region, Service, Tcp};
+use crate::types::{
+    Control, Limits, Listener, Log, LogFormat, LogLevel, Mpa, Privileges, Region, Service, Tcp,
+};
 
 /// Bytes of `sun_path` without its terminating zero.
 const SOCKET_PATH_MAX: usize = 107;
@@ -203,28 +205,35 @@ pub(super) fn control(mut section: Section<'_>, report: &Report) -> Control {
     let socket = section.parsed("socket", "the absolute path of a Unix socket", socket_path);
     let control = Control {
         socket: socket.unwrap_or_else(|| PathBuf::from("/run/iwarpd/control.sock")),
-        mode: mode(&mut section, report).unwrap_or(0o660),
+        mode: mode(&mut section, report, &[0o600, 0o660]).unwrap_or(0o660),
         group: section.parsed("group", "the name or number of a group", group),
         clients_max: section.number("clients_max", 1..=1024, "control clients at a time").unwrap_or(64),
         idle_timeout_ms: section
             .number("idle_timeout_ms", 1000..=86_400_000, "how long a client may be silent")
             .unwrap_or(30_000),
     };
-    check_control(&section, report, &control);
+    check_socket(&section, report, "socket", control.group.as_deref(), &control.socket);
     section.finish();
     control
 }
 
-/// Checks that the machine has the group, and a folder in which the socket's own can be created.
-fn check_control(section: &Section<'_>, report: &Report, control: &Control) {
+/// Checks that the machine has the group, and a folder in which the folder of the socket can be created. `key` names
+/// the socket.
+pub(super) fn check_socket(
+    section: &Section<'_>,
+    report: &Report,
+    key: &str,
+    group: Option<&str>,
+    socket: &Path,
+) {
     let Some(machine) = report.machine() else { return };
-    if let Some(group) = &control.group
+    if let Some(group) = group
         && !machine.has_group(group)
     {
         let help = "make it with `groupadd --system`, or name another";
         report.lacks(&section.place_of("group"), format!("there is no group `{group}`"), help);
     }
-    check_folder(report, &section.place_of("socket"), &control.socket, 2);
+    check_folder(report, &section.place_of(key), socket, 2);
 }
 
 /// Checks that the folder of a file exists; or, if the daemon creates that, the one above (`levels` = 2).
@@ -254,28 +263,25 @@ pub(super) fn socket_path(text: &str) -> Result<PathBuf, String> {
     Ok(PathBuf::from(text))
 }
 
-/// Reads `"0660"`, or the TOML number `0o660`. No other users: a client of the socket controls the daemon.
-fn mode(section: &mut Section<'_>, report: &Report) -> Option<u32> {
+/// Reads one of the modes allowed: `"0660"`, or the TOML number `0o660`. The control socket allows no other users: its
+/// clients control the daemon.
+pub(super) fn mode(section: &mut Section<'_>, report: &Report, allowed: &[u32]) -> Option<u32> {
     let value = section.value("mode")?;
     let mode = match (value.value.as_str(), value.value.as_integer()) {
         (Some(text), _) if !text.starts_with('+') => u32::from_str_radix(text, 8).ok(),
         (_, Some(number)) if number.radix() == 8 => u32::from_str_radix(number.as_str(), 8).ok(),
         _ => None,
     };
-    let mode = mode.filter(|mode| [0o600, 0o660].contains(mode));
+    let mode = mode.filter(|mode| allowed.contains(mode));
     if mode.is_none() {
         let help = "0600 is for the daemon's own user, 0660 for the group of the socket too";
-        report.not_allowed(
-            &value.place,
-            "this is not a mode for the control socket",
-            "\"0600\", \"0660\"",
-            help,
-        );
+        let modes: Vec<String> = allowed.iter().map(|mode| format!("\"0{mode:o}\"")).collect();
+        report.not_allowed(&value.place, "this is not a mode for the socket", modes.join(", "), help);
     }
     mode
 }
 
-fn group(text: &str) -> Result<String, String> {
+pub(super) fn group(text: &str) -> Result<String, String> {
     let allowed = |it: char| it.is_ascii_alphanumeric() || ['.', '-', '_'].contains(&it);
     if (1..=32).contains(&text.len()) && text.chars().all(allowed) && !text.starts_with('-') {
         return Ok(text.to_owned());
@@ -283,11 +289,27 @@ fn group(text: &str) -> Result<String, String> {
     Err(format!("`{text}` is not the name of a group"))
 }
 
+pub(super) fn privileges(mut section: Section<'_>) -> Privileges {
+    let drop_capabilities = section.flag("drop_capabilities").unwrap_or(true);
+    let filter_system_calls = section.flag("filter_system_calls").unwrap_or(true);
+    section.finish();
+    Privileges { drop_capabilities, filter_system_calls }
+}
+
 pub(super) fn log(mut section: Section<'_>) -> Log {
     let levels =
         [LogLevel::Error, LogLevel::Warn, LogLevel::Info, LogLevel::Debug].map(|l| (l.to_string(), l));
     let levels: Vec<(&str, LogLevel)> = levels.iter().map(|(name, level)| (name.as_str(), *level)).collect();
     let level = section.choice("level", &levels, "this is the least severe level that is written");
+    let formats = [("text", LogFormat::Text), ("json", LogFormat::Json), ("journald", LogFormat::Journald)];
+    let format = section.choice("format", &formats, "text and json go to stderr, journald to the journal");
+    let events = section.number("events_per_s_max", 1..=10_000, "events of one kind per second");
+    let drops = section.number("drop_burst_per_s", 1..=1_000_000_000, "drops of one reason per second");
     section.finish();
-    Log { level: level.unwrap_or(LogLevel::Info) }
+    Log {
+        level: level.unwrap_or(LogLevel::Info),
+        format: format.unwrap_or(LogFormat::Text),
+        events_per_s_max: events.unwrap_or(10),
+        drop_burst_per_s: drops.unwrap_or(1000),
+    }
 }

@@ -66,3 +66,36 @@ fn ports_share_neither_address_nor_device() {
     let text = format!("[[port]]\n{}\n[[port]]\n{}\n", files("/b", 2), files("/c", 3));
     Config::parse("t.toml", &text).unwrap();
 }
+
+#[test]
+fn each_socket_has_a_path_of_its_own() {
+    beside_port(
+        "[applications]\nsocket = '/run/iwarpd/control.sock'\n",
+        "applications.socket",
+        "the same path",
+    );
+    beside_port("[applications]\nmode = '0644'\n", "applications.mode", "not a mode");
+    beside_port("[control]\nmode = '0666'\n", "control.mode", "not a mode");
+    assert!(Config::parse("t.toml", &format!("{PORT}[applications]\nmode = '0666'\n")).is_ok());
+}
+
+#[test]
+fn metrics_have_an_address_of_their_own() {
+    let listen = |address: &str| format!("[metrics]\nlisten = '{address}'\n");
+    for address in ["127.0.0.1:9464", "[::1]:1", "0.0.0.0:65535", "/run/iwarpd/metrics.sock"] {
+        assert!(Config::parse("t.toml", &format!("{PORT}{}", listen(address))).is_ok(), "{address}");
+    }
+    for (address, message) in [
+        ("localhost:9464", "not an IP address"),
+        ("127.0.0.1", "not an IP address"),
+        ("127.0.0.1:0", "port 0"),
+        ("run/metrics.sock", "not an IP address"),
+        ("/run/", "not the absolute path"),
+        ("/run/iwarpd/control.sock", "control.socket has the same path"),
+    ] {
+        beside_port(&listen(address), "metrics.listen", message);
+    }
+    let text = format!("[applications]\n{}", listen("/run/iwarpd/verbs.sock"));
+    beside_port(&text, "metrics.listen", "applications.socket has the same path");
+    beside_port("[metrics]\nmode = '0644'\n", "metrics.mode", "not a mode");
+}

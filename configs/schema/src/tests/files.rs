@@ -123,11 +123,28 @@ fn the_reference_is_complete_and_true() {
     assert_eq!(format!("{:?}", stated.mpa), format!("{:?}", default.mpa));
     assert_eq!(format!("{:?}", stated.placement), format!("{:?}", default.placement));
     assert_eq!(format!("{:?}", stated.limits), format!("{:?}", default.limits));
+    assert_eq!(format!("{:?}", stated.privileges), format!("{:?}", default.privileges));
     assert_eq!(format!("{:?}", stated.log), format!("{:?}", default.log));
     assert_eq!(stated.control.socket, default.control.socket);
     assert_eq!(stated.control.mode, default.control.mode);
     assert_eq!(stated.control.clients_max, default.control.clients_max);
     assert_eq!(stated.control.idle_timeout_ms, default.control.idle_timeout_ms);
+    assert!(default.applications.is_none(), "applications are served on demand only");
+    let default_applications = Config::parse("m.toml", &format!("{minimal}[applications]\n")).unwrap();
+    let applications = |config: &Config| {
+        let table = config.applications.clone().unwrap();
+        let limits = (table.contexts_max, table.queue_pairs_max, table.memory_regions_max, table.user);
+        let watches = (table.region_watches_max, table.watch_entries);
+        (table.socket, table.mode, limits, watches)
+    };
+    assert_eq!(applications(&stated), applications(&default_applications));
+    assert!(default.metrics.is_none(), "counters are served on demand only");
+    let default_metrics = Config::parse("m.toml", &format!("{minimal}[metrics]\n")).unwrap();
+    let metrics = |config: &Config| {
+        let table = config.metrics.clone().unwrap();
+        (table.listen, table.mode, table.clients_max, table.timeout_ms)
+    };
+    assert_eq!(metrics(&stated), metrics(&default_metrics));
     assert_eq!(stated.memory.packet_buffers, default.memory.packet_buffers);
     assert_eq!(stated.memory.file_prefix, default.memory.file_prefix);
     assert_eq!(stated.memory.hugepages, default.memory.hugepages);

@@ -194,6 +194,23 @@ fn hugepages() {
     has(&text("require", "16M"));
 }
 
+/// While the daemon runs, what it holds is not missing; what others hold is.
+#[test]
+fn what_the_running_daemon_holds_counts_as_free() {
+    let machine = machine();
+    fs::write(
+        machine.path().join("proc/4711/smaps_rollup"),
+        "Rss: 9 kB\nShared_Hugetlb:     40960 kB\nPrivate_Hugetlb:     2048 kB\n",
+    )
+    .unwrap();
+    let here = Machine::at(machine.path());
+    assert_eq!((here.hugepages_free(), here.clone().beside(4711).hugepages_free()), (100, 121));
+    assert_eq!(here.clone().beside(1).hugepages_free(), 100);
+    assert_eq!(here.holder("tap1").map(|(pid, _)| pid), Some(4711));
+    assert_eq!(here.clone().beside(4711).holder("tap1"), None);
+    assert!(here.beside(1).holder("tap1").is_some());
+}
+
 /// The report for a first-time user: everything that is missing, with the mistakes of the file.
 #[test]
 fn everything_is_told_at_once() {

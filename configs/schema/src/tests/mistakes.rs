@@ -359,6 +359,24 @@ const OUT_OF_RANGE: &[(&str, &str, &str)] = &[
     ("control", "clients_max", "1025"),
     ("control", "idle_timeout_ms", "999"),
     ("control", "idle_timeout_ms", "86400001"),
+    ("applications", "contexts_max", "0"),
+    ("applications", "contexts_max", "1025"),
+    ("applications", "queue_pairs_max", "0"),
+    ("applications", "queue_pairs_max", "16385"),
+    ("applications", "memory_regions_max", "0"),
+    ("applications", "memory_regions_max", "16385"),
+    ("applications", "user_contexts_max", "0"),
+    ("applications", "user_queue_pairs_max", "0"),
+    ("applications", "user_queue_entries_max", "0"),
+    ("applications", "user_memory", "\"1K\""),
+    ("applications", "region_watches_max", "65"),
+    ("applications", "watch_entries", "0"),
+    ("applications", "watch_entries", "65537"),
+    ("applications", "user_watches_max", "1025"),
+    ("metrics", "clients_max", "0"),
+    ("metrics", "clients_max", "65"),
+    ("metrics", "timeout_ms", "99"),
+    ("metrics", "timeout_ms", "60001"),
 ];
 
 #[test]
@@ -511,5 +529,9 @@ fn control_and_log() {
         beside_port(&format!("[control]\nmode = {wrong}\n"), "control.mode", "not a mode");
     }
     beside_port("[control]\ngroup = \"a b\"\n", "control.group", "not the name of a group");
+    beside_port("[privileges]\ndrop_capabilities = 1\n", "privileges.drop_capabilities", "of type");
     beside_port("[log]\nlevel = \"trace\"\n", "log.level", "not a choice");
+    beside_port("[log]\nformat = \"syslog\"\n", "log.format", "not a choice");
+    beside_port("[log]\nevents_per_s_max = 0\n", "log.events_per_s_max", "out of range");
+    beside_port("[log]\ndrop_burst_per_s = 1000000001\n", "log.drop_burst_per_s", "out of range");
 }

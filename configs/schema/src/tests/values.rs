@@ -92,6 +92,8 @@ fn everything_stated_is_kept() {
         [control]
         mode = 0o600
         group = 'iwarp'
+        [privileges]
+        drop_capabilities = false
         [log]
         level = 'debug'
     ";
@@ -114,7 +116,17 @@ fn everything_stated_is_kept() {
     assert_eq!(r.token.as_ref().unwrap().as_bytes(), [0, 255]);
     assert_eq!(r.allow.len(), 2);
     assert_eq!((c.control.mode, c.control.group.as_deref()), (0o600, Some("iwarp")));
+    assert_eq!((c.privileges.drop_capabilities, c.privileges.filter_system_calls), (false, true));
     assert_eq!(c.log.level, LogLevel::Debug);
+}
+
+#[test]
+fn the_log_is_kept_as_stated() {
+    let text = "[[port]]\naddresses = ['10.0.0.2/24']\ndriver = 'ring'\n[log]\nlevel = 'warn'\n\
+                format = 'journald'\nevents_per_s_max = 7\ndrop_burst_per_s = 50\n";
+    let log = parse(text).log;
+    assert_eq!((log.level, log.format), (LogLevel::Warn, LogFormat::Journald));
+    assert_eq!((log.events_per_s_max, log.drop_burst_per_s), (7, 50));
 }
 
 #[test]
@@ -210,6 +222,23 @@ fn the_plan_adds_up() {
     let ip = 64 * 512 + 512 * 64 + 1024 * 160;
     let eal = (8 << 20) + 2048 * 128;
     assert_eq!(heap, (40 << 20) + eal + connections + tables + ip + (64 << 16));
+}
+
+/// Two workers: tables per worker, and the limits of one user. Without the table there is nothing of it.
+#[test]
+fn the_plan_counts_applications() {
+    let text = "[[port]]\ndriver = \"ring\"\naddresses = [\"10.0.0.2/24\"]\n[workers]\ncores = [0, 1]\n";
+    let (without, with) =
+        (memory_plan(&parse(text)), memory_plan(&parse(&format!("{text}[applications]\n"))));
+    let tables = 2 * (1024 * 4096 + 1024 * (2 * 512 + 256));
+    let user = (1 << 20) * 192 + (1 << 30);
+    assert_eq!(with.heap_bytes() - without.heap_bytes(), (64 << 16) + tables + user);
+    assert_eq!(with.hugepages(), without.hugepages());
+    let limits = "[applications]\ncontexts_max = 2\nqueue_pairs_max = 3\nmemory_regions_max = 5\n\
+                  user_queue_entries_max = 7\nuser_memory = \"3M\"\n";
+    let small = memory_plan(&parse(&format!("{text}{limits}")));
+    let expected = (2 << 16) + 2 * (3 * 4096 + 5 * 1280) + 7 * 192 + (3 << 20);
+    assert_eq!(small.heap_bytes() - without.heap_bytes(), expected);
 }
 
 /// A PCI device accesses its descriptors by DMA, so they are in hugepages. The other heap items are the same.

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use iwarp_shared_queues::{Arm, Armed, AtomicU64, COMPLETION_WORDS, Consumer, decode_completion};
-use rdma::verbs::{PollError, QpNum, Slots as Freed, WorkCompletion};
+use rdma::verbs::{PollError, QpNum, Slots as Freed, WcOpcode, WorkCompletion};
 
 use super::Slots;
 use crate::CqPlace;
@@ -20,13 +20,15 @@ pub struct CompletionQueue<M> {
     taken: Vec<(WorkCompletion, Freed)>,
     /// True once the worker has written something that is no completion.
     broken: bool,
+    /// True once the worker has ended: nothing is taken from the ring any more.
+    ended: bool,
 }
 
 impl<M: AsRef<[AtomicU64]> + Clone> CompletionQueue<M> {
     /// Creates the queue from the response to its request; `None` if the memory is shorter than the place says.
     pub fn new(memory: M, place: CqPlace) -> Option<Self> {
         let ring = Consumer::new(memory.clone(), place.ring(), place.shape)?;
-        Some(Self { memory, ring, place, qps: Vec::new(), taken: Vec::new(), broken: false })
+        Some(Self { memory, ring, place, qps: Vec::new(), taken: Vec::new(), broken: false, ended: false })
     }
 
     /// Adds a queue pair that completes here.
@@ -57,6 +59,28 @@ impl<M: AsRef<[AtomicU64]> + Clone> CompletionQueue<M> {
         all.retain(|(wc, _)| wc.qp_num != qp);
         all.reverse();
         self.taken = all;
+    }
+
+    /// Returns true if no completion is left that the worker has delivered.
+    pub fn is_drained(&mut self) -> bool {
+        if self.taken.is_empty()
+            && let Some(taken) = self.take()
+        {
+            self.taken.push(taken);
+        }
+        self.taken.is_empty()
+    }
+
+    /// Adds completions of work that the worker, which has ended, will not complete. Only once
+    /// [`Self::is_drained`] is true.
+    pub fn add_flushed(&mut self, flushed: Vec<WorkCompletion>) {
+        // Otherwise the same work could complete twice.
+        self.ended = true;
+        let slots = |wc: &WorkCompletion| match wc.opcode {
+            WcOpcode::Recv | WcOpcode::RecvRdmaWithImm => Freed::Receive,
+            _ => Freed::Send(1),
+        };
+        self.taken.extend(flushed.into_iter().rev().map(|wc| (wc, slots(&wc))));
     }
 
     /// Moves completions to `out`, oldest first, and returns their number. Their slots are free then.
@@ -101,7 +125,7 @@ impl<M: AsRef<[AtomicU64]> + Clone> CompletionQueue<M> {
     /// Takes the oldest completion of the ring.
     #[inline]
     fn take(&mut self) -> Option<(WorkCompletion, Freed)> {
-        if self.broken {
+        if self.broken || self.ended {
             return None;
         }
         let mut words = [0; COMPLETION_WORDS];

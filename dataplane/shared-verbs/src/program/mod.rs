@@ -6,6 +6,7 @@ mod events;
 mod recv_queue;
 mod send_queue;
 mod slots;
+mod watch;
 
 use iwarp_shared_queues::AtomicU64;
 
@@ -14,6 +15,7 @@ pub use events::Events;
 pub use recv_queue::RecvQueue;
 pub use send_queue::SendQueue;
 pub use slots::Slots;
+pub use watch::Notifications;
 
 use crate::layout::doorbells;
 

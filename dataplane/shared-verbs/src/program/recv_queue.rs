@@ -1,7 +1,7 @@
 //! The program's side of a receive queue or a shared receive queue.
 
-use iwarp_shared_queues::{AtomicU64, Producer, RingError, RingShape, encode_recv};
-use rdma::verbs::{PostError, RecvWr};
+use iwarp_shared_queues::{AtomicU64, Producer, RecvEntry, RingError, RingShape, encode_recv};
+use rdma::verbs::{PostError, QpNum, RecvWr, WcOpcode, WcStatus, WorkCompletion};
 
 use super::Slots;
 use crate::QueuePlace;
@@ -16,6 +16,8 @@ pub struct RecvQueue<M> {
     max_sge: u16,
     /// Slots of the queue pair; `None` for a shared receive queue.
     slots: Option<Slots>,
+    /// Entry that is encoded, over the one before.
+    entry: Box<[u64]>,
 }
 
 impl<M: AsRef<[AtomicU64]> + Clone> RecvQueue<M> {
@@ -27,7 +29,25 @@ impl<M: AsRef<[AtomicU64]> + Clone> RecvQueue<M> {
         slots: Option<Slots>,
     ) -> Option<Self> {
         let ring = Producer::new(memory.clone(), place.start, place.shape)?;
-        Some(Self { memory, ring, place, max_wr, max_sge, slots })
+        let entry = vec![0; place.shape.entry_words() as usize].into_boxed_slice();
+        Some(Self { memory, ring, place, max_wr, max_sge, slots, entry })
+    }
+
+    /// Returns a completion with status `WrFlushError` for each buffer of the queue pair `qp` that occupies a slot,
+    /// oldest first, as [`SendQueue::flushed`](super::SendQueue::flushed). A shared receive queue returns none.
+    pub fn flushed(&mut self, qp: QpNum) -> Vec<WorkCompletion> {
+        let (_, used) = self.slots.as_ref().map_or((0, 0), Slots::used);
+        let mut words = [0; RingShape::ENTRY_WORDS_MAX as usize];
+        let entry = |back| {
+            let found = self.ring.recall(back, &mut words);
+            let wr_id =
+                found.then(|| RecvEntry::decode(&words).ok()).flatten().map_or(0, |entry| entry.wr_id);
+            let (status, opcode) = (WcStatus::WrFlushError, WcOpcode::Recv);
+            WorkCompletion { wr_id, status, opcode, qp_num: qp, ..WorkCompletion::default() }
+        };
+        let flushed = (0..u64::from(used)).rev().map(entry).collect();
+        self.ring.abandon();
+        flushed
     }
 
     /// Queues a buffer. The worker sees it after [`Self::ring`].
@@ -40,16 +60,14 @@ impl<M: AsRef<[AtomicU64]> + Clone> RecvQueue<M> {
         if wr.sg_list.len() > usize::from(self.max_sge) {
             return Err(PostError::Length);
         }
-        let mut words = [0; RingShape::ENTRY_WORDS_MAX as usize];
-        let words = words.get_mut(..self.place.shape.entry_words() as usize).ok_or(PostError::Length)?;
-        encode_recv(wr, words).map_err(|_| PostError::Length)?;
+        encode_recv(wr, &mut self.entry).map_err(|_| PostError::Length)?;
         let slot = || self.slots.as_ref().is_none_or(|slots| slots.take_recv(self.max_wr));
         match self.ring.has_room() {
             Ok(true) if slot() => {}
             Ok(_) => return Err(PostError::QueueFull),
             Err(_) => return Err(PostError::NoSuchObject),
         }
-        self.ring.push(words).map_err(|error| match error {
+        self.ring.push(&self.entry).map_err(|error| match error {
             RingError::Full => PostError::QueueFull,
             RingError::Corrupt | RingError::TooLong => PostError::NoSuchObject,
         })

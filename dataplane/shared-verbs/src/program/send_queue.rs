@@ -1,7 +1,7 @@
 //! The program's side of a send queue.
 
-use iwarp_shared_queues::{AtomicU64, Producer, RingError, RingShape, encode_send};
-use rdma::verbs::{Data, PostError, QpCap, QpNum, SendWr};
+use iwarp_shared_queues::{AtomicU64, Producer, RingError, RingShape, SendEntry, encode_send};
+use rdma::verbs::{Data, PostError, QpCap, QpNum, SendWr, WcOpcode, WcStatus, WorkCompletion};
 
 use super::Slots;
 use crate::QueuePlace;
@@ -15,6 +15,8 @@ pub struct SendQueue<M> {
     cap: QpCap,
     place: QueuePlace,
     slots: Slots,
+    /// Entry that is encoded. Encoding overwrites what is used of it: to clear it takes longer than to encode it.
+    entry: Box<[u64]>,
     /// True once the queue pair has, or had, a stream.
     ready: bool,
 }
@@ -23,7 +25,8 @@ impl<M: AsRef<[AtomicU64]> + Clone> SendQueue<M> {
     /// Creates the queue from the response to its request; `None` if the memory is shorter than the place says.
     pub fn new(memory: M, qp: QpNum, cap: QpCap, place: QueuePlace, slots: Slots) -> Option<Self> {
         let ring = Producer::new(memory.clone(), place.start, place.shape)?;
-        Some(Self { memory, ring, qp, cap, place, slots, ready: false })
+        let entry = vec![0; place.shape.entry_words() as usize].into_boxed_slice();
+        Some(Self { memory, ring, qp, cap, place, slots, entry, ready: false })
     }
 
     /// Returns the number of the queue pair.
@@ -35,6 +38,26 @@ impl<M: AsRef<[AtomicU64]> + Clone> SendQueue<M> {
     /// it. In state `Error` it accepts work, which is flushed.
     pub const fn set_ready(&mut self, ready: bool) {
         self.ready = ready;
+    }
+
+    /// Returns a completion with status `WrFlushError` for each request that occupies a slot, oldest first: the worker
+    /// has ended and completes nothing any more. Polled through [`CompletionQueue::add_flushed`], each frees its slot.
+    ///
+    /// [`CompletionQueue::add_flushed`]: super::CompletionQueue::add_flushed
+    pub fn flushed(&mut self) -> Vec<WorkCompletion> {
+        let (used, _) = self.slots.used();
+        let mut words = [0; RingShape::ENTRY_WORDS_MAX as usize];
+        let entry = |back| {
+            let found = self.ring.recall(back, &mut words);
+            // The program may have overwritten the entry: then only its number is lost.
+            let entry = found.then(|| SendEntry::decode(&words).ok()).flatten();
+            let (wr_id, opcode) = entry.map_or((0, WcOpcode::Send), |entry| (entry.wr_id, entry.op.opcode()));
+            let status = WcStatus::WrFlushError;
+            WorkCompletion { wr_id, status, opcode, qp_num: self.qp, ..WorkCompletion::default() }
+        };
+        let flushed = (0..u64::from(used)).rev().map(entry).collect();
+        self.ring.abandon();
+        flushed
     }
 
     /// Queues a request. The worker sees it after [`Self::ring`].
@@ -53,15 +76,13 @@ impl<M: AsRef<[AtomicU64]> + Clone> SendQueue<M> {
         if !fits || !wr.op.takes(&wr.data) {
             return Err(PostError::Length);
         }
-        let mut words = [0; RingShape::ENTRY_WORDS_MAX as usize];
-        let words = words.get_mut(..self.place.shape.entry_words() as usize).ok_or(PostError::Length)?;
-        let used = encode_send(wr, words).map_err(|_| PostError::Length)?;
+        let used = encode_send(wr, &mut self.entry).map_err(|_| PostError::Length)?;
         match self.ring.has_room() {
             Ok(true) if self.slots.take_send(self.cap.max_send_wr) => {}
             Ok(_) => return Err(PostError::QueueFull),
             Err(_) => return Err(PostError::NoSuchObject),
         }
-        self.ring.push(words.get(..used).unwrap_or(words)).map_err(|error| match error {
+        self.ring.push(self.entry.get(..used).unwrap_or(&self.entry)).map_err(|error| match error {
             RingError::Full => PostError::QueueFull,
             RingError::Corrupt | RingError::TooLong => PostError::NoSuchObject,
         })

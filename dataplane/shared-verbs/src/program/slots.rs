@@ -32,6 +32,12 @@ impl Slots {
         }
     }
 
+    /// Returns the slots of the send and of the receive queue that are in use.
+    pub(super) fn used(&self) -> (u32, u32) {
+        let recv = self.0.recv.as_ref().map_or(0, |recv| recv.load(Ordering::Acquire));
+        (self.0.send.load(Ordering::Acquire), recv)
+    }
+
     /// Takes a slot of the send queue. Returns false if all `max` are in use.
     #[inline]
     pub(super) fn take_send(&self, max: u16) -> bool {

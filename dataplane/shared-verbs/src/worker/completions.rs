@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use iwarp_shared_queues::{Arm, AtomicU64, Producer, RingError, encode_completion};
 use rdma::verbs::{CqId, Device, PollError, WcStatus};
 
-use super::ContextId;
+use super::{ContextId, CqStats};
 use crate::CqPlace;
 
 /// Ring of a completion queue.
@@ -17,6 +17,7 @@ pub(super) struct CqRing<M> {
     memory: M,
     place: CqPlace,
     ring: Producer<M>,
+    pub(super) stats: CqStats,
 }
 
 /// Result of [`CqRing::serve`].
@@ -26,18 +27,22 @@ pub(super) struct Served {
     pub(super) signal: bool,
     /// Completions are left that the ring has no room for.
     pub(super) full: bool,
+    /// Completions moved to the ring.
+    pub(super) completions: u64,
+    /// Those with an error.
+    pub(super) errors: u64,
 }
 
 impl<M: AsRef<[AtomicU64]> + Clone> CqRing<M> {
     pub(super) fn new(context: ContextId, cq: CqId, memory: &M, place: CqPlace) -> Option<Self> {
         let ring = Producer::new(memory.clone(), place.ring(), place.shape)?;
-        Some(Self { context, cq, memory: memory.clone(), place, ring })
+        Some(Self { context, cq, memory: memory.clone(), place, ring, stats: CqStats::default() })
     }
 
     /// Moves the completions of the device's queue to the ring. Arms the device's queue once it is empty.
     #[inline]
     pub(super) fn serve<C: AsRef<[u8]>>(&mut self, device: &mut Device<C>) -> Served {
-        let (mut moved, mut solicited) = (false, false);
+        let mut solicited = false;
         let mut served = Served::default();
         loop {
             match self.ring.has_room() {
@@ -56,8 +61,10 @@ impl<M: AsRef<[AtomicU64]> + Clone> CqRing<M> {
                 Ok(Some((wc, slots))) => {
                     // There is room.
                     let _ = self.ring.push(&encode_completion(&wc, slots));
-                    solicited |= wc.solicited || wc.status != WcStatus::Success;
-                    moved = true;
+                    let failed = wc.status != WcStatus::Success;
+                    solicited |= wc.solicited || failed;
+                    served.completions = served.completions.wrapping_add(1);
+                    served.errors = served.errors.wrapping_add(failed.into());
                 }
                 Ok(None) => {
                     // Fails only if the queue is not there.
@@ -67,7 +74,7 @@ impl<M: AsRef<[AtomicU64]> + Clone> CqRing<M> {
                 Err(PollError::NoSuchObject | PollError::Overrun) => break,
             }
         }
-        if moved {
+        if served.completions > 0 {
             self.ring.publish();
             let words = self.memory.as_ref();
             if let (Some(arm), Some(events)) = (words.get(self.place.start), words.get(self.place.events()))
@@ -77,7 +84,15 @@ impl<M: AsRef<[AtomicU64]> + Clone> CqRing<M> {
                 served.signal = true;
             }
         }
+        self.count(served);
         served
+    }
+
+    fn count(&mut self, served: Served) {
+        let CqStats { completions, errors, events } = &mut self.stats;
+        *completions = completions.wrapping_add(served.completions);
+        *errors = errors.wrapping_add(served.errors);
+        *events = events.wrapping_add(served.signal.into());
     }
 
     /// Shows the program that the queue is in error.

@@ -3,13 +3,13 @@
 use core::sync::atomic::Ordering;
 use std::collections::VecDeque;
 
-use iwarp_shared_queues::{AtomicU64, DOORBELL_QUEUES_MAX, Producer, RingShape, VERSION};
+use iwarp_shared_queues::{AtomicU64, DOORBELL_QUEUES_MAX, Doorbells, Producer, RingShape, VERSION};
 use range_alloc::RangeAllocator;
 use rdma::verbs::{CmEvent, CmEventKind, Device, VerbsError};
 
-use super::EntryWords;
 use super::objects::{ObjectLimits, Objects, room};
 use super::queue::{Posted, Queue, Target};
+use super::{ContextStats, EntryWords};
 use crate::layout::{VERSION_WORD, doorbells, events_shape, events_start};
 use crate::{Event, QueuePlace, words_min};
 
@@ -37,6 +37,7 @@ pub(super) struct Context<M> {
     pub(super) events_kept: VecDeque<Event>,
     /// True once the program has corrupted the ring of events: it receives no more of them.
     events_broken: bool,
+    pub(super) stats: ContextStats,
 }
 
 impl<M: AsRef<[AtomicU64]> + Clone> Context<M> {
@@ -57,11 +58,23 @@ impl<M: AsRef<[AtomicU64]> + Clone> Context<M> {
             events,
             events_kept: VecDeque::new(),
             events_broken: false,
+            stats: ContextStats::default(),
         })
     }
 
     pub(super) const fn memory(&self) -> &M {
         &self.memory
+    }
+
+    /// Returns true if the program has rung since the last [`Self::post`].
+    #[inline]
+    pub(super) fn has_rung(&self) -> bool {
+        doorbells(self.memory.as_ref()).is_some_and(Doorbells::has_rung)
+    }
+
+    /// Returns true if entries or events wait for room.
+    pub(super) fn waits(&self) -> bool {
+        !self.waiting.is_empty() || !self.events_kept.is_empty()
     }
 
     /// Returns true if entries can be posted at once.
@@ -117,6 +130,9 @@ impl<M: AsRef<[AtomicU64]> + Clone> Context<M> {
         let Some(Some(queue)) = self.queues.get_mut(doorbell as usize) else { return 0 };
         let (read, end) = queue.post(device, max, words);
         queue.waits = end != Posted::All;
+        // An entry that waits is back in its ring.
+        let taken = read.saturating_sub((end == Posted::Waits).into());
+        self.stats.work_requests = self.stats.work_requests.wrapping_add(taken as u64);
         match end {
             Posted::All => {}
             Posted::Some => self.ready.push_back(doorbell),

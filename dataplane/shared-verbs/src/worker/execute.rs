@@ -5,6 +5,7 @@ use core::time::Duration;
 use iwarp_shared_queues::{AtomicU64, LINE_WORDS, RingShape, recv_words, send_words};
 use rdma::StagTable;
 use rdma::verbs::{ConnParam, Device, PdId, QpInit, QpNum, QpState, SrqId, VerbsError};
+use rdma::wire::mpa::RtrOptions;
 
 use super::context::Context;
 use super::objects::{Objects, must_own, room};
@@ -271,10 +272,11 @@ impl<M: AsRef<[AtomicU64]> + Clone> Context<M> {
                 let param = ConnParam { responder_resources, initiator_depth, ..ConnParam::default() };
                 device.listen(*id, *backlog, &param).map(|()| Response::Done)
             }
-            Request::Connect { id, qp, peer, private_data, depths, revision } => {
+            Request::Connect { id, qp, peer, private_data, depths, revision, peer_to_peer } => {
                 must_own(ids.contains(id) && qps.contains_key(qp))?;
                 let (responder_resources, initiator_depth) = *depths;
-                let (revision, rtr) = (*revision, None);
+                let revision = *revision;
+                let rtr = peer_to_peer.then_some(RtrOptions { send: false, write: true, read: true });
                 let param = ConnParam { private_data, responder_resources, initiator_depth, revision, rtr };
                 device.connect(*id, *qp, *peer, &param).map(|()| Response::Done)
             }

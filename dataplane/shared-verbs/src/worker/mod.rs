@@ -5,17 +5,22 @@ mod context;
 mod execute;
 mod objects;
 mod queue;
+mod stats;
+mod watch;
 
 use std::collections::HashMap;
 
-use iwarp_shared_queues::{AtomicU64, RingShape};
+use iwarp_shared_queues::{AtomicU64, Doorbells, RingShape};
 use rdma::StagTable;
 use rdma::verbs::{AsyncEvent, CmEvent, CmId, CqId, Device, QpNum, RegionId, SrqId, VerbsError};
 
+use crate::layout::doorbells;
 use crate::{Event, Request, Response, words_min};
 use completions::CqRing;
 use context::Context;
 pub use objects::ObjectLimits;
+pub use stats::{ContextStats, CqStats};
+pub use watch::{NotificationRing, NotificationStats};
 
 /// Entries that all contexts may post per poll.
 const ENTRIES_MAX: usize = 256;
@@ -175,10 +180,46 @@ impl<M: AsRef<[AtomicU64]> + Clone> Contexts<M> {
         self.full.retain(|full| *full != cq);
     }
 
-    /// Posts work that programs have queued, up to a bound, and moves completions and asynchronous events to them.
-    /// Returns true if work is left that the next call can do at once.
+    /// Returns true if a program has rung since the last [`Self::post`].
     #[inline]
-    pub fn poll<C: AsRef<[u8]>>(&mut self, device: &mut Device<C>, signals: &mut impl Signals) -> bool {
+    pub fn has_rung(&self) -> bool {
+        self.contexts().any(Context::has_rung)
+    }
+
+    /// Returns true if completions, events or entries wait for a change that no signal announces, such as room in a
+    /// ring.
+    pub fn waits(&self) -> bool {
+        !self.full.is_empty() || self.contexts().any(Context::waits)
+    }
+
+    /// Announces that the worker sleeps, until [`Self::awake`]. Returns false if a program has rung meanwhile: the
+    /// worker must not sleep.
+    pub fn sleep(&self) -> bool {
+        let sleeps =
+            self.contexts().all(|context| doorbells(context.memory().as_ref()).is_none_or(Doorbells::sleep));
+        if !sleeps {
+            self.awake();
+        }
+        sleeps
+    }
+
+    /// Announces that the worker is awake.
+    pub fn awake(&self) {
+        for context in self.contexts() {
+            if let Some(doorbells) = doorbells(context.memory().as_ref()) {
+                doorbells.awake();
+            }
+        }
+    }
+
+    fn contexts(&self) -> impl Iterator<Item = &Context<M>> {
+        self.open.iter().filter_map(|id| self.places.get(id.0 as usize)?.as_ref())
+    }
+
+    /// Posts work that programs have queued, up to a bound. Returns true if work is left that the next call can do at
+    /// once.
+    #[inline]
+    pub fn post<C: AsRef<[u8]>>(&mut self, device: &mut Device<C>) -> bool {
         if self.open.is_empty() {
             return false;
         }
@@ -197,12 +238,12 @@ impl<M: AsRef<[AtomicU64]> + Clone> Contexts<M> {
             left = left.saturating_sub(posted);
             busy |= context.has_work();
         }
-        self.deliver(device, signals);
         busy
     }
 
     /// Moves completions to the rings of their queues, and asynchronous events to their contexts.
-    fn deliver<C: AsRef<[u8]>>(&mut self, device: &mut Device<C>, signals: &mut impl Signals) {
+    #[inline]
+    pub fn deliver<C: AsRef<[u8]>>(&mut self, device: &mut Device<C>, signals: &mut impl Signals) {
         for _ in 0..self.full.len().min(CQS_FULL_MAX) {
             let Some(cq) = self.full.pop_front() else { break };
             self.serve(cq, device, signals);
@@ -228,6 +269,11 @@ impl<M: AsRef<[AtomicU64]> + Clone> Contexts<M> {
         let ring = self.cqs.get_mut(cq.index()).and_then(Option::as_mut);
         let Some(ring) = ring.filter(|ring| ring.cq == cq) else { return };
         let served = ring.serve(device);
+        if let Some(Some(context)) = self.places.get_mut(ring.context.0 as usize) {
+            let ContextStats { completions, errors, .. } = &mut context.stats;
+            *completions = completions.wrapping_add(served.completions);
+            *errors = errors.wrapping_add(served.errors);
+        }
         if served.signal {
             signals.completion(ring.context, cq);
         }

@@ -10,17 +10,17 @@ use crate::{CqPlace, QpPlaces, QueuePlace};
 /// Most objects of a context, by kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectLimits {
-    /// Protection domains.
+    /// Most protection domains of a context.
     pub pds: u32,
-    /// Memory regions.
+    /// Most memory regions of a context.
     pub mrs: u32,
-    /// Memory windows.
+    /// Most memory windows of a context.
     pub mws: u32,
-    /// Completion queues.
+    /// Most completion queues of a context.
     pub cqs: u32,
-    /// Queue pairs.
+    /// Most queue pairs of a context.
     pub qps: u32,
-    /// Shared receive queues.
+    /// Most shared receive queues of a context.
     pub srqs: u32,
     /// Listeners and connections, including connect requests that wait for an answer.
     pub ids: u32,

@@ -78,7 +78,9 @@ impl Lab {
                 node.cm.push(event);
             }
         }
-        contexts.poll(&mut node.device, raised)
+        let busy = contexts.post(&mut node.device);
+        contexts.deliver(&mut node.device, raised);
+        busy
     }
 
     /// Runs workers and network until nothing is left to do.
@@ -169,7 +171,8 @@ pub(crate) fn listen(lab: &mut Lab, b: &Program) -> CmId {
 pub(crate) fn connect(lab: &mut Lab, a: &mut Program, b: &mut Program) {
     let Party { id, qp, .. } = a.party;
     let (peer, private_data) = (address(1), b"hello".to_vec());
-    let request = Request::Connect { id, qp, peer, private_data, depths: (16, 16), revision: 2 };
+    let request =
+        Request::Connect { id, qp, peer, private_data, depths: (16, 16), revision: 2, peer_to_peer: false };
     lab.request(0, a.context, &request).unwrap();
     lab.run();
     let events = b.all_events();

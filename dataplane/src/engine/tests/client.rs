@@ -315,7 +315,8 @@ impl RdmaSession {
                     self.answer = Some(service::decode_reply(&private_data));
                 }
                 Rdma::Completion { status: WcStatus::Success, op, .. } => {
-                    assert!(matches!(op, WcOpcode::RdmaWrite | WcOpcode::RdmaRead));
+                    // Immediate Data completes as a Send.
+                    assert!(matches!(op, WcOpcode::RdmaWrite | WcOpcode::RdmaRead | WcOpcode::Send));
                     self.completed += 1;
                 }
                 Rdma::Completion { status: WcStatus::WrFlushError, .. } => self.flushed += 1,

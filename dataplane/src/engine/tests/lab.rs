@@ -15,7 +15,7 @@ use tcp_stack::{
 };
 
 use super::client::{Client, Session};
-use super::engine::{Engine, EngineConfig, ListenerService};
+use super::engine::{Engine, EngineConfig, ListenerService, LocalPorts};
 
 pub(crate) const ENGINE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -137,6 +137,7 @@ impl Lab {
             stags_max: setup.grants,
             regions_max: 8,
             contexts_max: 0,
+            local_ports: LocalPorts::default(),
             seed: random.seed(),
         };
         let mut engine = Engine::new(config, memory);

@@ -54,10 +54,12 @@ impl Guest {
     fn new(net: &mut Net, host: usize) -> Self {
         let memory = SharedWords::new("test", words_min() + (1 << 15)).unwrap();
         let counter = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
-        let wakers = Wakers { completions: counter(), events: counter() };
-        let [completions, events] = [&wakers.completions, &wakers.events].map(|fd| fd.try_clone().unwrap());
+        let wakers = Wakers { doorbell: counter(), completions: counter(), events: counter() };
+        let [doorbell, completions, events] =
+            [&wakers.doorbell, &wakers.completions, &wakers.events].map(|fd| fd.try_clone().unwrap());
         let engine = &mut net.hosts[host].verbs;
-        let context = engine.context_open(memory.clone(), LIMITS, Wakers { completions, events }).unwrap();
+        let context =
+            engine.context_open(memory.clone(), LIMITS, Wakers { doorbell, completions, events }).unwrap();
         let region = engine.memory_mut().add(pattern(host)).unwrap();
         let all = [Access::LOCAL_READ, Access::LOCAL_WRITE, Access::REMOTE_READ, Access::REMOTE_WRITE];
         let setup = ProgramSetup {
@@ -116,7 +118,10 @@ fn connected(net: &mut Net) -> [Guest; 2] {
     b.execute(net, &Request::Listen { id: listener, backlog: 4.try_into().unwrap(), depths: (16, 16) });
     let (id, qp, private_data) = (a.program.id, a.program.qp, b"hello".to_vec());
     let peer = address(1, PORT);
-    a.execute(net, &Request::Connect { id, qp, peer, private_data, depths: (16, 16), revision: 2 });
+    a.execute(
+        net,
+        &Request::Connect { id, qp, peer, private_data, depths: (16, 16), revision: 2, peer_to_peer: false },
+    );
     let Event::Cm(CmEvent { id, kind: CmEventKind::ConnectRequest { private_data, .. } }) = b.event(net)
     else {
         panic!("not a request")
@@ -230,4 +235,30 @@ fn a_program_that_ends_in_the_middle_of_its_work_leaves_nothing() {
         (0..polls).for_each(|_| net.poll_once());
         ended(net, a, b);
     }
+}
+
+/// Returns the number of polls after which a message has been received. Its buffer is posted before this one of them.
+fn received_after(posted_before: u32) -> u32 {
+    let mut net = Net::new(Setup { unheard: true, ..Setup::default() });
+    let [mut a, mut b] = connected(&mut net);
+    a.program.post(1, SendOp::Send { invalidate: None }, &[a.sge(0, 100)]);
+    for poll in 1..1000 {
+        if poll == posted_before {
+            b.program.post_recv(2, &[b.sge(0, 4096)]);
+        }
+        net.poll_once();
+        if let Some(wc) = b.program.poll(true).pop() {
+            assert_eq!((wc.wr_id, wc.status), (2, WcStatus::Success), "posted before poll {posted_before}");
+            return poll;
+        }
+    }
+    panic!("no completion")
+}
+
+/// The worker takes the buffer and the message in the same iteration.
+#[test]
+fn a_buffer_that_was_posted_just_before_its_message_arrives_is_found() {
+    let arrival = received_after(1);
+    assert!(arrival > 1);
+    assert_eq!(received_after(arrival), arrival);
 }

@@ -32,9 +32,6 @@ use stream::Stream;
 
 /// Longest wait for the peer's closes.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time without an answer after which the initiator sends an empty RDMA Write, for responders that overlook the first
-/// FPDU.
-const POKE_AFTER: Duration = Duration::from_millis(100);
 /// Completions per poll of a completion queue.
 const COMPLETIONS: usize = 32;
 
@@ -241,7 +238,6 @@ fn run(args: &Args) -> Result<()> {
     let mut options = NodeOptions::new(&config);
     let windows = u32::from(args.qps).saturating_mul(256).min(8192);
     options.limits = Limits { mws: u16::try_from(windows)?, ..Limits::default() };
-    options.endpoint.poke_after = Some(POKE_AFTER);
     let mut node = Node::open(&eal, &config, &options, &Clock::start())?;
     let _thread = node.enter()?;
     let begun = node.now();

@@ -37,6 +37,17 @@ fn hold(held: &mut Reassembly, pool: &mut RxPool, start: u32, len: u16) -> Resul
     Ok((run.start.distance_from(seq(0)), run.end.distance_from(seq(0))))
 }
 
+/// True if the counts match the segments.
+fn is_counted(held: &Reassembly, pool: &RxPool) -> bool {
+    held.count(pool) == Some((held.payloads(), held.held_bytes())) && held.nodes(pool) == pool.used()
+}
+
+/// Returns the number of packet buffers in a pool of 1000 nodes.
+fn buffers(held: &Reassembly, pool: &RxPool) -> usize {
+    assert!(is_counted(held, pool));
+    (0..1000).filter_map(|at| pool.get(at)).filter(|node| node.buf.is_some()).count()
+}
+
 #[test]
 fn runs_grow_join_and_are_released() {
     let mut pool = RxPool::new(100);
@@ -88,33 +99,52 @@ fn limits_hold_in_bytes_segments_and_pool() {
 }
 
 #[test]
-fn short_segments_are_copied_into_the_buffer_before_them() {
+fn short_segments_are_copied_into_another_buffer() {
     let limits = HoldLimits { merged: 300, ..LIMITS };
     let mut pool = RxPool::new(100);
     let mut held = Reassembly::new();
-    let mut merges = |held: &mut Reassembly, start, len, limits| {
-        let kept = held.hold(&mut pool, roomy_segment(start, len, 1600), limits).unwrap();
-        (kept.merged, held.held_segments(), held.buffers())
+    let merges = |pool: &mut RxPool, held: &mut Reassembly, start, len, limits| {
+        let kept = held.hold(pool, roomy_segment(start, len, 1600), limits).unwrap();
+        (kept.copied, held.held_segments(), buffers(held, pool))
     };
-    assert_eq!(merges(&mut held, 100, 10, limits), (false, 1, 1));
-    assert_eq!(merges(&mut held, 110, 20, limits), (true, 1, 1));
-    assert_eq!(merges(&mut held, 120, 30, limits), (true, 1, 1), "of which 10 are new");
+    assert_eq!(merges(&mut pool, &mut held, 100, 10, limits), (false, 1, 1));
+    assert_eq!(merges(&mut pool, &mut held, 110, 20, limits), (true, 1, 1));
+    assert_eq!(merges(&mut pool, &mut held, 120, 30, limits), (true, 1, 1), "of which 10 are new");
     assert_eq!(
-        merges(&mut held, 150, 249, limits),
+        merges(&mut pool, &mut held, 150, 249, limits),
         (false, 2, 2),
         "not short: a buffer is less than eight times as large"
     );
-    assert_eq!(merges(&mut held, 399, 60, limits), (false, 3, 3), "together they would be too long");
-    assert_eq!(merges(&mut held, 461, 1, limits), (false, 4, 4), "behind a gap of its own");
-    let none = HoldLimits { retains: false, segments: 4, ..limits };
-    assert_eq!(merges(&mut held, 462, 1, none), (true, 4, 4), "it takes no buffer");
-    assert_eq!(merges(&mut held, 459, 2, none), (true, 4, 4), "nor one that closes a gap");
+    assert_eq!(
+        merges(&mut pool, &mut held, 399, 60, limits),
+        (true, 3, 2),
+        "a segment of its own: too long together"
+    );
+    assert_eq!(merges(&mut pool, &mut held, 461, 1, limits), (true, 4, 2), "behind a gap of its own");
+    let none = HoldLimits { retains: false, ..limits };
+    assert_eq!(merges(&mut pool, &mut held, 462, 1, none), (true, 4, 2), "the same segment, longer");
     assert_eq!(held.hold(&mut pool, roomy_segment(600, 1, 1600), none), Err(HoldError::Full));
+    let full = HoldLimits { bytes: held.held_bytes(), segments: 5, ..limits };
+    assert_eq!(
+        held.hold(&mut pool, roomy_segment(600, 300, 1600), full),
+        Err(HoldError::Full),
+        "a new buffer"
+    );
+    assert_eq!(
+        merges(&mut pool, &mut held, 459, 2, full),
+        (true, 5, 2),
+        "closes the gap, without a new buffer"
+    );
+    assert_eq!(
+        held.hold(&mut pool, roomy_segment(600, 1, 1600), full),
+        Err(HoldError::Full),
+        "a sixth segment"
+    );
     assert_eq!(runs(&held, &pool), [(100, 463)]);
-    assert_eq!(held.count_buffers(&pool), held.buffers());
+    assert!(is_counted(&held, &pool));
     assert!(held.push_ready(&mut pool, segment(0, 100)));
     assert_eq!(held.release(&mut pool, seq(100)), seq(463));
-    assert_eq!((held.buffers(), held.held_bytes()), (0, 0));
+    assert_eq!((held.payloads(), held.held_bytes()), (0, 0));
     let mut at = 0;
     while let Some(ReadyPayload { seq: start, range, buf }) = held.pop_ready(&mut pool) {
         assert_eq!(start, seq(at));
@@ -125,6 +155,68 @@ fn short_segments_are_copied_into_the_buffer_before_them() {
         }
     }
     assert_eq!(at, 463);
+}
+
+/// Short segments between gaps share buffers, whatever the order of their arrival and delivery, and whether the
+/// application keeps what it has got or not.
+#[test]
+fn short_segments_between_gaps_share_buffers() {
+    for (len, room, keeps) in [(1, 1600, false), (1, 1600, true), (30, 1600, true), (100, 9000, false)] {
+        let step = u32::from(len) + 1;
+        let (mut pool, mut held) = (RxPool::new(1000), Reassembly::new());
+        let mut order: Vec<u32> = (1..=40).map(|n| n * 17 % 41).collect();
+        for n in order.drain(..) {
+            held.hold(&mut pool, roomy_segment(n * step, len, room), LIMITS).unwrap();
+        }
+        let per_buffer = room / usize::from(len) + 1;
+        assert_eq!((held.payloads(), buffers(&held, &pool)), (40, 40_usize.div_ceil(per_buffer)));
+        assert!(is_counted(&held, &pool));
+        let (mut nxt, mut kept) = (0, Vec::new());
+        for n in 0..=40 {
+            let start = if n == 0 { 0 } else { n * step + u32::from(len) };
+            let filler = roomy_segment(start, if n == 0 { u16::try_from(step).unwrap() } else { 1 }, room);
+            let end = filler.end();
+            assert!(held.push_ready(&mut pool, filler));
+            held.release(&mut pool, end);
+            assert!(is_counted(&held, &pool));
+            while let Some(ready) = held.pop_ready(&mut pool) {
+                assert_eq!(ready.seq, seq(nxt));
+                nxt += u32::try_from(ready.range.len()).unwrap();
+                kept.push(ready);
+            }
+            kept.retain(|_| keeps);
+            // Further segments never change what has been delivered.
+            held.hold(&mut pool, roomy_segment(5000 + n * step, len, room), LIMITS).unwrap();
+        }
+        assert_eq!(nxt, 41 * step);
+        for ReadyPayload { seq: start, range, buf } in kept {
+            let at = start.distance_from(seq(0)) as usize;
+            let bytes = &buf.as_ref().unwrap().bytes()[range.start.into()..range.end.into()];
+            assert!((at..).zip(bytes).all(|(at, byte)| usize::from(*byte) == at % 251), "{len}: {at}");
+        }
+        assert!(is_counted(&held, &pool));
+        held.clear(&mut pool);
+        assert_eq!((held.held_bytes(), held.held_segments(), held.payloads(), pool.used()), (0, 0, 0, 0));
+    }
+}
+
+#[test]
+fn a_segment_that_is_offered_may_lie_in_a_shared_buffer() {
+    let limits = HoldLimits { offer: true, ..LIMITS };
+    for takes in [false, true] {
+        let (mut pool, mut held) = (RxPool::new(100), Reassembly::new());
+        for start in [100, 200, 300] {
+            held.hold(&mut pool, roomy_segment(start, 20, 1600), limits).unwrap();
+        }
+        assert_eq!(offer(&mut held, &mut pool, 0, takes), [(100, 20), (200, 20), (300, 20)]);
+        assert_eq!((held.held_segments(), held.payloads()), (3, if takes { 0 } else { 3 }));
+        assert!((held.held_bytes() > 0) != takes && is_counted(&held, &pool));
+        assert_eq!(held.release(&mut pool, seq(100)), seq(120));
+        let first = held.pop_ready(&mut pool).unwrap();
+        assert_eq!((first.buf.is_none(), first.range.len()), (takes, 20));
+        held.clear(&mut pool);
+        assert_eq!((held.held_bytes(), held.payloads(), pool.used()), (0, 0, 0));
+    }
 }
 
 proptest! {
@@ -169,6 +261,7 @@ proptest! {
                 prop_assert!(run.start.after(end) && run.end.after(run.start));
                 end = run.end;
             }
+            prop_assert!(is_counted(&held, &pool));
             let covered: u32 = held.runs(&pool).map(|r| r.end.distance_from(r.start)).sum();
             let beyond = nxt.distance_from(seq(0)) as usize;
             prop_assert!(seen[..beyond].iter().all(|s| *s) && (beyond == 1200 || !seen[beyond]));

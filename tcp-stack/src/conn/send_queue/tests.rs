@@ -191,7 +191,7 @@ proptest! {
                     let range = start..start + 100 * (1 + nth % 4);
                     sack_by_walking(&mut queue, &mut pool, &range);
                 }
-                (6, _) => if let Some(lost) = queue.first_lost() {
+                (6, _) => if let Some(lost) = queue.first_lost(&pool) {
                     queue.mark_sent(&mut pool, lost, now);
                 },
                 (7, Some(TxState::Ready | TxState::Lost)) => {
@@ -212,7 +212,7 @@ proptest! {
                 _ => {}
             }
             check(&queue, &pool);
-            prop_assert_eq!(queue.first_lost(), first_lost_by_walking(&queue, &pool));
+            prop_assert_eq!(queue.first_lost(&pool), first_lost_by_walking(&queue, &pool));
         }
         queue.revert_lost(&mut pool);
         prop_assert_eq!(queue.lost(), 0);
@@ -312,4 +312,20 @@ fn spuriously_lost_segments_return_to_their_place_by_time() {
     }
     assert_eq!(order, [0, 2, 3, 4, 5, 6, 7, 8, 9, 1]);
     assert_eq!((queue.lost(), queue.flight_again()), (0, 1));
+}
+
+/// A segment whose place among the losses was too far to be found is retransmitted first once it is the first of all:
+/// a receiver without room for out-of-order data takes no other one.
+#[test]
+fn the_first_segment_of_all_is_retransmitted_first() {
+    let (mut pool, mut queue) = in_flight(300);
+    let far = 2 * LOST_STEPS_MAX;
+    for index in core::iter::once(10).chain(50..51 + far).chain([20]) {
+        queue.mark_lost(&mut pool, index);
+    }
+    assert_eq!(queue.first_lost(&pool), Some(10));
+    for (una, first) in [(11, 50), (19, 50), (20, 20), (21, 50), (51, 51)] {
+        queue.drop_acked(&mut pool, seq(una * 100), |_| ());
+        assert_eq!(queue.first_lost(&pool), Some(first), "after an acknowledgment of {una} segments");
+    }
 }

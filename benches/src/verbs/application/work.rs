@@ -1,0 +1,175 @@
+//! The measured work, for both ends of a connection that one thread drives.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use rdma::verbs::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion};
+use rdma::wire::Stag;
+
+use super::super::load::Operation;
+use crate::Stopwatch;
+use crate::samples::median;
+
+/// Requests that are posted at once, the last of them signaled.
+pub(super) const BATCH: usize = 32;
+/// Longest run without progress, iterations.
+const IDLE_MAX: u64 = 2_000_000_000;
+
+/// One of the two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Initiator,
+    Target,
+}
+
+/// Memory of an end: the address of its first byte and the keys.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Region {
+    pub(super) addr: u64,
+    pub(super) lkey: Stag,
+    pub(super) rkey: Stag,
+    pub(super) bytes: u64,
+}
+
+/// Both ends of a connection.
+pub(super) trait Ends {
+    /// Posts requests in order.
+    fn post_send(&mut self, side: Side, requests: &[SendWr<'_>]) -> Result<()>;
+    /// Posts receive buffers in order.
+    fn post_recv(&mut self, side: Side, buffers: &[RecvWr<'_>]) -> Result<()>;
+    /// Polls the completions of the send queue.
+    fn poll_send(&mut self, side: Side, out: &mut [WorkCompletion]) -> Result<usize>;
+    /// Polls the completions of the receive queue.
+    fn poll_recv(&mut self, side: Side, out: &mut [WorkCompletion]) -> Result<usize>;
+    /// Has the work done that was posted, as far as this thread does it.
+    fn step(&mut self);
+    /// Returns the memory that messages come from, and that which they are placed in.
+    fn regions(&self, side: Side) -> [Region; 2];
+    /// Writes a word at an offset of the source.
+    fn store(&mut self, side: Side, at: u64, word: u64) -> Result<()>;
+    /// Reads a word at an offset of the sink.
+    fn load(&self, side: Side, at: u64) -> Result<u64>;
+}
+
+/// Messages from the initiator to the target, or Reads of the initiator.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Traffic {
+    pub(super) operation: Operation,
+    pub(super) size: u32,
+    pub(super) messages: u64,
+    /// Requests in flight, at most.
+    pub(super) depth: u64,
+}
+
+/// Posts a batch of requests, the first of number `first`, the last of them signaled.
+pub(super) fn post_batch(
+    ends: &mut dyn Ends,
+    traffic: &Traffic,
+    first: u64,
+    signal_all: bool,
+) -> Result<usize> {
+    let [source, sink] = ends.regions(Side::Initiator);
+    let [peer_source, peer_sink] = ends.regions(Side::Target);
+    let places = source.bytes / u64::from(traffic.size);
+    let count = usize::try_from(traffic.messages - first).unwrap_or(BATCH).min(BATCH);
+    let at = |index: usize| (first + index as u64) % places * u64::from(traffic.size);
+    let lists: [[Sge; 1]; BATCH] = std::array::from_fn(|index| {
+        let region = if traffic.operation == Operation::Read { sink } else { source };
+        [Sge { addr: region.addr + at(index), length: traffic.size, lkey: region.lkey }]
+    });
+    let requests: [SendWr<'_>; BATCH] = std::array::from_fn(|index| {
+        let op = match traffic.operation {
+            Operation::Write => {
+                SendOp::RdmaWrite { remote_addr: peer_sink.addr + at(index), rkey: peer_sink.rkey }
+            }
+            Operation::Read => {
+                SendOp::RdmaRead { remote_addr: peer_source.addr + at(index), rkey: peer_source.rkey }
+            }
+            Operation::Send => SendOp::Send { invalidate: None },
+        };
+        let flags = SendFlags { signaled: signal_all || index + 1 == count, ..SendFlags::default() };
+        SendWr { wr_id: first + index as u64, op, data: Data::List(&lists[index]), flags }
+    });
+    ends.post_send(Side::Initiator, &requests[..count])?;
+    Ok(count)
+}
+
+/// Posts receive buffers of the target until `buffers` have been posted; returns their number.
+fn post_buffers(ends: &mut dyn Ends, traffic: &Traffic, mut posted: u64, until: u64) -> Result<u64> {
+    let [_, sink] = ends.regions(Side::Target);
+    let places = sink.bytes / u64::from(traffic.size);
+    while posted < until {
+        let list = [Sge {
+            addr: sink.addr + posted % places * u64::from(traffic.size),
+            length: traffic.size,
+            lkey: sink.lkey,
+        }];
+        ends.post_recv(Side::Target, &[RecvWr { wr_id: posted, sg_list: &list }])?;
+        posted += 1;
+    }
+    Ok(posted)
+}
+
+/// Moves all messages; returns the time from the first to the last completion.
+pub(super) fn drive(ends: &mut dyn Ends, traffic: &Traffic) -> Result<Duration> {
+    let Traffic { operation, messages, depth, .. } = *traffic;
+    let sends = operation == Operation::Send;
+    let (mut posted, mut done, mut received, mut idle) = (0, 0, 0, 0_u64);
+    let mut out = [WorkCompletion::default(); BATCH];
+    let mut buffers = if sends { post_buffers(ends, traffic, 0, messages.min(depth))? } else { 0 };
+    let watch = Stopwatch::start();
+    while done < messages || (sends && received < messages) {
+        let room = posted - done + BATCH as u64 <= depth
+            && (!sends || buffers >= messages.min(posted + BATCH as u64));
+        if posted < messages && room {
+            posted += post_batch(ends, traffic, posted, false)? as u64;
+        }
+        ends.step();
+        let polled = ends.poll_send(Side::Initiator, &mut out)?;
+        for wc in &out[..polled] {
+            ensure!(wc.status == WcStatus::Success, "{wc:?}");
+            done = wc.wr_id + 1;
+        }
+        let arrived = if sends { ends.poll_recv(Side::Target, &mut out)? } else { 0 };
+        for wc in &out[..arrived] {
+            ensure!(wc.status == WcStatus::Success, "{wc:?}");
+        }
+        received += arrived as u64;
+        if sends {
+            buffers = post_buffers(ends, traffic, buffers, messages.min(received + depth))?;
+        }
+        idle = if polled + arrived > 0 { 0 } else { idle + 1 };
+        ensure!(idle < IDLE_MAX, "no progress after {done} messages");
+    }
+    Ok(watch.elapsed())
+}
+
+/// Sends Writes of 64 bytes back and forth, one at a time; both ends poll their memory. Returns the median in
+/// nanoseconds.
+pub(super) fn round_trip(ends: &mut dyn Ends, count: u32) -> Result<f64> {
+    let mut times = Vec::with_capacity(count as usize);
+    let mut out = [WorkCompletion::default(); 4];
+    let before = ends.load(Side::Target, 56)?;
+    for number in 0..count {
+        let word = before.wrapping_add(u64::from(number) + 1);
+        let watch = Stopwatch::start();
+        for (from, to) in [(Side::Initiator, Side::Target), (Side::Target, Side::Initiator)] {
+            ends.store(from, 56, word)?;
+            let ([source, _], [_, sink]) = (ends.regions(from), ends.regions(to));
+            let list = [Sge { addr: source.addr, length: 64, lkey: source.lkey }];
+            let op = SendOp::RdmaWrite { remote_addr: sink.addr, rkey: sink.rkey };
+            let wr = SendWr { wr_id: 0, op, data: Data::List(&list), flags: SendFlags::SIGNALED };
+            ends.post_send(from, &[wr])?;
+            while ends.load(to, 56)? != word {
+                ends.step();
+            }
+        }
+        times.push(watch.elapsed().as_nanos() as f64);
+        for side in [Side::Initiator, Side::Target] {
+            while ends.poll_send(side, &mut out)? == 0 {
+                ends.step();
+            }
+        }
+    }
+    Ok(median(&times))
+}

@@ -1,0 +1,105 @@
+//! `rdma_getaddrinfo`: names and services of peers.
+
+use std::ffi::{c_char, c_int};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::ptr;
+
+use crate::abi_cm::{AddrInfoHead, Address, encode};
+use crate::cm::PORT_SPACE_TCP;
+use crate::cm_calls::answer;
+use crate::qp::QPT_RC;
+use crate::raw::{address, export, text};
+
+// Bits of `ai_flags`.
+pub(crate) const PASSIVE: c_int = 1;
+const NUMERICHOST: c_int = 2;
+const FAMILY: c_int = 8;
+
+/// `struct rdma_addrinfo`, with its addresses.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct AddrInfo {
+    pub(crate) head: AddrInfoHead,
+    src: Address,
+    dst: Address,
+}
+
+/// Looks a name up. Without a name it is any address, for a listener.
+fn look_up(node: Option<&str>, service: &str, flags: c_int, family: c_int) -> Result<SocketAddr, c_int> {
+    let port: u16 = if service.is_empty() { 0 } else { service.parse().map_err(|_| libc::EINVAL)? };
+    let Some(node) = node else {
+        let any = if flags & FAMILY != 0 && family == libc::AF_INET6 {
+            Ipv6Addr::UNSPECIFIED.into()
+        } else {
+            Ipv4Addr::UNSPECIFIED.into()
+        };
+        return Ok(SocketAddr::new(any, port));
+    };
+    let fits = |found: &SocketAddr| flags & FAMILY == 0 || found.is_ipv4() == (family == libc::AF_INET);
+    if let Ok(ip) = node.parse() {
+        return Some(SocketAddr::new(ip, port)).filter(fits).ok_or(libc::ENODEV);
+    }
+    if flags & NUMERICHOST != 0 {
+        return Err(libc::EINVAL);
+    }
+    let found = (node, port).to_socket_addrs().map_err(|_| libc::ENODEV)?;
+    found.into_iter().find(fits).ok_or(libc::ENODEV)
+}
+
+fn build(found: SocketAddr, flags: c_int, source: Option<SocketAddr>) -> Box<AddrInfo> {
+    let passive = flags & PASSIVE != 0;
+    let (src, dst) = if passive { (Some(found), None) } else { (source, Some(found)) };
+    let length = |address: Option<SocketAddr>| address.map_or(0, |address| encode(address).1);
+    let head = AddrInfoHead {
+        flags,
+        family: if found.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 },
+        qp_type: QPT_RC,
+        port_space: PORT_SPACE_TCP,
+        src_len: length(src),
+        dst_len: length(dst),
+        src_addr: ptr::null(),
+        dst_addr: ptr::null(),
+        src_canonname: ptr::null(),
+        dst_canonname: ptr::null(),
+        route_len: 0,
+        route: ptr::null(),
+        connect_len: 0,
+        connect: ptr::null(),
+        next: ptr::null(),
+    };
+    let mut info = Box::new(AddrInfo { head, src: Address::default(), dst: Address::default() });
+    if let Some(src) = src {
+        info.src.set(src);
+        info.head.src_addr = &raw const info.src;
+    }
+    if let Some(dst) = dst {
+        info.dst.set(dst);
+        info.head.dst_addr = &raw const info.dst;
+    }
+    info
+}
+
+export! {
+    fn rdma_getaddrinfo(
+        node: *const c_char,
+        service: *const c_char,
+        hints: Option<&AddrInfoHead>,
+        out: Option<&mut *const AddrInfo>,
+    ) -> c_int {
+        let Some(out) = out.filter(|_| !(node.is_null() && service.is_null())) else {
+            return answer(Err(libc::EINVAL));
+        };
+        let kind = hints.map_or((0, 0), |hints| (hints.qp_type, hints.port_space));
+        if !matches!(kind, (0 | QPT_RC, 0 | PORT_SPACE_TCP)) {
+            return answer(Err(libc::EOPNOTSUPP));
+        }
+        let (flags, family) = hints.map_or((0, 0), |hints| (hints.flags, hints.family));
+        let source = hints.and_then(|hints| address(hints.src_addr.cast()));
+        let found = look_up(text(node), text(service).unwrap_or_default(), flags, family);
+        answer(found.map(|found| *out = Box::into_raw(build(found, flags, source))))
+    }
+
+    fn rdma_freeaddrinfo(info: Option<Box<AddrInfo>>) {
+        drop(info);
+    }
+}

@@ -1,0 +1,346 @@
+//! Ids and event channels of librdmacm, and the events of the daemon on their way to them.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use iwarp_verbs::{CmEvent as VerbsEvent, CmEventKind};
+
+use crate::abi_cm::{Address, ConnParam, EventHead, IdHead};
+use crate::context::{OpenContext, Shared, lock};
+use crate::objects::Pd;
+use crate::qp::{ERROR, QPT_RC, Qp, RTS};
+use crate::queue::Queue;
+use crate::raw::{object, take};
+
+/// Longest wait for the end of a connection that the program has closed, before its id is destroyed.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// `RDMA_PS_TCP`, the port space of streams.
+pub(crate) const PORT_SPACE_TCP: c_int = 0x0106;
+
+// Values of `enum rdma_cm_event_type`.
+pub(crate) const ADDR_RESOLVED: c_int = 0;
+pub(crate) const ADDR_ERROR: c_int = 1;
+pub(crate) const ROUTE_RESOLVED: c_int = 2;
+pub(crate) const CONNECT_REQUEST: c_int = 4;
+const CONNECT_ERROR: c_int = 6;
+const UNREACHABLE: c_int = 7;
+pub(crate) const REJECTED: c_int = 8;
+const ESTABLISHED: c_int = 9;
+const DISCONNECTED: c_int = 10;
+const DEVICE_REMOVAL: c_int = 11;
+
+/// Event channel (`struct rdma_event_channel`).
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct EventChannel {
+    pub(crate) fd: c_int,
+    pub(crate) queue: Arc<Queue<Entry>>,
+}
+
+/// Listener or connection (`struct rdma_cm_id`).
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Id {
+    pub(crate) head: IdHead,
+    pub(crate) state: Arc<IdState>,
+}
+
+/// State of an id, which events have a handle of.
+#[derive(Debug)]
+pub(crate) struct IdState {
+    /// Address of the [`Id`].
+    pub(crate) address: AtomicU64,
+    pub(crate) channel: Mutex<Arc<Queue<Entry>>>,
+    pub(crate) inner: Mutex<Inner>,
+    /// Wakes those who wait for a change of `inner`.
+    changed: Condvar,
+}
+
+/// Variable state of an id.
+#[derive(Debug, Default)]
+pub(crate) struct Inner {
+    /// Ids of the daemon: of the connection, or a listener on each device.
+    pub(crate) ids: Vec<(iwarp_verbs::Id, Arc<Shared>)>,
+    /// Events that the program has received and not acknowledged.
+    unacknowledged: u32,
+    /// True for an id without a channel of the program.
+    pub(crate) sync: bool,
+    /// True once the program has closed the connection.
+    pub(crate) closed: bool,
+    /// True once the connection has ended, or could not be made.
+    ended: bool,
+    /// True if the address of a listener is not available.
+    pub(crate) refused: bool,
+    /// Parameters of queue pairs for connections of a listener (`rdma_create_ep`).
+    pub(crate) qp_init: Option<crate::endpoint::QpInit>,
+}
+
+/// An event on its way.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) state: Arc<IdState>,
+    pub(crate) kind: c_int,
+    pub(crate) status: c_int,
+    private_data: Box<[u8]>,
+    /// Inbound and outbound reads at a time.
+    depths: (u8, u8),
+    /// New connection of a listener.
+    request: Option<(iwarp_verbs::Id, Arc<Shared>)>,
+}
+
+/// Event of an id (`struct rdma_cm_event`).
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct CmEvent {
+    pub(crate) head: EventHead,
+    private_data: Box<[u8]>,
+    state: Arc<IdState>,
+}
+
+impl Entry {
+    pub(crate) fn new(state: &Arc<IdState>, kind: c_int, status: c_int) -> Self {
+        let (private_data, depths, request) = (Box::default(), (0, 0), None);
+        Self { state: Arc::clone(state), kind, status, private_data, depths, request }
+    }
+}
+
+impl IdState {
+    /// Returns the id; `None` once it is destroyed.
+    fn id(&self) -> Option<&Id> {
+        let address = usize::try_from(self.address.load(Ordering::Acquire)).ok()?;
+        object(ptr::with_exposed_provenance::<Id>(address))
+    }
+
+    pub(crate) fn push(&self, entry: Entry) {
+        lock(&self.channel).push(entry);
+    }
+
+    /// Queues an event without parameters.
+    pub(crate) fn report(self: &Arc<Self>, kind: c_int, status: c_int) {
+        self.push(Entry::new(self, kind, status));
+    }
+
+    /// Waits, for a limited time, until a connection that the program has closed has ended: what was posted before
+    /// still reaches the peer.
+    pub(crate) fn settle(&self) {
+        let inner = lock(&self.inner);
+        let waits = |inner: &mut Inner| inner.closed && !inner.ended;
+        drop(self.changed.wait_timeout_while(inner, SETTLE, waits));
+    }
+
+    /// Waits until the program has acknowledged all events of the id.
+    pub(crate) fn wait_acknowledged(&self) {
+        let inner = lock(&self.inner);
+        drop(self.changed.wait_while(inner, |inner| inner.unacknowledged > 0));
+    }
+
+    fn end(&self) {
+        lock(&self.inner).ended = true;
+        self.changed.notify_all();
+    }
+
+    /// Changes the state that the program sees of the queue pair.
+    fn set_qp_state(&self, state: u32) {
+        let qp = self.id().and_then(|id| object::<Qp>(id.head.qp.load(Ordering::Acquire)));
+        if let Some(qp) = qp {
+            qp.head.state.store(state, Ordering::Release);
+        }
+    }
+}
+
+impl Id {
+    /// Creates an id on a channel. The program destroys it.
+    pub(crate) fn create(channel: &EventChannel, sync: bool) -> Box<Self> {
+        let state = Arc::new(IdState {
+            address: AtomicU64::new(0),
+            channel: Mutex::new(Arc::clone(&channel.queue)),
+            inner: Mutex::new(Inner { sync, ..Inner::default() }),
+            changed: Condvar::new(),
+        });
+        let head = IdHead {
+            verbs: AtomicPtr::default(),
+            channel: AtomicPtr::new(ptr::from_ref(channel).cast_mut()),
+            context: AtomicPtr::default(),
+            qp: AtomicPtr::default(),
+            src: Address::default(),
+            dst: Address::default(),
+            ibaddr: [0; 5],
+            path_rec: 0,
+            num_paths: 0,
+            ps: PORT_SPACE_TCP,
+            port_num: AtomicU8::new(0),
+            event: AtomicPtr::default(),
+            send_cq_channel: AtomicPtr::default(),
+            send_cq: AtomicPtr::default(),
+            recv_cq_channel: AtomicPtr::default(),
+            recv_cq: AtomicPtr::default(),
+            srq: AtomicPtr::default(),
+            pd: AtomicPtr::default(),
+            qp_type: AtomicI32::new(QPT_RC),
+        };
+        let id = Box::new(Self { head, state });
+        let address = ptr::from_ref(id.as_ref()).expose_provenance();
+        id.state.address.store(address as u64, Ordering::Release);
+        id
+    }
+
+    /// Returns the context of the id, once it has a device.
+    pub(crate) fn verbs(&self) -> Option<&OpenContext> {
+        object(self.head.verbs.load(Ordering::Acquire))
+    }
+
+    /// Gives the id a device, with a protection domain.
+    pub(crate) fn set_verbs(&self, open: &'static OpenContext) {
+        let pd = open.pd.get_or_init(|| {
+            crate::objects::ibv_alloc_pd(Some(open)).map_or(0, |pd| Box::into_raw(pd).expose_provenance())
+        });
+        self.head.verbs.store(ptr::from_ref(open).cast_mut(), Ordering::Release);
+        self.head.pd.store(ptr::with_exposed_provenance_mut::<Pd>(*pd), Ordering::Release);
+        self.head.port_num.store(1, Ordering::Release);
+    }
+
+    pub(crate) fn is_sync(&self) -> bool {
+        lock(&self.state.inner).sync
+    }
+}
+
+/// Distributes an event of a context.
+pub(crate) fn dispatch(shared: &Arc<Shared>, event: VerbsEvent) {
+    let find = |id| lock(&shared.ids).get(&id).cloned();
+    let state = match &event.kind {
+        CmEventKind::ConnectRequest { listener, .. } => find(*listener),
+        _ => find(event.id),
+    };
+    let Some(state) = state else {
+        // The program has destroyed it. Nobody will answer a connect request.
+        if let CmEventKind::ConnectRequest { .. } = event.kind {
+            drop(shared.context.id(event.id));
+        }
+        return;
+    };
+    let depth = |depth: u16| u8::try_from(depth).unwrap_or(u8::MAX);
+    let entry = |kind, status| Entry::new(&state, kind, status);
+    let entry = match event.kind {
+        CmEventKind::ConnectRequest { private_data, responder_resources, initiator_depth, .. } => {
+            let depths = (depth(initiator_depth.unwrap_or(0)), depth(responder_resources.unwrap_or(0)));
+            let request = Some((shared.context.id(event.id), Arc::clone(shared)));
+            Entry { private_data, depths, request, ..entry(CONNECT_REQUEST, 0) }
+        }
+        CmEventKind::Established { private_data, responder_resources, initiator_depth } => {
+            state.set_qp_state(RTS);
+            let depths = (depth(responder_resources), depth(initiator_depth));
+            Entry { private_data, depths, ..entry(ESTABLISHED, 0) }
+        }
+        CmEventKind::AddressError => {
+            lock(&state.inner).refused = true;
+            state.changed.notify_all();
+            return;
+        }
+        failure => {
+            state.set_qp_state(ERROR);
+            state.end();
+            match failure {
+                CmEventKind::Rejected { private_data } => {
+                    Entry { private_data, ..entry(REJECTED, -libc::ECONNREFUSED) }
+                }
+                CmEventKind::Unreachable => entry(UNREACHABLE, -libc::ETIMEDOUT),
+                CmEventKind::ConnectError => entry(CONNECT_ERROR, -libc::ECONNRESET),
+                _ => entry(DISCONNECTED, 0),
+            }
+        }
+    };
+    state.push(entry);
+}
+
+/// Reports that the daemon has ended.
+pub(crate) fn device_removed(state: &Arc<IdState>) {
+    state.set_qp_state(ERROR);
+    state.end();
+    state.report(DEVICE_REMOVAL, 0);
+}
+
+/// Makes an event for the program out of an entry of a channel.
+pub(crate) fn event(entry: Entry, channel: &EventChannel) -> Box<CmEvent> {
+    let Entry { state, kind, status, private_data, depths, request } = entry;
+    let of = state.id();
+    let (id, listen_id) = match (request, of) {
+        (Some((connection, shared)), Some(listener)) => {
+            let id = accepted(listener, connection, shared, channel);
+            (Box::into_raw(id).cast_const(), ptr::from_ref(listener))
+        }
+        (_, of) => (of.map_or(ptr::null(), ptr::from_ref), ptr::null()),
+    };
+    lock(&state.inner).unacknowledged += 1;
+    let conn = ConnParam {
+        private_data: if private_data.is_empty() { ptr::null() } else { private_data.as_ptr() },
+        private_data_len: u8::try_from(private_data.len()).unwrap_or(u8::MAX),
+        responder_resources: depths.0,
+        initiator_depth: depths.1,
+        ..ConnParam::default()
+    };
+    let head = EventHead { id, listen_id, event: kind, status, conn, rest: [0; 4] };
+    Box::new(CmEvent { head, private_data, state })
+}
+
+/// Creates the id of a connection that a listener has received.
+fn accepted(
+    listener: &Id,
+    connection: iwarp_verbs::Id,
+    shared: Arc<Shared>,
+    channel: &EventChannel,
+) -> Box<Id> {
+    let sync = listener.is_sync();
+    let own = if sync { crate::cm_calls::rdma_create_event_channel() } else { None };
+    // A channel of an id without one is freed with the id.
+    let own = own.map(|channel| &*Box::leak(channel));
+    let id = Id::create(own.unwrap_or(channel), sync);
+    id.head.context.store(listener.head.context.load(Ordering::Acquire), Ordering::Release);
+    if let Some(open) = shared.address.get().map(|address| ptr::with_exposed_provenance(*address))
+        && let Some(open) = object::<OpenContext>(open)
+    {
+        id.set_verbs(open);
+    }
+    if let Ok((local, peer)) = connection.addresses() {
+        local.into_iter().for_each(|address| id.head.src.set(address));
+        peer.into_iter().for_each(|address| id.head.dst.set(address));
+    }
+    lock(&shared.ids).insert(connection.handle(), Arc::clone(&id.state));
+    lock(&id.state.inner).ids.push((connection, shared));
+    id
+}
+
+/// Frees an event, and counts it as acknowledged.
+pub(crate) fn acknowledge(event: Box<CmEvent>) {
+    let state = Arc::clone(&event.state);
+    drop(event);
+    let mut inner = lock(&state.inner);
+    inner.unacknowledged = inner.unacknowledged.saturating_sub(1);
+    drop(inner);
+    state.changed.notify_all();
+}
+
+/// Destroys an id, and its channel if the program does not have it.
+pub(crate) fn destroy(id: Box<Id>) {
+    let event = id.head.event.swap(ptr::null_mut(), Ordering::AcqRel);
+    if let Some(event) = take(event) {
+        acknowledge(event);
+    }
+    id.state.settle();
+    let ids = std::mem::take(&mut lock(&id.state.inner).ids);
+    for (connection, shared) in &ids {
+        lock(&shared.ids).remove(&connection.handle());
+    }
+    drop(ids);
+    let state = Arc::clone(&id.state);
+    let channel = Arc::clone(&lock(&state.channel));
+    channel.remove(|entry| Arc::ptr_eq(&entry.state, &state));
+    state.wait_acknowledged();
+    state.address.store(0, Ordering::Release);
+    let own = if id.is_sync() { id.head.channel.load(Ordering::Acquire) } else { ptr::null_mut() };
+    drop(id);
+    drop(take(own));
+}

@@ -1,0 +1,398 @@
+//! Calls of librdmacm: channels, ids, connections.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU16;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use iwarp_verbs::{ConnParam as Param, QueuePair};
+
+use crate::abi::QpAttr;
+use crate::abi_cm::ConnParam;
+use crate::cm::{self, ADDR_RESOLVED, CmEvent, EventChannel, Id, ROUTE_RESOLVED};
+use crate::context::{Device, OpenContext, context_of, devices, lock, null, number};
+use crate::endpoint::complete;
+use crate::qp::{self, Qp};
+use crate::queue::Queue;
+use crate::raw::{address, array, export, object, write};
+
+/// Reads at a time of a connection if the program asks for as many as possible.
+const DEPTH_MAX: u16 = 16;
+/// Ports of listeners that the program does not choose, as the kernel's.
+const EPHEMERAL: std::ops::Range<u16> = 32_768..61_000;
+// `RDMA_OPTION_ID`
+const OPTION_ID: c_int = 0;
+
+/// Sets `errno` if the call has failed, and returns what the program gets.
+pub(crate) fn answer(result: Result<(), c_int>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(number) => {
+            errno::set_errno(errno::Errno(number));
+            -1
+        }
+    }
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
+fn failed(error: iwarp_verbs::Error) -> c_int {
+    number(&error)
+}
+
+/// Returns the device with an address of this machine.
+fn device_at(ip: IpAddr) -> Option<&'static Device> {
+    devices().iter().flatten().find(|device| device.addresses().any(|own| own == ip)).copied()
+}
+
+/// Returns the device that reaches a peer, and its address: that of the peer's network, otherwise the first.
+fn device_to(peer: IpAddr) -> Option<(&'static Device, IpAddr)> {
+    let same_family = |device: &'static Device| {
+        let prefixes = device.info.addresses.iter();
+        prefixes
+            .filter(move |prefix| prefix.addr().is_ipv4() == peer.is_ipv4())
+            .map(move |prefix| (device, prefix))
+    };
+    let all = || devices().iter().flatten().copied().flat_map(same_family);
+    let near = all().find(|(_, prefix)| prefix.contains(&peer)).or_else(|| all().next());
+    near.map(|(device, prefix)| (device, prefix.addr()))
+}
+
+/// Returns the parameters of a connection, with `private_data`. Some programs send first on the side that accepts: the
+/// peer-to-peer model allows that.
+fn param<'a>(given: &ConnParam, private_data: &'a [u8]) -> Param<'a> {
+    let depth = |depth: u8| if depth == u8::MAX { DEPTH_MAX } else { depth.into() };
+    Param {
+        private_data,
+        responder_resources: depth(given.responder_resources),
+        initiator_depth: depth(given.initiator_depth),
+        rtr: Some(iwarp_verbs::RtrOptions { send: false, write: true, read: true }),
+        ..Param::default()
+    }
+}
+
+/// Returns the queue pair of a connection: that of the id, or the one that the parameters name.
+fn qp_of(id: &Id, given: &ConnParam) -> Result<QueuePair, c_int> {
+    if let Some(qp) = object::<Qp>(id.head.qp.load(Ordering::Acquire)) {
+        *lock(&qp.connection) = Some(Arc::clone(&id.state));
+        return Ok(qp.qp.clone());
+    }
+    let shared = &id.verbs().ok_or(libc::EINVAL)?.shared;
+    let qps = lock(&shared.qps);
+    let (_, route) = qps.iter().find(|(number, _)| number.0 == given.qp_num).ok_or(libc::EINVAL)?;
+    Ok(route.qp.clone())
+}
+
+fn bind(id: &Id, local: SocketAddr) -> Result<(), c_int> {
+    if !local.ip().is_unspecified() {
+        let device = device_at(local.ip()).ok_or(libc::EADDRNOTAVAIL)?;
+        id.set_verbs(context_of(device)?);
+    }
+    id.head.src.set(local);
+    Ok(())
+}
+
+/// Resolves the address of a peer: selects the device, and its address.
+pub(crate) fn resolve(id: &Id, source: Option<SocketAddr>, peer: SocketAddr) -> Result<(), c_int> {
+    if let Some(source) = source {
+        bind(id, source)?;
+    }
+    let bound = id.head.src.get().filter(|local| !local.ip().is_unspecified());
+    if bound.is_none() {
+        let (device, own) = device_to(peer.ip()).ok_or(libc::ENODEV)?;
+        id.set_verbs(context_of(device)?);
+        let port = id.head.src.get().map_or(0, |local| local.port());
+        id.head.src.set(SocketAddr::new(own, port));
+    }
+    id.head.dst.set(peer);
+    id.state.report(ADDR_RESOLVED, 0);
+    complete(id)
+}
+
+fn connect(id: &Id, given: &ConnParam) -> Result<(), c_int> {
+    let qp = qp_of(id, given)?;
+    let shared = Arc::clone(&id.verbs().ok_or(libc::EINVAL)?.shared);
+    let peer = id.head.dst.get().ok_or(libc::EINVAL)?;
+    let connection = shared.context.create_id(id.head.src.get()).map_err(failed)?;
+    // Before the request: the event may come first.
+    lock(&shared.ids).insert(connection.handle(), Arc::clone(&id.state));
+    let private_data = array(given.private_data, given.private_data_len.into());
+    let connected = connection.connect(&qp, peer, &param(given, private_data)).map_err(failed);
+    if connected.is_err() {
+        lock(&shared.ids).remove(&connection.handle());
+        return connected;
+    }
+    lock(&id.state.inner).ids.push((connection, shared));
+    complete(id)
+}
+
+fn accept(id: &Id, given: &ConnParam) -> Result<(), c_int> {
+    let qp = qp_of(id, given)?;
+    let private_data = array(given.private_data, given.private_data_len.into());
+    {
+        let inner = lock(&id.state.inner);
+        let (connection, _) = inner.ids.first().ok_or(libc::EINVAL)?;
+        connection.accept(&qp, private_data).map_err(failed)?;
+    }
+    complete(id)
+}
+
+/// Listens at an address on one device.
+fn listen_on(
+    id: &Id,
+    open: &'static OpenContext,
+    local: SocketAddr,
+    backlog: NonZeroU16,
+) -> Result<(), c_int> {
+    let shared = Arc::clone(&open.shared);
+    let listener = shared.context.create_id(Some(local)).map_err(failed)?;
+    lock(&shared.ids).insert(listener.handle(), Arc::clone(&id.state));
+    let result = listener.listen(backlog, &Param::default()).map_err(failed).and_then(|()| {
+        // The worker has executed the request before it answers the next one; then its event is there.
+        listener.addresses().map_err(failed)?;
+        shared.dispatch();
+        let refused = std::mem::take(&mut lock(&id.state.inner).refused);
+        if refused { Err(libc::EADDRINUSE) } else { Ok(()) }
+    });
+    if result.is_err() {
+        lock(&shared.ids).remove(&listener.handle());
+        return result;
+    }
+    lock(&id.state.inner).ids.push((listener, shared));
+    Ok(())
+}
+
+fn listen(id: &Id, backlog: c_int) -> Result<(), c_int> {
+    let local = id.head.src.get().unwrap_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
+    let backlog = u16::try_from(backlog).ok().and_then(NonZeroU16::new).unwrap_or(NonZeroU16::MAX);
+    let opens: Vec<&'static OpenContext> = match object(id.head.verbs.load(Ordering::Acquire)) {
+        Some(open) => vec![open],
+        None => devices().iter().flatten().map(|device| context_of(device)).collect::<Result<_, _>>()?,
+    };
+    if opens.is_empty() {
+        return Err(libc::ENODEV);
+    }
+    let ports = if local.port() == 0 { EPHEMERAL } else { local.port()..local.port().saturating_add(1) };
+    let first = u16::try_from(std::process::id() % u32::from(EPHEMERAL.end - EPHEMERAL.start)).unwrap_or(0);
+    let count = ports.end.saturating_sub(ports.start).max(1);
+    for at in 0..count {
+        let port = if count == 1 { ports.start } else { ports.start + (first + at) % count };
+        let local = SocketAddr::new(local.ip(), port);
+        match opens.iter().try_for_each(|open| listen_on(id, open, local, backlog)) {
+            Ok(()) => {
+                id.head.src.set(local);
+                return Ok(());
+            }
+            Err(error) => {
+                let made = std::mem::take(&mut lock(&id.state.inner).ids);
+                for (listener, shared) in &made {
+                    lock(&shared.ids).remove(&listener.handle());
+                }
+                if error != libc::EADDRINUSE || at + 1 == count {
+                    return Err(error);
+                }
+            }
+        }
+    }
+    Err(libc::EADDRINUSE)
+}
+
+fn disconnect(id: &Id) -> Result<(), c_int> {
+    {
+        let mut inner = lock(&id.state.inner);
+        let (connection, _) = inner.ids.first().ok_or(libc::EINVAL)?;
+        connection.disconnect().map_err(failed)?;
+        inner.closed = true;
+    }
+    complete(id)
+}
+
+/// Moves an id, and its events, to a channel.
+fn migrate(id: &Id, to: &EventChannel) {
+    let mut channel = lock(&id.state.channel);
+    let old = std::mem::replace(&mut *channel, Arc::clone(&to.queue));
+    for entry in old.remove(|entry| Arc::ptr_eq(&entry.state, &id.state)) {
+        channel.push(entry);
+    }
+    drop(channel);
+    id.head.channel.store(ptr::from_ref(to).cast_mut(), Ordering::Release);
+}
+
+export! {
+    fn rdma_create_event_channel() -> Option<Box<EventChannel>> {
+        match Queue::new() {
+            Ok(queue) => Some(Box::new(EventChannel { fd: queue.fd(), queue: Arc::new(queue) })),
+            Err(error) => null(error.raw_os_error().unwrap_or(libc::EMFILE)),
+        }
+    }
+
+    fn rdma_destroy_event_channel(channel: Option<Box<EventChannel>>) {
+        drop(channel);
+    }
+
+    fn rdma_create_id(
+        channel: Option<&EventChannel>,
+        out: Option<&mut *const Id>,
+        context: *mut c_void,
+        port_space: c_int,
+    ) -> c_int {
+        let Some(out) = out else { return answer(Err(libc::EINVAL)) };
+        if port_space != cm::PORT_SPACE_TCP {
+            return answer(Err(libc::EOPNOTSUPP));
+        }
+        let own = if channel.is_none() { rdma_create_event_channel() } else { None };
+        let own = own.map(|channel| &*Box::leak(channel));
+        let sync = channel.is_none();
+        let Some(channel) = channel.or(own) else { return -1 };
+        let id = Id::create(channel, sync);
+        id.head.context.store(context, Ordering::Release);
+        *out = Box::into_raw(id);
+        0
+    }
+
+    fn rdma_destroy_id(id: Option<Box<Id>>) -> c_int {
+        let Some(id) = id else { return answer(Err(libc::EINVAL)) };
+        cm::destroy(id);
+        0
+    }
+
+    fn rdma_bind_addr(id: Option<&Id>, local: *const u8) -> c_int {
+        let Some((id, local)) = id.zip(address(local)) else { return answer(Err(libc::EINVAL)) };
+        answer(bind(id, local))
+    }
+
+    fn rdma_resolve_addr(id: Option<&Id>, source: *const u8, peer: *const u8, _timeout_ms: c_int) -> c_int {
+        let Some((id, peer)) = id.zip(address(peer)) else { return answer(Err(libc::EINVAL)) };
+        answer(resolve(id, address(source), peer))
+    }
+
+    fn rdma_resolve_route(id: Option<&Id>, _timeout_ms: c_int) -> c_int {
+        let Some(id) = id.filter(|id| id.head.dst.get().is_some()) else { return answer(Err(libc::EINVAL)) };
+        id.state.report(ROUTE_RESOLVED, 0);
+        answer(complete(id))
+    }
+
+    fn rdma_connect(id: Option<&Id>, given: Option<&ConnParam>) -> c_int {
+        let Some(id) = id else { return answer(Err(libc::EINVAL)) };
+        answer(connect(id, given.unwrap_or(&ConnParam::default())))
+    }
+
+    fn rdma_establish(id: Option<&Id>) -> c_int {
+        // The connection is established when its event says so.
+        answer(id.map(|_| ()).ok_or(libc::EINVAL))
+    }
+
+    fn rdma_listen(id: Option<&Id>, backlog: c_int) -> c_int {
+        let Some(id) = id else { return answer(Err(libc::EINVAL)) };
+        answer(listen(id, backlog))
+    }
+
+    fn rdma_accept(id: Option<&Id>, given: Option<&ConnParam>) -> c_int {
+        let Some(id) = id else { return answer(Err(libc::EINVAL)) };
+        answer(accept(id, given.unwrap_or(&ConnParam::default())))
+    }
+
+    fn rdma_reject(id: Option<&Id>, private_data: *const u8, length: u8) -> c_int {
+        let Some(id) = id else { return answer(Err(libc::EINVAL)) };
+        let inner = lock(&id.state.inner);
+        let rejected = inner.ids.first().ok_or(libc::EINVAL).and_then(|(connection, _)| {
+            connection.reject(array(private_data, length.into())).map_err(failed)
+        });
+        answer(rejected)
+    }
+
+    fn rdma_disconnect(id: Option<&Id>) -> c_int {
+        let Some(id) = id else { return answer(Err(libc::EINVAL)) };
+        answer(disconnect(id))
+    }
+
+    fn rdma_get_cm_event(channel: Option<&EventChannel>, out: Option<&mut *const CmEvent>) -> c_int {
+        let Some((channel, out)) = channel.zip(out) else { return answer(Err(libc::EINVAL)) };
+        // The error number is that of the read.
+        let Ok(entry) = channel.queue.take() else { return -1 };
+        *out = Box::into_raw(cm::event(entry, channel));
+        0
+    }
+
+    fn rdma_ack_cm_event(event: Option<Box<CmEvent>>) -> c_int {
+        let Some(event) = event else { return answer(Err(libc::EINVAL)) };
+        cm::acknowledge(event);
+        0
+    }
+
+    fn rdma_migrate_id(id: Option<&Id>, channel: Option<&EventChannel>) -> c_int {
+        let Some(id) = id else { return answer(Err(libc::EINVAL)) };
+        let own = if channel.is_none() { rdma_create_event_channel() } else { None };
+        let sync = channel.is_none();
+        let own = own.map(|channel| &*Box::leak(channel));
+        let Some(to) = channel.or(own) else { return -1 };
+        let from = id.head.channel.load(Ordering::Acquire);
+        let was_sync = std::mem::replace(&mut lock(&id.state.inner).sync, sync);
+        migrate(id, to);
+        if was_sync {
+            drop(crate::raw::take(from));
+        }
+        0
+    }
+
+    fn rdma_set_option(
+        id: Option<&Id>,
+        level: c_int,
+        name: c_int,
+        value: *const c_void,
+        length: usize,
+    ) -> c_int {
+        // Type of service, reuse of the address, IPv6 only, and the acknowledgment timeout: `iwarpd` has settings of
+        // its own for them, and a listener receives both families.
+        let expected = match (level, name) {
+            (OPTION_ID, 0 | 3) => 1,
+            (OPTION_ID, 1 | 2) => size_of::<c_int>(),
+            _ => return answer(Err(libc::ENOSYS)),
+        };
+        let fits = id.is_some() && !value.is_null() && length == expected;
+        answer(if fits { Ok(()) } else { Err(libc::EINVAL) })
+    }
+
+    fn rdma_notify(id: Option<&Id>, _event: c_int) -> c_int {
+        answer(id.map(|_| ()).ok_or(libc::EINVAL))
+    }
+
+    fn rdma_get_src_port(id: Option<&Id>) -> u16 {
+        id.and_then(|id| id.head.src.get()).map_or(0, |address| address.port().to_be())
+    }
+
+    fn rdma_get_dst_port(id: Option<&Id>) -> u16 {
+        id.and_then(|id| id.head.dst.get()).map_or(0, |address| address.port().to_be())
+    }
+
+    fn rdma_get_devices(count: Option<&mut c_int>) -> *const Option<&'static OpenContext> {
+        let opens = devices().iter().flatten().map(|device| context_of(device).ok());
+        let mut opens: Vec<_> = opens.flatten().map(Some).collect();
+        if opens.is_empty() {
+            errno::set_errno(errno::Errno(libc::ENODEV));
+            return ptr::null();
+        }
+        if let Some(count) = count {
+            *count = c_int::try_from(opens.len()).unwrap_or(0);
+        }
+        opens.push(None);
+        // The program does not state the length when it frees the list: eight bytes for each device stay.
+        opens.leak().as_ptr()
+    }
+
+    fn rdma_free_devices(_list: *const c_void) {}
+
+    fn rdma_init_qp_attr(id: Option<&Id>, attr: *mut QpAttr, mask: Option<&mut c_int>) -> c_int {
+        let Some((_, mask)) = id.zip(mask).filter(|_| !attr.is_null()) else { return answer(Err(libc::EINVAL)) };
+        let state = object(attr.cast_const()).map_or(0, |attr: &QpAttr| attr.qp_state);
+        write(attr, 0, QpAttr { qp_state: state, qp_access_flags: 0x0f, port_num: 1, ..QpAttr::default() });
+        // `IBV_QP_STATE`, and `IBV_QP_ACCESS_FLAGS` for the first state.
+        *mask = if state == qp::INIT { 1 | 8 } else { 1 };
+        0
+    }
+
+    fn rdma_event_str(event: c_int) -> *const c_char {
+        crate::names::cm_event(event).as_ptr()
+    }
+}

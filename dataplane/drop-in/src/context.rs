@@ -1,0 +1,319 @@
+//! Devices and contexts: each port of the daemon is a device, and an open one has a thread that distributes its events.
+
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use iwarp_verbs::{AsyncEvent, CmId, CqId, DEFAULT_SOCKET, DeviceInfo, Error, Event, QpNum, QueuePair};
+
+use crate::abi;
+use crate::cm::{self, IdState};
+use crate::objects::{self, CqState};
+use crate::queue::Queue;
+use crate::work;
+
+/// Longest sleep of the thread, after which it looks if the context is closed.
+const SLEEP: Duration = Duration::from_secs(1);
+// `IBV_NODE_RNIC`
+const NODE_RNIC: c_int = 4;
+// `IBV_TRANSPORT_IWARP`
+const TRANSPORT_IWARP: c_int = 1;
+/// Bytes of the queues of a context. The kernel provides those that are used.
+const QUEUE_BYTES: u64 = 64 << 20;
+
+/// Locks a mutex. Each change that a thread makes under a lock is a single one, so that a panic leaves it consistent.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the error number of a failed call.
+pub(crate) fn number(error: &Error) -> c_int {
+    use iwarp_verbs::VerbsError::{Busy, Invalid, NoResources, NoSuchObject, State};
+    match error {
+        Error::Refused { cause: NoResources, .. } => libc::ENOMEM,
+        Error::Refused { cause: Busy, .. } => libc::EBUSY,
+        Error::Refused { cause: NoSuchObject | Invalid | State, .. } => libc::EINVAL,
+        Error::Memory { .. } => libc::EFAULT,
+        Error::Lost | Error::RegionGone(_) => libc::EIO,
+        Error::System { cause, .. } | Error::Map(cause) => cause.raw_os_error().unwrap_or(libc::EIO),
+        Error::Daemon(_) | Error::Protocol(_) => libc::ENODEV,
+    }
+}
+
+/// Sets `errno` and returns `None`, which C sees as a null pointer.
+pub(crate) fn null<T>(number: c_int) -> Option<T> {
+    errno::set_errno(errno::Errno(number));
+    None
+}
+
+/// A port of the daemon (`struct ibv_device`). Devices are never freed: programs keep pointers to them.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) head: abi::Device,
+    pub(crate) info: DeviceInfo,
+    pub(crate) index: u32,
+}
+
+impl Device {
+    fn new(index: u32, info: DeviceInfo) -> Self {
+        let head = abi::Device {
+            ops: [0; 2],
+            node_type: NODE_RNIC,
+            transport_type: TRANSPORT_IWARP,
+            name: chars(&format!("iwarp{index}")),
+            dev_name: chars(&format!("uverbs{index}")),
+            dev_path: chars(""),
+            ibdev_path: chars(""),
+        };
+        Self { head, info, index }
+    }
+
+    /// Returns a number that tells the ports of one machine apart. It begins as locally administered EUI-64 do.
+    pub(crate) fn guid(&self) -> u64 {
+        let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        let text: String = self.info.addresses.iter().map(ToString::to_string).collect();
+        let hash = self.info.name.bytes().chain(text.bytes()).fold(0xcbf2_9ce4_8422_2325, hash);
+        (hash & 0x00ff_ffff_ffff_ffff | 0x0200_0000_0000_0000).to_be()
+    }
+
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.info.addresses.iter().map(|prefix| prefix.addr())
+    }
+}
+
+/// Returns a string as an array that ends with a zero.
+fn chars<const N: usize>(text: &str) -> [c_char; N] {
+    let mut out = [0; N];
+    for (to, from) in out.iter_mut().take(N.saturating_sub(1)).zip(text.bytes()) {
+        *to = c_char::from_ne_bytes([from]);
+    }
+    out
+}
+
+/// Devices that were found, and the last list, whose last element is null.
+static DEVICES: Mutex<(Vec<&'static Device>, &'static [Option<&'static Device>])> =
+    Mutex::new((Vec::new(), &[None]));
+
+fn socket() -> std::path::PathBuf {
+    std::env::var_os("IWARP_VERBS_SOCKET").unwrap_or_else(|| DEFAULT_SOCKET.into()).into()
+}
+
+/// Returns the devices of the daemon. The last element is null. Without a daemon there are none.
+pub(crate) fn devices() -> &'static [Option<&'static Device>] {
+    let found = iwarp_verbs::Context::devices(socket()).unwrap_or_default();
+    let mut table = lock(&DEVICES);
+    let (known, list) = &mut *table;
+    let mut now = Vec::new();
+    for (index, info) in (0..).zip(found) {
+        let old = known.iter().find(|device| device.index == index && device.info == info).copied();
+        let device = old.unwrap_or_else(|| {
+            let new: &'static Device = Box::leak(Box::new(Device::new(index, info)));
+            known.push(new);
+            new
+        });
+        now.push(Some(device));
+    }
+    now.push(None);
+    let same = |(a, b): (&Option<&Device>, &Option<&Device>)| match (a, b) {
+        (Some(a), Some(b)) => std::ptr::eq(*a, *b),
+        (a, b) => a.is_none() && b.is_none(),
+    };
+    if now.len() != list.len() || !now.iter().zip(list.iter()).all(same) {
+        *list = now.leak();
+    }
+    list
+}
+
+/// An open device, as the library allocates it: `struct verbs_context`, and what the library keeps behind it.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Whole {
+    extended: abi::Extended,
+    pub(crate) open: OpenContext,
+}
+
+/// An open device from `struct ibv_context` on, to which the program has a pointer.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct OpenContext {
+    pub(crate) head: abi::Context,
+    pub(crate) shared: Arc<Shared>,
+    /// Protection domain that `rdma_create_qp` uses if the program names none.
+    pub(crate) pd: OnceLock<usize>,
+}
+
+/// An asynchronous event: address of the object or number of the port, and type.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AsyncEntry {
+    pub(crate) element: usize,
+    pub(crate) kind: c_int,
+}
+
+/// Queue pair of a number: its address in the program, and the queue pair.
+#[derive(Debug)]
+pub(crate) struct QpRoute {
+    pub(crate) address: usize,
+    pub(crate) qp: QueuePair,
+}
+
+/// State that a context shares with its thread.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) context: iwarp_verbs::Context,
+    pub(crate) device: &'static Device,
+    pub(crate) cqs: Mutex<HashMap<CqId, Arc<CqState>>>,
+    pub(crate) qps: Mutex<HashMap<QpNum, QpRoute>>,
+    /// Addresses of shared receive queues.
+    pub(crate) srqs: Mutex<HashMap<u32, usize>>,
+    pub(crate) ids: Mutex<HashMap<CmId, Arc<IdState>>>,
+    pub(crate) asyncs: Queue<AsyncEntry>,
+    /// Address of the [`OpenContext`].
+    pub(crate) address: OnceLock<usize>,
+    closing: AtomicBool,
+    /// True once the daemon has ended.
+    lost: AtomicBool,
+    dispatching: Mutex<()>,
+}
+
+/// Opens a device. The program gets the address of the [`OpenContext`].
+pub(crate) fn open(device: &'static Device) -> Result<&'static OpenContext, c_int> {
+    let context = iwarp_verbs::Context::open_sized(socket(), Some(&device.info.name), Some(QUEUE_BYTES));
+    let context = context
+        .or_else(|_| iwarp_verbs::Context::open(socket(), Some(&device.info.name)))
+        .map_err(|error| number(&error))?;
+    let asyncs = Queue::new().map_err(|error| error.raw_os_error().unwrap_or(libc::EMFILE))?;
+    let shared = Arc::new(Shared {
+        context,
+        device,
+        cqs: Mutex::default(),
+        qps: Mutex::default(),
+        srqs: Mutex::default(),
+        ids: Mutex::default(),
+        asyncs,
+        address: OnceLock::new(),
+        closing: AtomicBool::new(false),
+        lost: AtomicBool::new(false),
+        dispatching: Mutex::new(()),
+    });
+    let head = abi::Context {
+        device,
+        ops: operations(),
+        cmd_fd: -1,
+        async_fd: shared.asyncs.fd(),
+        num_comp_vectors: 1,
+        mutex: abi::Mutex::default(),
+        // The mark of a context that begins with `struct verbs_context`.
+        abi_compat: usize::MAX,
+    };
+    let extended =
+        abi::Extended { functions: [0; 39], size: size_of::<abi::Extended>() + size_of::<abi::Context>() };
+    let open = OpenContext { head, shared: Arc::clone(&shared), pd: OnceLock::new() };
+    let whole = Box::leak(Box::new(Whole { extended, open }));
+    let address = std::ptr::from_ref(&whole.open).expose_provenance();
+    shared.address.get_or_init(|| address);
+    let run = move || {
+        while !shared.closing.load(Ordering::Acquire) {
+            let ended = shared.context.wait(SLEEP).is_err();
+            shared.dispatch();
+            if ended {
+                return;
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("iwarp-events".to_owned()).spawn(run);
+    thread.map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))?;
+    Ok(&whole.open)
+}
+
+/// Closes a context: its thread ends.
+pub(crate) fn close(whole: &Whole) {
+    let shared = &whole.open.shared;
+    shared.closing.store(true, Ordering::Release);
+    // Fails only if the counter is at its maximum: the thread is to wake already.
+    let _ = rustix::io::write(shared.context.event_fd(), &1_u64.to_ne_bytes());
+}
+
+const fn operations() -> abi::ContextOps {
+    abi::ContextOps {
+        compat_first: [0; 7],
+        alloc_mw: objects::alloc_mw,
+        bind_mw: objects::bind_mw,
+        dealloc_mw: objects::dealloc_mw,
+        compat_create_cq: 0,
+        poll_cq: work::poll_cq,
+        req_notify_cq: work::req_notify_cq,
+        compat_cq: [0; 7],
+        post_srq_recv: work::post_srq_recv,
+        compat_qp: [0; 4],
+        post_send: work::post_send,
+        post_recv: work::post_recv,
+        compat_last: [0; 5],
+    }
+}
+
+impl Shared {
+    /// Distributes all events and completions that have come.
+    pub(crate) fn dispatch(self: &Arc<Self>) {
+        let _one = lock(&self.dispatching);
+        while let Some(event) = self.context.poll_event() {
+            match event {
+                Event::Cm(event) => cm::dispatch(self, event),
+                Event::Async(event) => self.dispatch_async(event),
+                Event::DeviceFatal => self.dispatch_fatal(),
+            }
+        }
+        while let Some(cq) = self.context.poll_completion() {
+            let state = lock(&self.cqs).get(&cq).cloned();
+            if let Some(state) = state {
+                state.notify();
+            }
+        }
+    }
+
+    fn dispatch_async(&self, event: AsyncEvent) {
+        let qp = |number: QpNum| lock(&self.qps).get(&number).map(|route| route.address);
+        // Values of `enum ibv_event_type`.
+        let (element, kind) = match event {
+            AsyncEvent::CqError(cq) => (lock(&self.cqs).get(&cq).map(|state| state.address()), 0),
+            AsyncEvent::QpFatal(number, _) | AsyncEvent::QpTerminated(number, _) => (qp(number), 1),
+            AsyncEvent::QpRequestError(number, _) => (qp(number), 2),
+            AsyncEvent::QpAccessError(number, _) => (qp(number), 3),
+            AsyncEvent::SrqLimitReached(srq) => (lock(&self.srqs).get(&srq.0).copied(), 15),
+            AsyncEvent::QpLastWqeReached(number) => (qp(number), 16),
+        };
+        if let Some(element) = element {
+            self.asyncs.push(AsyncEntry { element, kind });
+        }
+    }
+
+    /// The daemon has ended: `IBV_EVENT_DEVICE_FATAL`, and `RDMA_CM_EVENT_DEVICE_REMOVAL` of each id.
+    fn dispatch_fatal(&self) {
+        self.lost.store(true, Ordering::Release);
+        self.asyncs.push(AsyncEntry { element: 1, kind: 8 });
+        let ids: Vec<_> = lock(&self.ids).values().cloned().collect();
+        ids.iter().for_each(cm::device_removed);
+        let cqs: Vec<_> = lock(&self.cqs).values().cloned().collect();
+        cqs.iter().for_each(|cq| cq.notify());
+    }
+}
+
+/// Contexts that librdmacm has opened, one for each device, until the program ends.
+static OPENED: Mutex<Vec<&'static OpenContext>> = Mutex::new(Vec::new());
+
+/// Returns the context of a device for connections.
+pub(crate) fn context_of(device: &'static Device) -> Result<&'static OpenContext, c_int> {
+    let mut opened = lock(&OPENED);
+    let usable = |open: &&&OpenContext| {
+        std::ptr::eq(open.shared.device, device) && !open.shared.lost.load(Ordering::Acquire)
+    };
+    if let Some(open) = opened.iter().find(usable) {
+        return Ok(open);
+    }
+    let new = open(device)?;
+    opened.push(new);
+    Ok(new)
+}

@@ -1,0 +1,259 @@
+//! Device list, and queries of devices and ports.
+
+use std::ffi::{c_char, c_int};
+use std::net::IpAddr;
+
+use crate::abi::{DeviceAttr, Gid, GidEntry, PortAttr};
+use crate::context::{self, Device, OpenContext, devices, null};
+use crate::raw::{export, take_context, write};
+
+/// Port number of every device.
+const PORT: u8 = 1;
+// `IBV_PORT_ACTIVE`
+const PORT_ACTIVE: c_int = 4;
+// `IBV_LINK_LAYER_ETHERNET`
+const LINK_LAYER_ETHERNET: u8 = 2;
+/// `IBV_DEVICE_MEM_WINDOW`, `_MEM_MGT_EXTENSIONS`, `_MEM_WINDOW_TYPE_2B`, `_SRQ_RESIZE` is not offered.
+const CAPABILITIES: u32 = 1 << 17 | 1 << 21 | 1 << 24;
+// `IBV_ATOMIC_HCA`
+const ATOMIC_HCA: c_int = 1;
+/// Default P_Key, in network byte order.
+const PKEY: u16 = 0xffff;
+
+/// Returns the size of an IP packet as `enum ibv_mtu`: the largest InfiniBand MTU that fits.
+const fn mtu(bytes: u16) -> c_int {
+    match bytes {
+        ..512 => 1,
+        512..1024 => 2,
+        1024..2048 => 3,
+        2048..4096 => 4,
+        _ => 5,
+    }
+}
+
+/// Returns an address as a GID, IPv4 as a mapped one.
+const fn gid(address: IpAddr) -> Gid {
+    Gid(match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    })
+}
+
+fn gid_at(context: Option<&OpenContext>, port: u32, index: u32) -> Option<Gid> {
+    let context = context.filter(|_| port == u32::from(PORT))?;
+    context.shared.device.addresses().nth(usize::try_from(index).ok()?).map(gid)
+}
+
+export! {
+    fn ibv_get_device_list(count: Option<&mut c_int>) -> *const Option<&'static Device> {
+        let list = devices();
+        if let Some(count) = count {
+            *count = c_int::try_from(list.len().saturating_sub(1)).unwrap_or(0);
+        }
+        list.as_ptr()
+    }
+
+    fn ibv_free_device_list(_list: *const Option<&'static Device>) {}
+
+    fn ibv_get_device_name(device: Option<&Device>) -> *const c_char {
+        device.map_or(std::ptr::null(), |device| device.head.name.as_ptr())
+    }
+
+    fn ibv_get_device_guid(device: Option<&Device>) -> u64 {
+        device.map_or(0, Device::guid)
+    }
+
+    fn ibv_get_device_index(device: Option<&Device>) -> c_int {
+        device.and_then(|device| c_int::try_from(device.index).ok()).unwrap_or(-1)
+    }
+
+    fn ibv_open_device(device: Option<&'static Device>) -> Option<&'static OpenContext> {
+        let Some(device) = device else { return null(libc::EINVAL) };
+        context::open(device).map_or_else(null, Some)
+    }
+
+    fn ibv_close_device(context: *mut OpenContext) -> c_int {
+        let Some(whole) = take_context(context) else { return libc::EINVAL };
+        context::close(&whole);
+        0
+    }
+
+    fn ibv_query_device(context: Option<&OpenContext>, out: *mut DeviceAttr) -> c_int {
+        let Some(context) = context.filter(|_| !out.is_null()) else { return libc::EINVAL };
+        write(out, 0, attributes(context.shared.device));
+        0
+    }
+
+    fn ibv_query_port(context: Option<&OpenContext>, port: u8, out: *mut PortAttr) -> c_int {
+        let Some(context) = context.filter(|_| port == PORT && !out.is_null()) else { return libc::EINVAL };
+        let info = &context.shared.device.info;
+        let attributes = PortAttr {
+            state: PORT_ACTIVE,
+            max_mtu: mtu(info.mtu),
+            active_mtu: mtu(info.mtu),
+            gid_tbl_len: c_int::try_from(info.addresses.len()).unwrap_or(0),
+            max_msg_sz: u32::MAX,
+            pkey_tbl_len: 1,
+            max_vl_num: 1,
+            active_width: 2,
+            active_speed: 4,
+            phys_state: 5,
+            link_layer: LINK_LAYER_ETHERNET,
+            ..PortAttr::default()
+        };
+        write(out, 0, attributes);
+        0
+    }
+
+    fn ibv_query_gid(context: Option<&OpenContext>, port: u8, index: c_int, out: *mut Gid) -> c_int {
+        let found = u32::try_from(index).ok().and_then(|index| gid_at(context, port.into(), index));
+        match found.filter(|_| !out.is_null()) {
+            Some(gid) => {
+                write(out, 0, gid);
+                0
+            }
+            None => {
+                errno::set_errno(errno::Errno(libc::EINVAL));
+                -1
+            }
+        }
+    }
+
+    fn _ibv_query_gid_ex(
+        context: Option<&OpenContext>,
+        port: u32,
+        index: u32,
+        out: *mut GidEntry,
+        flags: u32,
+        size: usize,
+    ) -> c_int {
+        if flags != 0 || size < size_of::<GidEntry>() || out.is_null() {
+            return libc::EINVAL;
+        }
+        let Some(gid) = gid_at(context, port, index) else { return libc::ENODATA };
+        write(out, 0, GidEntry { gid, gid_index: index, port_num: port, ..GidEntry::default() });
+        0
+    }
+
+    fn _ibv_query_gid_table(
+        context: Option<&OpenContext>,
+        out: *mut GidEntry,
+        max: usize,
+        flags: u32,
+        size: usize,
+    ) -> isize {
+        let Some(context) = context.filter(|_| flags == 0 && size == size_of::<GidEntry>() && !out.is_null())
+        else {
+            return -isize::try_from(libc::EINVAL).unwrap_or(1);
+        };
+        let mut written = 0_u32;
+        for (at, address) in context.shared.device.addresses().take(max).enumerate() {
+            let entry = GidEntry { gid: gid(address), gid_index: written, port_num: 1, ..GidEntry::default() };
+            write(out, at, entry);
+            written = written.saturating_add(1);
+        }
+        isize::try_from(written).unwrap_or(0)
+    }
+
+    fn ibv_query_gid_type(
+        context: Option<&OpenContext>,
+        port: u8,
+        index: u32,
+        out: Option<&mut c_int>,
+    ) -> c_int {
+        match (gid_at(context, port.into(), index), out) {
+            (Some(_), Some(out)) => {
+                *out = 0;
+                0
+            }
+            _ => {
+                errno::set_errno(errno::Errno(libc::EINVAL));
+                -1
+            }
+        }
+    }
+
+    fn ibv_query_pkey(_context: Option<&OpenContext>, port: u8, index: c_int, out: Option<&mut u16>) -> c_int {
+        match out.filter(|_| port == PORT && index == 0) {
+            Some(out) => {
+                *out = PKEY;
+                0
+            }
+            None => {
+                errno::set_errno(errno::Errno(libc::EINVAL));
+                -1
+            }
+        }
+    }
+
+    fn ibv_get_pkey_index(_context: Option<&OpenContext>, port: u8, pkey: u16) -> c_int {
+        if port == PORT && pkey == PKEY { 0 } else { -1 }
+    }
+
+    fn ibv_fork_init() -> c_int {
+        0
+    }
+
+    fn ibv_is_fork_initialized() -> c_int {
+        // `IBV_FORK_UNNEEDED`: memory that is registered stays where it is in parent and child.
+        2
+    }
+
+    fn ibv_dontfork_range(_base: usize, _size: usize) -> c_int {
+        0
+    }
+
+    fn ibv_dofork_range(_base: usize, _size: usize) -> c_int {
+        0
+    }
+}
+
+/// Returns the properties of a device. The configuration of the daemon may allow less.
+fn attributes(device: &Device) -> DeviceAttr {
+    let mut fw_ver = [0; 64];
+    for (to, from) in fw_ver.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
+        *to = c_char::from_ne_bytes([from]);
+    }
+    DeviceAttr {
+        fw_ver,
+        node_guid: device.guid(),
+        sys_image_guid: device.guid(),
+        max_mr_size: u64::MAX,
+        page_size_cap: 4096,
+        vendor_id: 0,
+        vendor_part_id: 0,
+        hw_ver: 0,
+        max_qp: 1024,
+        max_qp_wr: 4096,
+        device_cap_flags: CAPABILITIES,
+        max_sge: 16,
+        max_sge_rd: 16,
+        max_cq: 2048,
+        max_cqe: 65_536,
+        max_mr: 1024,
+        max_pd: 1024,
+        max_qp_rd_atom: 16,
+        max_ee_rd_atom: 0,
+        max_res_rd_atom: 16 * 1024,
+        max_qp_init_rd_atom: 16,
+        max_ee_init_rd_atom: 0,
+        atomic_cap: ATOMIC_HCA,
+        max_ee: 0,
+        max_rdd: 0,
+        max_mw: 1024,
+        max_raw_ipv6_qp: 0,
+        max_raw_ethy_qp: 0,
+        max_mcast_grp: 0,
+        max_mcast_qp_attach: 0,
+        max_total_mcast_qp_attach: 0,
+        max_ah: 0,
+        max_fmr: 0,
+        max_map_per_fmr: 0,
+        max_srq: 1024,
+        max_srq_wr: 16_384,
+        max_srq_sge: 16,
+        max_pkeys: 1,
+        local_ca_ack_delay: 0,
+        phys_port_cnt: 1,
+    }
+}

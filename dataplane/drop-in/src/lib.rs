@@ -1,0 +1,35 @@
+//! libibverbs and librdmacm for unmodified programs: `iwarpd` is the RDMA NIC that they open.
+//!
+//! One shared object has both names. Its functions have the signatures of `<infiniband/verbs.h>` and
+//! `<rdma/rdma_cma.h>`, and are made of the calls of [`iwarp_verbs`]. `symbols.txt` lists every symbol of Debian's two
+//! libraries, with its version; what iWARP does not have fails as the header says for that call.
+//!
+//! Pointers of a program are references here: `Option<&T>` for an object that it passes, `Option<Box<T>>` for one that
+//! it destroys. As in every implementation, an invalid pointer is undefined behavior. Other accesses by pointer are in
+//! `raw.rs`.
+//!
+//! | file | functions |
+//! |---|---|
+//! | `devices.rs` | device list, queries of devices and ports |
+//! | `objects.rs`, `qp.rs` | protection domains, memory, queues, queue pairs |
+//! | `work.rs` | posting and polling |
+//! | `cm.rs`, `cm_calls.rs`, `endpoint.rs`, `addrinfo.rs` | connections |
+//! | `context.rs`, `queue.rs` | the thread that distributes the events of a context, and their queues |
+#![allow(dead_code, reason = "fields that only C programs access")]
+
+mod abi;
+mod abi_cm;
+mod addrinfo;
+mod cm;
+mod cm_calls;
+mod context;
+mod devices;
+mod endpoint;
+#[cfg(test)]
+mod layout_tests;
+mod names;
+mod objects;
+mod qp;
+mod queue;
+mod raw;
+mod work;

@@ -1,0 +1,388 @@
+//! Protection domains, memory regions and windows, completion channels and queues, shared receive queues, and
+//! asynchronous events.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+use iwarp_verbs::{Access, CompletionQueue, CqId, MemoryWindow, ProtectionDomain, SharedReceiveQueue};
+
+use crate::abi::{
+    self, AsyncEvent, ChannelHead, CqHead, MrHead, MwHead, PdHead, SrqAttr, SrqHead, SrqInitAttr,
+};
+use crate::context::{AsyncEntry, OpenContext, lock, null, number};
+use crate::queue::Queue;
+use crate::raw::{export, object, write};
+
+// `IBV_MW_TYPE_2`
+const MW_TYPE_2: c_int = 2;
+// `IBV_SRQ_LIMIT`
+const SRQ_LIMIT: c_int = 2;
+/// `IBV_ACCESS_OPTIONAL_RANGE`: flags that a device may ignore.
+const ACCESS_OPTIONAL: u32 = 0x3ff0_0000;
+
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Pd {
+    pub(crate) head: PdHead,
+    pub(crate) pd: ProtectionDomain,
+}
+
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Mr {
+    pub(crate) head: MrHead,
+    pub(crate) mr: iwarp_verbs::Mr,
+}
+
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Mw {
+    pub(crate) head: MwHead,
+    pub(crate) mw: MemoryWindow,
+}
+
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub(crate) head: ChannelHead,
+    pub(crate) queue: Arc<Queue<Arc<CqState>>>,
+}
+
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Cq {
+    pub(crate) head: CqHead,
+    pub(crate) cq: CompletionQueue,
+    pub(crate) state: Arc<CqState>,
+}
+
+/// Events of a completion queue.
+#[derive(Debug)]
+pub(crate) struct CqState {
+    /// Address of the [`Cq`].
+    address: AtomicUsize,
+    channel: Option<Arc<Queue<Arc<Self>>>>,
+    /// Events that the program has received and not acknowledged.
+    unacknowledged: Mutex<u32>,
+    acknowledged: Condvar,
+}
+
+impl CqState {
+    pub(crate) fn address(&self) -> usize {
+        self.address.load(Ordering::Acquire)
+    }
+
+    /// Queues an event of this queue.
+    pub(crate) fn notify(self: &Arc<Self>) {
+        if let Some(channel) = &self.channel {
+            channel.push(Arc::clone(self));
+        }
+    }
+}
+
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Srq {
+    pub(crate) head: SrqHead,
+    pub(crate) srq: SharedReceiveQueue,
+    /// Number of buffers, and elements of each.
+    pub(crate) size: (u16, u16),
+}
+
+/// Returns the rights of `enum ibv_access_flags`; `None` for flags that are not known and not optional, or for
+/// addresses from 0 on.
+pub(crate) fn access(flags: u32) -> Option<Access> {
+    let known = [
+        (1, Access::LOCAL_WRITE),
+        (2, Access::REMOTE_WRITE),
+        (4, Access::REMOTE_READ),
+        (8, Access::REMOTE_ATOMIC),
+        (16, Access::WINDOW_BIND),
+        // On-demand paging and hugepages are requests to the device, which may do without them.
+        (64, Access::NONE),
+        (128, Access::NONE),
+    ];
+    let mut access = Access::LOCAL_READ;
+    let mut rest = flags & !ACCESS_OPTIONAL;
+    for (flag, right) in known {
+        if flags & flag != 0 {
+            access = access | right;
+            rest &= !flag;
+        }
+    }
+    (rest == 0).then_some(access)
+}
+
+fn register(pd: Option<&Pd>, addr: *mut c_void, length: usize, iova: u64, flags: u32) -> Option<Box<Mr>> {
+    let (Some(pd), Some(start)) = (pd, NonNull::new(addr.cast::<u8>())) else { return null(libc::EINVAL) };
+    let Some(access) = access(flags) else { return null(libc::EOPNOTSUPP) };
+    let mr = crate::raw::register(&pd.pd, start, length, iova, access);
+    let mr = match mr {
+        Ok(mr) => mr,
+        Err(error) => return null(number(&error)),
+    };
+    let head = MrHead {
+        context: pd.head.context,
+        pd,
+        addr,
+        length,
+        handle: mr.region().id.0,
+        lkey: mr.lkey().0,
+        rkey: mr.rkey().0,
+    };
+    Some(Box::new(Mr { head, mr }))
+}
+
+export! {
+    fn ibv_alloc_pd(context: Option<&OpenContext>) -> Option<Box<Pd>> {
+        let Some(context) = context else { return null(libc::EINVAL) };
+        match context.shared.context.alloc_pd() {
+            Ok(pd) => {
+                let head = PdHead { context, handle: pd.id().0 };
+                Some(Box::new(Pd { head, pd }))
+            }
+            Err(error) => null(number(&error)),
+        }
+    }
+
+    fn ibv_dealloc_pd(pd: Option<Box<Pd>>) -> c_int {
+        if pd.is_some() { 0 } else { libc::EINVAL }
+    }
+
+    fn ibv_reg_mr(pd: Option<&Pd>, addr: *mut c_void, length: usize, access: c_int) -> Option<Box<Mr>> {
+        register(pd, addr, length, addr.addr() as u64, access.cast_unsigned())
+    }
+
+    fn ibv_reg_mr_iova(
+        pd: Option<&Pd>,
+        addr: *mut c_void,
+        length: usize,
+        iova: u64,
+        access: c_int,
+    ) -> Option<Box<Mr>> {
+        register(pd, addr, length, iova, access.cast_unsigned())
+    }
+
+    fn ibv_reg_mr_iova2(
+        pd: Option<&Pd>,
+        addr: *mut c_void,
+        length: usize,
+        iova: u64,
+        access: u32,
+    ) -> Option<Box<Mr>> {
+        register(pd, addr, length, iova, access)
+    }
+
+    fn ibv_dereg_mr(mr: Option<Box<Mr>>) -> c_int {
+        if mr.is_some() { 0 } else { libc::EINVAL }
+    }
+
+    fn ibv_create_comp_channel(context: Option<&OpenContext>) -> Option<Box<Channel>> {
+        let Some(context) = context else { return null(libc::EINVAL) };
+        match Queue::new() {
+            Ok(queue) => {
+                let head = ChannelHead { context, fd: queue.fd(), refcnt: AtomicI32::new(0) };
+                Some(Box::new(Channel { head, queue: Arc::new(queue) }))
+            }
+            Err(error) => null(error.raw_os_error().unwrap_or(libc::EMFILE)),
+        }
+    }
+
+    fn ibv_destroy_comp_channel(channel: *mut Channel) -> c_int {
+        match object(channel) {
+            None => libc::EINVAL,
+            Some(channel) if channel.head.refcnt.load(Ordering::Acquire) > 0 => libc::EBUSY,
+            Some(_) => {
+                drop(crate::raw::take(channel));
+                0
+            }
+        }
+    }
+
+    fn ibv_create_cq(
+        context: Option<&OpenContext>,
+        cqe: c_int,
+        cq_context: *mut c_void,
+        channel: Option<&Channel>,
+        _vector: c_int,
+    ) -> Option<Box<Cq>> {
+        let Some((context, entries)) = context.zip(u32::try_from(cqe).ok()) else { return null(libc::EINVAL) };
+        let cq = match context.shared.context.create_cq(entries) {
+            Ok(cq) => cq,
+            Err(error) => return null(number(&error)),
+        };
+        let state = Arc::new(CqState {
+            address: AtomicUsize::new(0),
+            channel: channel.map(|channel| Arc::clone(&channel.queue)),
+            unacknowledged: Mutex::new(0),
+            acknowledged: Condvar::new(),
+        });
+        if let Some(channel) = channel {
+            channel.head.refcnt.fetch_add(1, Ordering::AcqRel);
+        }
+        let head = CqHead {
+            context,
+            channel: channel.map_or(ptr::null(), ptr::from_ref),
+            cq_context: AtomicPtr::new(cq_context),
+            handle: cq.id().0,
+            cqe: AtomicI32::new(cqe),
+            mutex: abi::Mutex::default(),
+            cond: abi::Cond::default(),
+            comp_events_completed: 0,
+            async_events_completed: 0,
+        };
+        let id = cq.id();
+        let cq = Box::new(Cq { head, cq, state: Arc::clone(&state) });
+        state.address.store(ptr::from_ref(cq.as_ref()).expose_provenance(), Ordering::Release);
+        lock(&context.shared.cqs).insert(id, state);
+        Some(cq)
+    }
+
+    fn ibv_destroy_cq(cq: Option<Box<Cq>>) -> c_int {
+        let Some(cq) = cq else { return libc::EINVAL };
+        if let Some(context) = object(cq.head.context) {
+            let id: CqId = cq.cq.id();
+            lock(&context.shared.cqs).remove(&id);
+            let address = cq.state.address();
+            context.shared.asyncs.remove(|entry| entry.element == address);
+        }
+        if let Some(channel) = &cq.state.channel {
+            channel.remove(|state| Arc::ptr_eq(state, &cq.state));
+        }
+        let mut unacknowledged = lock(&cq.state.unacknowledged);
+        while *unacknowledged > 0 {
+            unacknowledged = cq.state.acknowledged.wait(unacknowledged).unwrap_or_else(|error| error.into_inner());
+        }
+        drop(unacknowledged);
+        if let Some(channel) = object(cq.head.channel) {
+            channel.head.refcnt.fetch_sub(1, Ordering::AcqRel);
+        }
+        0
+    }
+
+    fn ibv_get_cq_event(
+        channel: Option<&Channel>,
+        cq: Option<&mut usize>,
+        cq_context: Option<&mut *mut c_void>,
+    ) -> c_int {
+        let (Some(channel), Some(cq), Some(cq_context)) = (channel, cq, cq_context) else {
+            return null::<()>(libc::EINVAL).map_or(-1, |()| 0);
+        };
+        // The error number is that of the read.
+        let Ok(state) = channel.queue.take() else { return -1 };
+        let mut unacknowledged = lock(&state.unacknowledged);
+        *unacknowledged = unacknowledged.saturating_add(1);
+        *cq = state.address();
+        let pointer = ptr::with_exposed_provenance::<Cq>(*cq);
+        *cq_context = object(pointer).map_or(ptr::null_mut(), |cq| cq.head.cq_context.load(Ordering::Acquire));
+        0
+    }
+
+    fn ibv_ack_cq_events(cq: Option<&Cq>, count: u32) {
+        if let Some(cq) = cq {
+            let mut unacknowledged = lock(&cq.state.unacknowledged);
+            *unacknowledged = unacknowledged.saturating_sub(count);
+            cq.state.acknowledged.notify_all();
+        }
+    }
+
+    fn ibv_get_async_event(context: Option<&OpenContext>, out: *mut AsyncEvent) -> c_int {
+        let Some(context) = context.filter(|_| !out.is_null()) else { return -1 };
+        let Ok(AsyncEntry { element, kind }) = context.shared.asyncs.take() else { return -1 };
+        write(out, 0, AsyncEvent { element, event_type: kind });
+        0
+    }
+
+    fn ibv_ack_async_event(_event: *mut AsyncEvent) {}
+
+    fn ibv_create_srq(pd: Option<&Pd>, init: Option<&mut SrqInitAttr>) -> Option<Box<Srq>> {
+        let Some((pd, init)) = pd.zip(init) else { return null(libc::EINVAL) };
+        let size = (u16::try_from(init.attr.max_wr.max(1)), u16::try_from(init.attr.max_sge.max(1)));
+        let (Ok(wr), Ok(sge)) = size else { return null(libc::EINVAL) };
+        let srq = match pd.pd.create_srq(wr, sge) {
+            Ok(srq) => srq,
+            Err(error) => return null(number(&error)),
+        };
+        (init.attr.max_wr, init.attr.max_sge) = (wr.into(), sge.into());
+        let id = srq.id().0;
+        let head = SrqHead {
+            context: pd.head.context,
+            srq_context: AtomicPtr::new(init.srq_context),
+            pd,
+            handle: id,
+            mutex: abi::Mutex::default(),
+            cond: abi::Cond::default(),
+            events_completed: 0,
+        };
+        let srq = Box::new(Srq { head, srq, size: (wr, sge) });
+        if let Some(context) = object(pd.head.context) {
+            lock(&context.shared.srqs).insert(id, ptr::from_ref(srq.as_ref()).expose_provenance());
+        }
+        Some(srq)
+    }
+
+    fn ibv_modify_srq(srq: Option<&Srq>, attr: Option<&SrqAttr>, mask: c_int) -> c_int {
+        let Some((srq, attr)) = srq.zip(attr) else { return libc::EINVAL };
+        // The size stays as it was created.
+        let (SRQ_LIMIT, Ok(limit)) = (mask, u16::try_from(attr.srq_limit)) else { return libc::EINVAL };
+        srq.srq.modify(limit).map_or_else(|error| number(&error), |()| 0)
+    }
+
+    fn ibv_query_srq(srq: Option<&Srq>, out: *mut SrqAttr) -> c_int {
+        let Some(srq) = srq.filter(|_| !out.is_null()) else { return libc::EINVAL };
+        match srq.srq.query() {
+            Ok(attr) => {
+                let attr = SrqAttr {
+                    max_wr: attr.max_wr.into(),
+                    max_sge: attr.max_sge.into(),
+                    srq_limit: attr.srq_limit.into(),
+                };
+                write(out, 0, attr);
+                0
+            }
+            Err(error) => number(&error),
+        }
+    }
+
+    fn ibv_destroy_srq(srq: Option<Box<Srq>>) -> c_int {
+        let Some(srq) = srq else { return libc::EINVAL };
+        if let Some(context) = object(srq.head.context) {
+            let address = lock(&context.shared.srqs).remove(&srq.srq.id().0);
+            context.shared.asyncs.remove(|entry| Some(entry.element) == address);
+        }
+        0
+    }
+}
+
+/// Allocates a memory window of type 2, which work requests bind (`ibv_alloc_mw`).
+pub(crate) extern "C" fn alloc_mw(pd: Option<&Pd>, kind: c_int) -> Option<Box<Mw>> {
+    let Some(pd) = pd else { return null(libc::EINVAL) };
+    if kind != MW_TYPE_2 {
+        return null(libc::EOPNOTSUPP);
+    }
+    match pd.pd.alloc_mw() {
+        Ok(mw) => {
+            let window = mw.window();
+            let (rkey, handle) = (AtomicU32::new(window.rkey.0), window.id.0);
+            let head = MwHead { context: pd.head.context, pd, rkey, handle, kind };
+            Some(Box::new(Mw { head, mw }))
+        }
+        Err(error) => null(number(&error)),
+    }
+}
+
+/// Refuses to bind a window of type 1 (`ibv_bind_mw`).
+pub(crate) extern "C" fn bind_mw(
+    _qp: Option<&crate::qp::Qp>,
+    _mw: Option<&Mw>,
+    _bind: *const c_void,
+) -> c_int {
+    libc::EOPNOTSUPP
+}
+
+/// Deallocates a memory window (`ibv_dealloc_mw`).
+pub(crate) extern "C" fn dealloc_mw(mw: Option<Box<Mw>>) -> c_int {
+    if mw.is_some() { 0 } else { libc::EINVAL }
+}

@@ -1,0 +1,198 @@
+//! Queue pairs: created, changed, queried, destroyed.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use iwarp_verbs::{QpOptions, QpState, QueuePair};
+
+use crate::abi::{self, QpAttr, QpCap, QpHead, QpInitAttr};
+use crate::cm::IdState;
+use crate::context::{QpRoute, lock, null, number};
+use crate::objects::Pd;
+use crate::raw::{export, object, write};
+
+/// `IBV_QPT_RC`, the type of all queue pairs of iWARP.
+pub(crate) const QPT_RC: c_int = 2;
+// `IBV_QP_STATE`
+const MASK_STATE: c_int = 1;
+/// Most bytes of inline data.
+pub(crate) const INLINE_MAX: usize = 512;
+/// Bytes of inline data that every queue pair takes: some programs use them without asking.
+const INLINE_MIN: u32 = 64;
+
+// Values of `enum ibv_qp_state`.
+pub(crate) const RESET: u32 = 0;
+pub(crate) const INIT: u32 = 1;
+const RTR: u32 = 2;
+pub(crate) const RTS: u32 = 3;
+pub(crate) const ERROR: u32 = 6;
+
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Qp {
+    pub(crate) head: QpHead,
+    pub(crate) qp: QueuePair,
+    cap: QpCap,
+    signal_all: bool,
+    /// Connection that was made with the queue pair.
+    pub(crate) connection: Mutex<Option<Arc<IdState>>>,
+}
+
+/// Returns the size of a queue pair; `None` beyond what a device may have.
+fn size(cap: &QpCap) -> Option<iwarp_verbs::QpCap> {
+    let at_least_one = |value: u32| u16::try_from(value.max(1)).ok();
+    let inline = cap.max_inline_data.max(INLINE_MIN);
+    Some(iwarp_verbs::QpCap {
+        max_send_wr: at_least_one(cap.max_send_wr)?,
+        max_recv_wr: at_least_one(cap.max_recv_wr)?,
+        max_send_sge: at_least_one(cap.max_send_sge)?,
+        max_recv_sge: at_least_one(cap.max_recv_sge)?,
+        max_inline_data: u16::try_from(inline).ok().filter(|bytes| usize::from(*bytes) <= INLINE_MAX)?,
+    })
+}
+
+/// Creates a queue pair, and writes its size into the parameters.
+pub(crate) fn create(pd: &Pd, init: &mut QpInitAttr) -> Result<Box<Qp>, c_int> {
+    let (Some(send_cq), Some(recv_cq)) = (object(init.send_cq), object(init.recv_cq)) else {
+        return Err(libc::EINVAL);
+    };
+    if init.qp_type != QPT_RC {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let srq = object(init.srq);
+    let mut cap = size(&init.cap).ok_or(libc::EINVAL)?;
+    if let Some(srq) = srq {
+        // A queue pair may take all buffers.
+        (cap.max_recv_wr, cap.max_recv_sge) = srq.size;
+    }
+    let options = QpOptions {
+        send_cq: &send_cq.cq,
+        recv_cq: &recv_cq.cq,
+        srq: srq.map(|srq| &srq.srq),
+        cap,
+        sq_sig_all: init.sq_sig_all != 0,
+    };
+    let qp = pd.pd.create_qp(&options).map_err(|error| number(&error))?;
+    init.cap = QpCap {
+        max_send_wr: cap.max_send_wr.into(),
+        max_recv_wr: if srq.is_some() { 0 } else { cap.max_recv_wr.into() },
+        max_send_sge: cap.max_send_sge.into(),
+        max_recv_sge: if srq.is_some() { 0 } else { cap.max_recv_sge.into() },
+        max_inline_data: cap.max_inline_data.into(),
+    };
+    let number = qp.num();
+    let head = QpHead {
+        context: pd.head.context,
+        qp_context: AtomicPtr::new(init.qp_context),
+        pd,
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
+        srq: init.srq,
+        handle: number.0,
+        qp_num: number.0,
+        state: AtomicU32::new(RESET),
+        qp_type: QPT_RC,
+        mutex: abi::Mutex::default(),
+        cond: abi::Cond::default(),
+        events_completed: 0,
+    };
+    let (cap, signal_all, connection) = (init.cap, init.sq_sig_all != 0, Mutex::default());
+    let qp = Box::new(Qp { head, qp, cap, signal_all, connection });
+    if let Some(context) = object(pd.head.context) {
+        let address = ptr::from_ref(qp.as_ref()).expose_provenance();
+        lock(&context.shared.qps).insert(number, QpRoute { address, qp: qp.qp.clone() });
+    }
+    Ok(qp)
+}
+
+/// Destroys a queue pair, after the connection that the program has closed.
+pub(crate) fn destroy(qp: Box<Qp>) {
+    let connection = lock(&qp.connection).take();
+    if let Some(connection) = connection {
+        connection.settle();
+    }
+    if let Some(context) = object(qp.head.context) {
+        lock(&context.shared.qps).remove(&qp.qp.num());
+        let address = ptr::from_ref(qp.as_ref()).addr();
+        context.shared.asyncs.remove(|entry| entry.element == address);
+    }
+    drop(qp);
+}
+
+/// Returns the state of a queue pair. Until it has a connection, it has the state that the program has given it.
+fn state(qp: &Qp) -> Result<u32, c_int> {
+    let attr = qp.qp.query().map_err(|error| number(&error))?;
+    let state = match attr.state {
+        QpState::Idle => qp.head.state.load(Ordering::Acquire),
+        QpState::Rts => RTS,
+        QpState::Closing | QpState::Terminate | QpState::Error => ERROR,
+    };
+    qp.head.state.store(state, Ordering::Release);
+    Ok(state)
+}
+
+fn modify(qp: &Qp, new: u32) -> Result<(), c_int> {
+    let change = |state| qp.qp.modify(state).map_err(|error| number(&error));
+    match new {
+        ERROR => change(QpState::Error)?,
+        RESET => {
+            if state(qp)? == ERROR {
+                change(QpState::Idle)?;
+            }
+        }
+        // The connection makes these changes.
+        INIT | RTR | RTS => {}
+        _ => return Err(libc::EINVAL),
+    }
+    qp.head.state.store(new, Ordering::Release);
+    Ok(())
+}
+
+export! {
+    fn ibv_create_qp(pd: Option<&Pd>, init: Option<&mut QpInitAttr>) -> Option<Box<Qp>> {
+        let Some((pd, init)) = pd.zip(init) else { return null(libc::EINVAL) };
+        create(pd, init).map_or_else(null, Some)
+    }
+
+    fn ibv_destroy_qp(qp: Option<Box<Qp>>) -> c_int {
+        let Some(qp) = qp else { return libc::EINVAL };
+        destroy(qp);
+        0
+    }
+
+    fn ibv_modify_qp(qp: Option<&Qp>, attr: Option<&QpAttr>, mask: c_int) -> c_int {
+        let Some((qp, attr)) = qp.zip(attr) else { return libc::EINVAL };
+        if mask & MASK_STATE == 0 {
+            return 0;
+        }
+        modify(qp, attr.qp_state).err().unwrap_or(0)
+    }
+
+    fn ibv_query_qp(
+        qp: Option<&Qp>,
+        attr: *mut QpAttr,
+        _mask: c_int,
+        init: *mut QpInitAttr,
+    ) -> c_int {
+        let Some(qp) = qp.filter(|_| !attr.is_null() && !init.is_null()) else { return libc::EINVAL };
+        let state = match state(qp) {
+            Ok(state) => state,
+            Err(error) => return error,
+        };
+        write(attr, 0, QpAttr { qp_state: state, cur_qp_state: state, cap: qp.cap, port_num: 1, ..QpAttr::default() });
+        let head = &qp.head;
+        let created = QpInitAttr {
+            qp_context: head.qp_context.load(Ordering::Acquire),
+            send_cq: head.send_cq,
+            recv_cq: head.recv_cq,
+            srq: head.srq,
+            cap: qp.cap,
+            qp_type: QPT_RC,
+            sq_sig_all: qp.signal_all.into(),
+        };
+        write(init, 0, created);
+        0
+    }
+}

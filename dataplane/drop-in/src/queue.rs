@@ -1,0 +1,68 @@
+//! Queues of events with a descriptor for poll and epoll: of completions, asynchronous events and connections.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Mutex;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use crate::context::lock;
+
+/// Events, and a descriptor that is readable while there are some. The program may make it non-blocking.
+#[derive(Debug)]
+pub(crate) struct Queue<T> {
+    /// Counts the events. Read by the standard library, whose reads end when the thread is canceled.
+    counter: File,
+    items: Mutex<VecDeque<T>>,
+}
+
+impl<T> Queue<T> {
+    pub(crate) fn new() -> io::Result<Self> {
+        let counter = File::from(eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC)?);
+        Ok(Self { counter, items: Mutex::default() })
+    }
+
+    /// Returns the number of the descriptor.
+    pub(crate) fn fd(&self) -> i32 {
+        self.counter.as_raw_fd()
+    }
+
+    pub(crate) fn push(&self, item: T) {
+        lock(&self.items).push_back(item);
+        // Fails only if there are 2^64 events.
+        let _ = (&self.counter).write(&1_u64.to_ne_bytes());
+    }
+
+    /// Takes the oldest event, and waits for it if the descriptor is blocking.
+    pub(crate) fn take(&self) -> io::Result<T> {
+        loop {
+            self.count_down()?;
+            if let Some(item) = lock(&self.items).pop_front() {
+                return Ok(item);
+            }
+        }
+    }
+
+    fn count_down(&self) -> io::Result<()> {
+        (&self.counter).read(&mut [0; 8]).map(drop)
+    }
+
+    /// Removes the events that `is_it` names, and returns them.
+    pub(crate) fn remove(&self, is_it: impl Fn(&T) -> bool) -> Vec<T> {
+        let mut items = lock(&self.items);
+        let all = std::mem::take(&mut *items);
+        let (removed, kept): (VecDeque<_>, _) = all.into_iter().partition(is_it);
+        *items = kept;
+        drop(items);
+        for _ in &removed {
+            let mut set = [PollFd::from_borrowed_fd(self.counter.as_fd(), PollFlags::IN)];
+            // Another thread may have counted one of them, and finds it gone.
+            if poll(&mut set, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1) {
+                let _ = self.count_down();
+            }
+        }
+        removed.into()
+    }
+}

@@ -1,0 +1,116 @@
+//! Access to memory of the program by pointers that it has passed.
+//!
+//! JUSTIFICATION: the arguments of a C call are pointers, of which only the program can know that they are valid. The
+//! other files of the library use them through these functions, whose `unsafe` blocks state the rule of the header.
+#![allow(unsafe_code, reason = "pointers of a C program; listed in UNSAFE.md")]
+
+/// Defines functions that programs call by their names.
+macro_rules! export {
+    ($($(#[$attribute:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block)*) => {$(
+        $(#[$attribute])*
+        #[allow(unsafe_code, reason = "a symbol that C programs bind to")]
+        #[unsafe(no_mangle)]
+        pub(crate) extern "C" fn $name($($arg: $type),*) $(-> $result)? $body
+    )*};
+}
+pub(crate) use export;
+
+use std::ffi::{CStr, c_char, c_int};
+use std::mem::offset_of;
+use std::net::SocketAddr;
+use std::ptr::NonNull;
+
+use iwarp_verbs::{Access, Error, Mr, ProtectionDomain};
+
+use crate::abi_cm::{ADDRESS_BYTES, decode};
+use crate::context::{OpenContext, Whole};
+use crate::endpoint::QpInit;
+
+/// Sees an object that the library has created, or one that the program passes for reading. `None` for a null pointer.
+pub(crate) fn object<'a, T>(pointer: *const T) -> Option<&'a T> {
+    // SAFETY: null, or an object that the program keeps until the call returns, as the header of the call demands.
+    unsafe { pointer.as_ref() }
+}
+
+/// Sees an array of the program; empty for a null pointer or a negative length.
+pub(crate) fn array<'a, T>(pointer: *const T, length: c_int) -> &'a [T] {
+    let length = usize::try_from(length).unwrap_or(0);
+    if pointer.is_null() || length == 0 {
+        return &[];
+    }
+    // SAFETY: the program passes this many elements, and leaves them alone until the call returns.
+    unsafe { std::slice::from_raw_parts(pointer, length) }
+}
+
+/// Writes one element of an array of the program.
+pub(crate) fn write<T>(array: *mut T, at: usize, value: T) {
+    let place = array.wrapping_add(at);
+    // SAFETY: the program's array has an element there, which is the caller's duty; it may be uninitialized.
+    unsafe { place.write(value) };
+}
+
+/// Copies bytes at an address of the program, as for inline data.
+pub(crate) fn copy(address: u64, to: &mut [u8]) {
+    let from = std::ptr::with_exposed_provenance::<u8>(usize::try_from(address).unwrap_or(0));
+    // SAFETY: the program posts memory that it may read, as long as `to`; `to` is memory of this library.
+    unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
+}
+
+/// Takes back an object that the library has created with [`Box::into_raw`].
+pub(crate) fn take<T>(pointer: *mut T) -> Option<Box<T>> {
+    if pointer.is_null() {
+        return None;
+    }
+    // SAFETY: the program destroys an object once, and does not use it afterwards.
+    Some(unsafe { Box::from_raw(pointer) })
+}
+
+/// Takes back a context, of which the program has the last part.
+pub(crate) fn take_context(open: *mut OpenContext) -> Option<Box<Whole>> {
+    if open.is_null() {
+        return None;
+    }
+    take(open.wrapping_byte_sub(offset_of!(Whole, open)).cast())
+}
+
+/// Registers memory of the program.
+pub(crate) fn register(
+    pd: &ProtectionDomain,
+    start: NonNull<u8>,
+    bytes: usize,
+    iova: u64,
+    access: Access,
+) -> Result<Mr, Error> {
+    // SAFETY: the program keeps the memory mapped until it deregisters it, and expects that peers write it.
+    unsafe { pd.reg_mr_iova(start, bytes, iova, access) }
+}
+
+/// Reads a `struct sockaddr` of the program; `None` for a null pointer, or a family other than IPv4 and IPv6.
+pub(crate) fn address(pointer: *const u8) -> Option<SocketAddr> {
+    let family = object(pointer.cast::<[u8; 2]>())?;
+    let length = match u16::from_ne_bytes(*family).into() {
+        libc::AF_INET => 16,
+        libc::AF_INET6 => ADDRESS_BYTES,
+        _ => return None,
+    };
+    let mut bytes = [0; ADDRESS_BYTES];
+    for (to, from) in bytes.iter_mut().zip(array(pointer, c_int::try_from(length).unwrap_or(0))) {
+        *to = *from;
+    }
+    decode(&bytes)
+}
+
+/// Reads a string of the program; `None` for a null pointer, or text that is not UTF-8.
+pub(crate) fn text<'a>(pointer: *const c_char) -> Option<&'a str> {
+    if pointer.is_null() {
+        return None;
+    }
+    // SAFETY: the program passes a string that ends with a zero, and leaves it alone until the call returns.
+    unsafe { CStr::from_ptr(pointer) }.to_str().ok()
+}
+
+// SAFETY: its pointers name parts of one context, which the library accesses from any thread.
+unsafe impl Sync for OpenContext {}
+
+// SAFETY: its pointers name objects of the program, which any thread may pass to a call.
+unsafe impl Send for QpInit {}

@@ -1,0 +1,36 @@
+//! Command line of `iwarp-run`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Parser;
+
+/// Runs an unmodified libibverbs or librdmacm program on iwarpd.
+///
+/// The program loads Ironwarp's libraries instead of the system's, which stay as they are. Its devices are the daemon's
+/// ports: iwarp0, iwarp1 and so on. Exit codes 1 to 6 are those of iwarpctl if the program could not be started;
+/// otherwise the exit code is the program's.
+#[derive(Debug, Parser)]
+#[command(name = "iwarp-run", version, args_conflicts_with_subcommands = true)]
+pub struct Args {
+    /// List the symbols that a program imports from the two libraries, and whether each is there
+    #[arg(long, value_name = "PROGRAM")]
+    pub check: Option<PathBuf>,
+    /// Report as one line of JSON
+    #[arg(long, short)]
+    pub json: bool,
+    /// Verbs socket of the daemon
+    #[arg(long, value_name = "PATH", env = "IWARP_VERBS_SOCKET", default_value = iwarp_verbs::DEFAULT_SOCKET)]
+    pub socket: PathBuf,
+    /// Folder of the libraries; by default the one that was installed with this program
+    #[arg(long, value_name = "FOLDER", env = "IWARP_RUN_LIBRARIES")]
+    pub libraries: Option<PathBuf>,
+    /// Program to run, and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required_unless_present = "check",
+        value_name = "PROGRAM"
+    )]
+    pub program: Vec<OsString>,
+}

@@ -1,0 +1,42 @@
+//! NFS versions 3 (RFC 1813) and 4.1 (RFC 8881), and MOUNT version 3, without a transport, over queue pairs of
+//! `iwarpd`, and over the kernel's TCP.
+//!
+//! ```text
+//!  reader at the arguments ─▶ Server::call ─▶ Step::Done   the reply
+//!                                          ├▶ Step::Read   a file, a range: the caller reads, then ReadCall::reply
+//!                                          └▶ Step::Write  a file, the data: the caller writes, then WriteCall::reply
+//! ```
+//!
+//! The payload of READ and WRITE does not pass the XDR codec: in version 3 the caller moves it between the file and its
+//! buffers; a COMPOUND of version 4.1 moves it itself, because other operations follow. A [`Reply`] names where in its
+//! stream the payload belongs.
+//!
+//! An [`Export`] binds a name to a [`Backend`], with rules per client. File handles are sealed with a key, so that a
+//! client can only use those that the server has issued: they lead to nothing outside of an export.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
+
+mod attributes;
+mod backend;
+mod codec;
+mod directory;
+mod export;
+mod file;
+mod identity;
+mod mount;
+mod nfs3;
+mod nfs4;
+mod rdma;
+mod server;
+mod state;
+mod status;
+mod tcp;
+
+pub use backend::{Backend, Entry, New, Space};
+pub use directory::Directory;
+pub use export::{Export, ExportError, HANDLE_MAX, Rule, Squash};
+pub use identity::User;
+pub use nfs3::{ReadCall, WriteCall};
+pub use rdma::{RdmaLimits, RdmaServer};
+pub use server::{CopyOut, Reply, Server, Step};
+pub use state::StateLimits;
+pub use tcp::{TcpLimits, TcpServer, TcpStats};

@@ -1,0 +1,197 @@
+//! READLINK, READ, WRITE and COMMIT: results and arguments that the transport moves (RFC 8267 §4.1).
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use iwarp_rpc::Item;
+use iwarp_rpc::xdr::{Data, Reader, Writer};
+use nfs3_types::nfs3::{Nfs3Option, WRITE3resok, nfsstat3, post_op_attr, stable_how, wcc_data, writeverf3};
+use rustix::fs::{fdatasync, fsync, statx};
+use rustix::io::Errno;
+
+use super::{after, changed, copied, failed, result};
+use crate::attributes::{fattr, status};
+use crate::codec::{fixed, handle, put};
+use crate::server::{Caller, Fault, Reply, Server, Step};
+
+/// READ: the caller reads up to `length` bytes from the file at `offset` into its buffer.
+#[derive(Debug)]
+pub struct ReadCall {
+    file: OwnedFd,
+    /// Position in the file, in bytes.
+    pub offset: u64,
+    /// Bytes to read, at most.
+    pub length: u32,
+    writer: Writer,
+}
+
+/// WRITE: the caller writes the data to the file at `offset`, without making it durable.
+#[derive(Debug)]
+pub struct WriteCall<'a> {
+    file: OwnedFd,
+    /// Position in the file, in bytes.
+    pub offset: u64,
+    /// Data of the call: in the message, or in the buffer that the transport has filled.
+    pub data: Data<'a>,
+    stable: stable_how,
+    verifier: u64,
+    writer: Writer,
+}
+
+fn attributes(file: BorrowedFd<'_>) -> post_op_attr {
+    let found = statx(file, "", rustix::fs::AtFlags::EMPTY_PATH, rustix::fs::StatxFlags::BASIC_STATS);
+    found.map_or(Nfs3Option::None, |found| Nfs3Option::Some(fattr(&found)))
+}
+
+impl AsFd for ReadCall {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl AsFd for WriteCall<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl ReadCall {
+    /// Returns the reply. `read` is the number of bytes that the caller has read: fewer than asked for mean the end of
+    /// the file.
+    #[must_use]
+    pub fn reply(self, read: Result<u32, Errno>) -> Reply {
+        let mut writer = self.writer;
+        let found = attributes(self.file.as_fd());
+        let read = match read {
+            Ok(read) => read.min(self.length),
+            Err(error) => return failed(writer, status(error), &found),
+        };
+        let end = self.offset.saturating_add(read.into());
+        let at_end = match &found {
+            Nfs3Option::Some(found) => end >= found.size,
+            Nfs3Option::None => read < self.length,
+        };
+        put(&mut writer, &nfsstat3::NFS3_OK);
+        put(&mut writer, &found);
+        writer.u32(read);
+        writer.bool(at_end);
+        writer.u32(read);
+        let payloads = vec![Item { position: writer.position(), length: read }];
+        Reply { stream: writer.into_bytes(), payloads, content: Vec::new() }
+    }
+}
+
+impl WriteCall<'_> {
+    /// Makes the data durable if the client asks for that, and returns the reply. `written` is the number of bytes that
+    /// the caller has written.
+    #[must_use]
+    pub fn reply(self, written: Result<u32, Errno>) -> Reply {
+        let mut writer = self.writer;
+        let synced = written.and_then(|written| {
+            match self.stable {
+                stable_how::UNSTABLE => {}
+                stable_how::DATA_SYNC => fdatasync(&self.file)?,
+                stable_how::FILE_SYNC => fsync(&self.file)?,
+            }
+            Ok(written)
+        });
+        let data = || wcc_data { before: Nfs3Option::None, after: attributes(self.file.as_fd()) };
+        let (stable, verifier) = (self.stable, self.verifier);
+        let done = synced.map_err(status).map(|count| WRITE3resok {
+            file_wcc: data(),
+            count,
+            committed: stable,
+            verf: writeverf3(verifier.to_be_bytes()),
+        });
+        result(&mut writer, done, &data());
+        writer.into_bytes().into()
+    }
+}
+
+impl Server {
+    pub(super) fn readlink(
+        &self,
+        caller: &Caller<'_>,
+        reader: &mut Reader<'_>,
+        mut writer: Writer,
+    ) -> Result<Step<'static>, Fault> {
+        let target = self.target(caller, handle(reader)?);
+        reader.finish()?;
+        let found = copied(&target).and_then(|it| it.export.backend.read_link(&it.user, it.object));
+        let attributes = after(&target);
+        let link = match found {
+            Ok(link) => link,
+            Err(status) => return Ok(Step::Done(failed(writer, status, &attributes))),
+        };
+        put(&mut writer, &nfsstat3::NFS3_OK);
+        put(&mut writer, &attributes);
+        let length = u32::try_from(link.len()).unwrap_or(u32::MAX);
+        writer.u32(length);
+        let payloads = vec![Item { position: writer.position(), length }];
+        Ok(Step::Done(Reply { stream: writer.into_bytes(), payloads, content: link }))
+    }
+
+    pub(super) fn read(
+        &self,
+        caller: &Caller<'_>,
+        reader: &mut Reader<'_>,
+        writer: Writer,
+    ) -> Result<Step<'static>, Fault> {
+        let target = self.target(caller, handle(reader)?);
+        let (offset, length) = (reader.u64()?, reader.u32()?.min(self.transfer_max));
+        reader.finish()?;
+        match copied(&target).and_then(|it| it.export.backend.open(&it.user, it.object, false)) {
+            Ok(file) => Ok(Step::Read(ReadCall { file, offset, length, writer })),
+            Err(status) => Ok(Step::Done(failed(writer, status, &after(&target)))),
+        }
+    }
+
+    pub(super) fn write<'a>(
+        &self,
+        caller: &Caller<'_>,
+        reader: &mut Reader<'a>,
+        writer: Writer,
+    ) -> Result<Step<'a>, Fault> {
+        let target = self.target(caller, handle(reader)?);
+        let (offset, count, stable) = (reader.u64()?, reader.u32()?, fixed::<stable_how>(reader)?);
+        let data = reader.reducible(self.transfer_max as usize)?;
+        reader.finish()?;
+        if data.len() != count as usize {
+            return Err(Fault::Arguments);
+        }
+        let opened = copied(&target).and_then(|it| {
+            it.writable()?;
+            it.export.backend.open(&it.user, it.object, true)
+        });
+        match opened {
+            Ok(file) => {
+                Ok(Step::Write(WriteCall { file, offset, data, stable, verifier: self.verifier, writer }))
+            }
+            Err(status) => Ok(Step::Done(failed(writer, status, &changed(&target)))),
+        }
+    }
+
+    pub(super) fn commit(
+        &self,
+        caller: &Caller<'_>,
+        reader: &mut Reader<'_>,
+        out: &mut Writer,
+    ) -> Result<(), Fault> {
+        let target = self.target(caller, handle(reader)?);
+        // The server commits the whole file: the kernel has no cheaper way for a part.
+        let (_, _) = (reader.u64()?, reader.u32()?);
+        let done = copied(&target).and_then(|it| {
+            // COMMIT is allowed to a user who may write the file, or else to one who may read it.
+            let open = |write| it.export.backend.open(&it.user, it.object, write);
+            let file = open(true).or_else(|_| open(false))?;
+            fdatasync(&file).map_err(status)
+        });
+        let data = changed(&target);
+        let done = done.map(|()| writeverf3(self.verifier.to_be_bytes()));
+        put(out, &done.as_ref().err().copied().unwrap_or(nfsstat3::NFS3_OK));
+        put(out, &data);
+        if let Ok(verifier) = done {
+            put(out, &verifier);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,423 @@
+//! NFS version 4.1: COMPOUND and its operations (RFC 8881 §16, §18).
+//!
+//! A COMPOUND is executed operation by operation until one fails. Files are named by the handles of version 3; the
+//! exports hang in a tree of directories that this module invents from their paths.
+
+mod attributes;
+mod bitmap;
+mod files;
+mod io;
+mod locks;
+mod names;
+mod objects;
+mod pseudo;
+mod record;
+mod sessions;
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use iwarp_rpc::Item;
+use iwarp_rpc::message::executed;
+use iwarp_rpc::xdr::{Reader, Writer, XdrError};
+
+use crate::export::{Export, Seals};
+use crate::server::{Caller, Fault, PAYLOADS_MAX, Reply, Server, Target};
+use crate::state::{Channel, Sequence, State, StateLimits, Stateid};
+use crate::status::Status;
+use pseudo::Tree;
+use record::Record;
+
+/// Longest tag, owner or name, in bytes (NFS4_OPAQUE_LIMIT).
+const OPAQUE_MAX: usize = 1024;
+/// Operations of a COMPOUND, at most.
+const OPERATIONS_MAX: u32 = 16;
+/// Bytes of a reply besides its payload, at most.
+const RESPONSE_BYTES: u32 = 32 << 10;
+const MINOR_VERSION: u32 = 1;
+
+/// Numbers of operations that the order of a COMPOUND depends on.
+mod op {
+    pub(super) const SETATTR: u32 = 34;
+    pub(super) const BIND_CONN_TO_SESSION: u32 = 41;
+    pub(super) const EXCHANGE_ID: u32 = 42;
+    pub(super) const CREATE_SESSION: u32 = 43;
+    pub(super) const DESTROY_SESSION: u32 = 44;
+    pub(super) const SEQUENCE: u32 = 53;
+    pub(super) const DESTROY_CLIENTID: u32 = 57;
+    pub(super) const ILLEGAL: u32 = 10044;
+}
+
+/// The state of a server, and the tree of its exports.
+#[derive(Debug)]
+pub(crate) struct Nfs4 {
+    state: Mutex<State<Arc<OwnedFd>>>,
+    record: Option<Record>,
+    tree: Tree,
+    /// Identity of the server, the same after a restart: a client compares it over several addresses.
+    name: Vec<u8>,
+    epoch: u32,
+    started: Instant,
+}
+
+impl Nfs4 {
+    #[allow(clippy::disallowed_methods, reason = "leases run from the start of the server")]
+    pub(crate) fn new(exports: &[(u32, Export)], seals: &Seals, verifier: u64) -> Self {
+        let epoch = u32::try_from(verifier >> 32 ^ verifier & u64::from(u32::MAX)).unwrap_or(0).max(1);
+        Self {
+            state: Mutex::new(State::new(StateLimits::default(), epoch, Default::default())),
+            record: None,
+            tree: Tree::new(exports, seals),
+            name: format!("iwarp-nfsd {:08x}", seals.number("server")).into_bytes(),
+            epoch,
+            started: Instant::now(),
+        }
+    }
+
+    /// Begins again, with the clients that the file names.
+    pub(crate) fn restore(&mut self, limits: StateLimits, record: &std::path::Path) -> std::io::Result<()> {
+        let (record, owners) = Record::open(record)?;
+        self.state = Mutex::new(State::new(limits, self.epoch, owners));
+        self.record = Some(record);
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<Arc<OwnedFd>>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> std::time::Duration {
+        self.started.elapsed()
+    }
+
+    /// Stores the record of clients, if it has changed.
+    fn save(&self, state: &mut State<Arc<OwnedFd>>) -> Result<(), Status> {
+        match (state.record(), &self.record) {
+            (Some(owners), Some(record)) => record.store(&owners).map_err(|_| Status::ServerFault),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// An object by its handle, and the stateid that the latest operation on it has returned.
+#[derive(Clone, Debug)]
+struct Current {
+    handle: Vec<u8>,
+    stateid: Option<Stateid>,
+}
+
+/// The session of a COMPOUND that is executed.
+#[derive(Clone, Copy, Debug)]
+struct InSession {
+    client: u64,
+    channel: Channel,
+    sequence: Sequence,
+    /// True if the reply must be kept.
+    cache: bool,
+}
+
+/// Reason why an operation ends its COMPOUND.
+struct Failure {
+    status: Status,
+    /// Content of the result behind the status.
+    body: Vec<u8>,
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Self { status, body: Vec::new() }
+    }
+}
+
+impl From<XdrError> for Failure {
+    fn from(error: XdrError) -> Self {
+        Status::from(error).into()
+    }
+}
+
+/// A COMPOUND that is executed.
+struct Compound<'a, 'c> {
+    server: &'a Server,
+    caller: &'a Caller<'c>,
+    current: Option<Current>,
+    saved: Option<Current>,
+    session: Option<InSession>,
+    /// Body of the reply that SEQUENCE has found for a repeated call.
+    repeated: Option<Vec<u8>>,
+    /// Results of the operations that were executed.
+    out: Writer,
+    payloads: Vec<Item>,
+    content: Vec<u8>,
+}
+
+impl Server {
+    /// Executes a procedure of NFS version 4.
+    pub(crate) fn nfs4(&self, caller: &Caller<'_>, mut reader: Reader<'_>) -> Result<Reply, Fault> {
+        match caller.call.procedure {
+            0 => Ok(executed(caller.call.xid).into_bytes().into()),
+            1 => self.compound(caller, &mut reader),
+            _ => Err(Fault::Procedure),
+        }
+    }
+
+    fn compound(&self, caller: &Caller<'_>, reader: &mut Reader<'_>) -> Result<Reply, Fault> {
+        let tag = reader.opaque(OPAQUE_MAX)?.to_vec();
+        let (minor, count) = (reader.u32()?, reader.u32()?);
+        let mut compound = Compound {
+            server: self,
+            caller,
+            current: None,
+            saved: None,
+            session: None,
+            repeated: None,
+            out: Writer::new(),
+            payloads: Vec::new(),
+            content: Vec::new(),
+        };
+        let (mut status, mut done) = (Status::Ok, 0_u32);
+        if minor != MINOR_VERSION {
+            status = Status::MinorVersMismatch;
+        } else {
+            while done < count && status == Status::Ok {
+                done = done.saturating_add(1);
+                status = compound.operation(reader, done, count);
+                if let Some(body) = compound.repeated.take() {
+                    let mut writer = executed(caller.call.xid);
+                    writer.fixed(&body);
+                    return Ok(writer.into_bytes().into());
+                }
+            }
+        }
+        if status == Status::Ok && reader.finish().is_err() {
+            compound.free_slot(None);
+            return Err(Fault::Arguments);
+        }
+        Ok(compound.finish(&tag, status, done))
+    }
+}
+
+impl Compound<'_, '_> {
+    /// Executes an operation, the `number`-th of `count`, and appends its result.
+    fn operation(&mut self, reader: &mut Reader<'_>, number: u32, count: u32) -> Status {
+        let Ok(code) = reader.u32() else {
+            return self.result(op::ILLEGAL, Err(Status::BadXdr.into()));
+        };
+        let (payloads, content) = (self.payloads.len(), self.content.len());
+        let code = if matches!(code, 3..=58) { code } else { op::ILLEGAL };
+        let result = self.in_order(code, number, count).map_err(Failure::from);
+        let result = result.and_then(|()| {
+            let out = self.execute(code, reader)?;
+            self.fits(out.position())?;
+            Ok(out)
+        });
+        if result.is_err() {
+            self.payloads.truncate(payloads);
+            self.content.truncate(content);
+        }
+        self.result(code, result)
+    }
+
+    /// Appends the result of an operation: its number, its status, and what follows that.
+    fn result(&mut self, code: u32, result: Result<Writer, Failure>) -> Status {
+        let (status, body) = match result {
+            Ok(body) => (Status::Ok, body.into_bytes()),
+            // SETATTR returns the attributes that it has set, even if it fails.
+            Err(Failure { status, .. }) if code == op::SETATTR => (status, vec![0; 4]),
+            Err(Failure { status, body }) => (status, body),
+        };
+        self.out.u32(code);
+        self.out.u32(status as u32);
+        self.out.fixed(&body);
+        status
+    }
+
+    /// Checks the place of an operation in the COMPOUND (RFC 8881 §2.10.6.4, §18.46.3).
+    fn in_order(&self, code: u32, number: u32, count: u32) -> Result<(), Status> {
+        let alone = matches!(
+            code,
+            op::EXCHANGE_ID
+                | op::CREATE_SESSION
+                | op::DESTROY_SESSION
+                | op::BIND_CONN_TO_SESSION
+                | op::DESTROY_CLIENTID
+        );
+        match &self.session {
+            _ if code == op::SEQUENCE => {
+                if number == 1 {
+                    Ok(())
+                } else {
+                    Err(Status::SequencePos)
+                }
+            }
+            None if alone => {
+                if count == 1 {
+                    Ok(())
+                } else {
+                    Err(Status::NotOnlyOp)
+                }
+            }
+            None => Err(if code == op::ILLEGAL { Status::OpIllegal } else { Status::OpNotInSession }),
+            Some(_) if code == op::BIND_CONN_TO_SESSION => Err(Status::NotOnlyOp),
+            Some(session) if count > session.channel.operations => Err(Status::TooManyOps),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Checks that the reply has room for another result of `bytes` bytes.
+    fn fits(&self, bytes: usize) -> Result<(), Status> {
+        let Some(session) = &self.session else { return Ok(()) };
+        let total = [self.out.position(), self.content.len(), bytes, 128].into_iter().sum::<usize>();
+        if total > session.channel.response_bytes as usize {
+            Err(Status::RepTooBig)
+        } else if session.cache && total > session.channel.cached_bytes as usize {
+            Err(Status::RepTooBigToCache)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn free_slot(&self, reply: Option<Vec<u8>>) {
+        if let Some(session) = &self.session {
+            self.server.nfs4.state().finish(&session.sequence, reply);
+        }
+    }
+
+    /// Makes the reply, and keeps it in its slot.
+    fn finish(mut self, tag: &[u8], status: Status, done: u32) -> Reply {
+        let mut writer = executed(self.caller.call.xid);
+        let head = writer.position();
+        writer.u32(status as u32);
+        writer.opaque(tag);
+        writer.u32(done);
+        let offset = writer.position();
+        for item in &mut self.payloads {
+            item.position = item.position.saturating_add(offset);
+        }
+        writer.fixed(&std::mem::take(&mut self.out).into_bytes());
+        let reply = Reply {
+            stream: writer.into_bytes(),
+            payloads: std::mem::take(&mut self.payloads),
+            content: std::mem::take(&mut self.content),
+        };
+        let kept = self.session.filter(|it| it.cache || done == 1).map(|_| {
+            let whole = reply.bytes().collect::<Vec<_>>().concat();
+            whole.get(head..).unwrap_or_default().to_vec()
+        });
+        self.free_slot(kept);
+        reply
+    }
+
+    /// Appends a payload, which follows `out` and this operation's number and status.
+    fn payload(&mut self, out: &mut Writer, content: &[u8]) -> Result<(), Status> {
+        let room = (self.server.transfer_max as usize).saturating_sub(self.content.len());
+        if content.len() > room || self.payloads.len() >= usize::from(PAYLOADS_MAX) {
+            return Err(Status::RepTooBig);
+        }
+        let length = u32::try_from(content.len()).map_err(|_| Status::RepTooBig)?;
+        out.u32(length);
+        let position = self.out.position().saturating_add(8).saturating_add(out.position());
+        self.payloads.push(Item { position, length });
+        self.content.extend_from_slice(content);
+        Ok(())
+    }
+
+    /// Returns the client of the session.
+    fn client(&self) -> Result<u64, Status> {
+        self.session.map(|session| session.client).ok_or(Status::OpNotInSession)
+    }
+
+    fn handle(&self) -> Result<&[u8], Status> {
+        self.current.as_ref().map(|current| &current.handle[..]).ok_or(Status::NoFileHandle)
+    }
+
+    fn saved_handle(&self) -> Result<&[u8], Status> {
+        self.saved.as_ref().map(|saved| &saved.handle[..]).ok_or(Status::NoFileHandle)
+    }
+
+    fn go_to(&mut self, handle: Vec<u8>) {
+        self.current = Some(Current { handle, stateid: None });
+    }
+
+    /// Finds the object of a handle, which must be in an export.
+    fn target<'h>(&'h self, handle: &'h [u8]) -> Result<Target<'h>, Status> {
+        if self.server.nfs4.tree.directory(handle).is_some() {
+            return Err(Status::RoFs);
+        }
+        self.server.target(self.caller, handle).map_err(Status::from)
+    }
+
+    /// Finds the current object, which must be in an export that the client may change.
+    fn writable<'h>(&'h self, handle: &'h [u8]) -> Result<Target<'h>, Status> {
+        let target = self.target(handle)?;
+        if target.rule.write { Ok(target) } else { Err(Status::RoFs) }
+    }
+
+    /// Returns a stateid of the arguments, or the current one that it stands for.
+    fn stateid(&self, reader: &mut Reader<'_>) -> Result<Stateid, Status> {
+        match Stateid::read(reader)? {
+            Stateid::CURRENT => {
+                self.current.as_ref().and_then(|current| current.stateid).ok_or(Status::BadStateId)
+            }
+            Stateid::INVALID => Err(Status::BadStateId),
+            stateid => Ok(stateid),
+        }
+    }
+
+    /// Makes a stateid the current one, and appends it to the result.
+    fn put_stateid(&mut self, stateid: Stateid, out: &mut Writer) {
+        if let Some(current) = &mut self.current {
+            current.stateid = Some(stateid);
+        }
+        stateid.put(out);
+    }
+
+    /// Executes an operation. Returns what follows its status.
+    fn execute(&mut self, code: u32, reader: &mut Reader<'_>) -> Result<Writer, Failure> {
+        let mut writer = Writer::new();
+        let out = &mut writer;
+        match code {
+            3 => self.access(reader, out)?,
+            4 => self.close(reader, out)?,
+            5 => self.commit(reader, out)?,
+            6 => self.create(reader, out)?,
+            9 => self.getattr(reader, out)?,
+            10 => out.opaque(self.handle()?),
+            11 => self.link(reader, out)?,
+            12 => self.lock(reader, out)?,
+            13 => self.test_lock(reader)?,
+            14 => self.unlock(reader, out)?,
+            15 => self.lookup(reader)?,
+            16 => self.lookup_parent()?,
+            17 => self.verify(reader, false)?,
+            18 => self.open(reader, out)?,
+            21 => self.downgrade(reader, out)?,
+            22 => self.put_handle(reader)?,
+            23 | 24 => self.go_to(self.server.nfs4.tree.root().to_vec()),
+            25 => self.read(reader, out)?,
+            26 => self.readdir(reader, out)?,
+            27 => self.readlink(out)?,
+            28 => self.remove(reader, out)?,
+            29 => self.rename(reader, out)?,
+            31 => self.current = Some(self.saved.clone().ok_or(Status::RestoreFh)?),
+            32 => self.saved = Some(self.current.clone().ok_or(Status::NoFileHandle)?),
+            33 => self.secinfo(reader, out)?,
+            34 => self.setattr(reader, out)?,
+            37 => self.verify(reader, true)?,
+            38 => self.write(reader, out)?,
+            41 => self.bind(reader, out)?,
+            42 => self.exchange_id(reader, out)?,
+            43 => self.create_session(reader, out)?,
+            44 => self.destroy_session(reader)?,
+            45 => self.free_stateid(reader)?,
+            52 => self.secinfo_no_name(reader, out)?,
+            53 => self.sequence(reader, out)?,
+            55 => self.test_stateid(reader, out)?,
+            57 => self.destroy_client(reader)?,
+            58 => self.reclaim_complete(reader)?,
+            op::ILLEGAL => return Err(Status::OpIllegal.into()),
+            _ => return Err(Status::NotSupp.into()),
+        }
+        Ok(writer)
+    }
+}

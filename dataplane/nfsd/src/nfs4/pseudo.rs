@@ -1,0 +1,140 @@
+//! The tree of directories above the exports (RFC 8881 §7.3).
+//!
+//! Clients see the directories, and those exports that have a rule for them. An export at `/` is the whole tree, and
+//! one below another export is reached by MOUNT only.
+
+use std::net::IpAddr;
+
+use nfs3_types::nfs3::{fattr3, ftype3, nfstime3, specdata3};
+
+use crate::export::{Export, Seals};
+
+/// A name in a directory of the tree.
+#[derive(Debug)]
+pub(super) struct Name {
+    pub(super) name: String,
+    /// Handle of what has the name.
+    pub(super) handle: Vec<u8>,
+    /// Number of the export; `None` for a directory of the tree.
+    pub(super) export: Option<u32>,
+}
+
+/// A directory of the tree.
+#[derive(Debug)]
+pub(super) struct Directory {
+    pub(super) handle: Vec<u8>,
+    pub(super) fileid: u64,
+    /// Handle of the directory above.
+    pub(super) parent: Option<Vec<u8>>,
+    pub(super) names: Vec<Name>,
+}
+
+/// All directories of the tree.
+#[derive(Debug)]
+pub(super) struct Tree {
+    root: Vec<u8>,
+    directories: Vec<Directory>,
+}
+
+impl Tree {
+    pub(super) fn new(exports: &[(u32, Export)], seals: &Seals) -> Self {
+        let top = directory(seals, "", None);
+        let mut tree = Self { root: top.handle.clone(), directories: vec![top] };
+        let mut exports: Vec<_> = exports.iter().collect();
+        exports.sort_by_key(|(_, export)| export.path.matches('/').count());
+        for (number, export) in exports {
+            if let Some(handle) = seals.seal(*number, &export.backend.root()) {
+                tree.insert(seals, &export.path, handle, *number);
+            }
+        }
+        tree
+    }
+
+    fn insert(&mut self, seals: &Seals, path: &str, handle: Vec<u8>, number: u32) {
+        let mut parts = path.split('/').filter(|part| !part.is_empty()).peekable();
+        if parts.peek().is_none() {
+            self.root = handle;
+            return;
+        }
+        let (mut at, mut so_far) = (0, String::new());
+        while let Some(part) = parts.next() {
+            so_far = format!("{so_far}/{part}");
+            let next = self.directories.len();
+            let Some(here) = self.directories.get_mut(at) else { return };
+            let above = here.handle.clone();
+            let found = here.names.iter().find(|name| name.name == part);
+            let name = part.to_owned();
+            match (parts.peek(), found) {
+                (None, None) => here.names.push(Name { name, handle, export: Some(number) }),
+                (Some(_), None) => {
+                    let made = directory(seals, &so_far, Some(above));
+                    here.names.push(Name { name, handle: made.handle.clone(), export: None });
+                    self.directories.push(made);
+                    at = next;
+                    continue;
+                }
+                (Some(_), Some(Name { handle: found, export: None, .. })) => {
+                    let found = found.clone();
+                    at = self.directories.iter().position(|it| it.handle == found).unwrap_or(next);
+                    continue;
+                }
+                _ => {}
+            }
+            return;
+        }
+    }
+
+    pub(super) fn root(&self) -> &[u8] {
+        &self.root
+    }
+
+    /// Finds the directory of a handle; `None` if the handle is one of an export.
+    pub(super) fn directory(&self, handle: &[u8]) -> Option<&Directory> {
+        self.directories.iter().find(|directory| directory.handle == handle)
+    }
+
+    /// Finds the directory that holds an export's topmost directory.
+    pub(super) fn above(&self, handle: &[u8]) -> Option<&Directory> {
+        self.directories.iter().find(|it| it.names.iter().any(|name| name.handle == handle))
+    }
+}
+
+fn directory(seals: &Seals, path: &str, parent: Option<Vec<u8>>) -> Directory {
+    let number = seals.number(path);
+    let handle = seals.seal(0, &number.to_be_bytes()).unwrap_or_default();
+    Directory { handle, fileid: u64::from(number).saturating_add(1), parent, names: Vec::new() }
+}
+
+impl Directory {
+    /// Returns the attributes, which never change.
+    pub(super) fn attributes(&self) -> fattr3 {
+        let time = nfstime3 { seconds: 1, nseconds: 0 };
+        fattr3 {
+            type_: ftype3::NF3DIR,
+            mode: 0o555,
+            nlink: 2,
+            uid: 0,
+            gid: 0,
+            size: 4096,
+            used: 0,
+            rdev: specdata3::default(),
+            fsid: 0,
+            fileid: self.fileid,
+            atime: time,
+            mtime: time,
+            ctime: time,
+        }
+    }
+
+    /// Returns the names that a client may see.
+    pub(super) fn visible<'a>(
+        &'a self,
+        exports: &'a [(u32, Export)],
+        client: IpAddr,
+    ) -> impl Iterator<Item = &'a Name> {
+        let admits = move |number: u32| {
+            exports.iter().any(|(it, export)| *it == number && export.rule(client).is_some())
+        };
+        self.names.iter().filter(move |name| name.export.is_none_or(admits))
+    }
+}

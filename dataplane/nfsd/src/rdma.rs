@@ -1,0 +1,183 @@
+//! Both programs over queue pairs of `iwarpd`: RPC-over-RDMA version 1.
+//!
+//! Each connection has one memory region, with a slot per credit. A slot holds a received message, the reply's bytes,
+//! and the data of a call: what RDMA Reads fetch, or what RDMA Writes return. It is free again when the Send of its
+//! reply has completed; then its receive buffer is posted.
+
+mod connection;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use iwarp_rpc::{Limits, PrivateData, Stats};
+use iwarp_verbs::{
+    AsyncEvent, CmEventKind, CmId, CompletionQueue, ConnParam, Context, Event, Id, ProtectionDomain, QpNum,
+    WorkCompletion,
+};
+
+use crate::server::Server;
+use connection::Connection;
+
+/// Completions that one poll returns, at most.
+const BATCH: usize = 64;
+/// Connect requests that wait, at most.
+const BACKLOG: u16 = 64;
+
+/// Limits of the RDMA side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RdmaLimits {
+    /// Connections at a time. Another one is rejected.
+    pub connections_max: u16,
+    /// Calls of a connection in flight, 1 to 256.
+    pub credits: u16,
+    /// Bytes of a message sent or received inline: a multiple of 1024, at most 262144.
+    pub inline_bytes: u32,
+    /// Segments of all chunk lists of a call.
+    pub segments_max: u16,
+}
+
+/// The RDMA side: one context, served by the thread that calls [`RdmaServer::run`].
+#[derive(Debug)]
+pub struct RdmaServer {
+    server: Arc<Server>,
+    limits: RdmaLimits,
+    stats: Stats,
+    rejected: u64,
+    connections: HashMap<QpNum, Connection>,
+    by_id: HashMap<CmId, QpNum>,
+    cq: CompletionQueue,
+    pd: ProtectionDomain,
+    _listener: Id,
+    context: Context,
+}
+
+impl RdmaServer {
+    /// Listens at an address of the daemon whose verbs socket is given.
+    ///
+    /// # Errors
+    /// The daemon cannot be reached, or refuses.
+    pub fn start(server: Arc<Server>, socket: &str, address: SocketAddr, limits: RdmaLimits) -> Result<Self> {
+        let per_connection = connection::queue_entries(&limits);
+        let entries = per_connection.saturating_mul(limits.connections_max.into());
+        let queue_bytes = u64::from(entries).saturating_mul(512).saturating_add(1 << 20);
+        let context = Context::open_sized(socket, None, Some(queue_bytes))?;
+        let pd = context.alloc_pd()?;
+        let cq = context.create_cq(entries)?;
+        let listener = context.create_id(Some(address))?;
+        let backlog = NonZeroU16::new(BACKLOG).context("a backlog")?;
+        listener.listen(backlog, &ConnParam::default())?;
+        Ok(Self {
+            server,
+            limits,
+            stats: Stats::default(),
+            rejected: 0,
+            connections: HashMap::new(),
+            by_id: HashMap::new(),
+            cq,
+            pd,
+            _listener: listener,
+            context,
+        })
+    }
+
+    /// Returns the counters of all connections.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Serves until `ends` returns true, which is asked at least once a second.
+    ///
+    /// # Errors
+    /// The daemon has ended, or a queue overran.
+    pub fn run(&mut self, ends: &dyn Fn() -> bool) -> Result<()> {
+        while !ends() {
+            let mut busy = self.events()?;
+            busy |= self.completions()?;
+            if !busy {
+                self.cq.req_notify(false);
+                if !self.completions()? {
+                    self.context.wait(Duration::from_secs(1))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn events(&mut self) -> Result<bool> {
+        let mut busy = false;
+        while let Some(event) = self.context.poll_event() {
+            busy = true;
+            match event {
+                Event::Cm(event) => match event.kind {
+                    CmEventKind::ConnectRequest { private_data, .. } => {
+                        self.connect(event.id, &private_data)?
+                    }
+                    CmEventKind::Established { .. } => {}
+                    CmEventKind::AddressError => bail!("the address to listen at is not available"),
+                    _ => self.close(event.id),
+                },
+                Event::Async(AsyncEvent::CqError(_)) => bail!("the completion queue overran"),
+                Event::DeviceFatal => bail!("iwarpd has ended, and all connections with it"),
+                Event::Async(_) => {}
+            }
+        }
+        Ok(busy)
+    }
+
+    /// Accepts a connection, or rejects it if there are too many.
+    fn connect(&mut self, id: CmId, private_data: &[u8]) -> Result<()> {
+        let id = self.context.id(id);
+        if self.connections.len() >= usize::from(self.limits.connections_max) {
+            self.rejected = self.rejected.wrapping_add(1);
+            return id.reject(&[]).map_err(Into::into);
+        }
+        let peer = PrivateData::parse(private_data);
+        let inline = self.limits.inline_bytes;
+        let own = PrivateData { remote_invalidation: true, send_bytes: inline, receive_bytes: inline };
+        let handle = id.handle();
+        let (_, address) = id.addresses()?;
+        let address = address.context("a connection without the address of its peer")?.ip();
+        let made =
+            Connection::new(id, address, &self.pd, &self.cq, &self.limits, &self.server, (&own, &peer));
+        // A limit of the daemon: this client is refused, and the others are served on.
+        let Ok(connection) = made else {
+            self.rejected = self.rejected.wrapping_add(1);
+            return Ok(());
+        };
+        let qp = connection.qp_num();
+        self.by_id.insert(handle, qp);
+        self.connections.insert(qp, connection);
+        Ok(())
+    }
+
+    fn close(&mut self, id: CmId) {
+        if let Some(qp) = self.by_id.remove(&id) {
+            self.connections.remove(&qp);
+        }
+    }
+
+    fn completions(&mut self) -> Result<bool> {
+        let mut out = [WorkCompletion::default(); BATCH];
+        let polled = self.cq.poll(&mut out).map_err(|error| anyhow!("poll: {error:?}"))?;
+        for wc in out.iter().take(polled) {
+            let Some(connection) = self.connections.get_mut(&wc.qp_num) else { continue };
+            // A connection that breaks a rule ends, and nothing else does.
+            if connection.completion(&self.server, wc, &mut self.stats).is_err() {
+                let handle = connection.handle();
+                self.close(handle);
+            }
+        }
+        Ok(polled > 0)
+    }
+}
+
+impl RdmaLimits {
+    fn rpc(&self, fetch_bytes_max: u32) -> Limits {
+        Limits { credits: self.credits.into(), segments_max: self.segments_max.into(), fetch_bytes_max }
+    }
+}

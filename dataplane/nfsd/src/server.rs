@@ -1,0 +1,226 @@
+//! The two programs: from a call to its reply.
+
+use std::io;
+use std::net::IpAddr;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Mutex;
+
+use iwarp_rpc::Item;
+use iwarp_rpc::message::{self, AuthStatus, Call, CallError, Credential, NotExecuted};
+use iwarp_rpc::xdr::{Reader, XdrError, padding};
+use nfs3_types::nfs3::nfsstat3;
+
+use crate::export::{Export, ExportError, Rule, Seals};
+use crate::identity::User;
+use crate::mount::Mounts;
+use crate::nfs3::{ReadCall, WriteCall};
+use crate::nfs4::Nfs4;
+use crate::state::StateLimits;
+
+/// Program numbers, and the lowest version that is served of both.
+const NFS: u32 = nfs3_types::nfs3::PROGRAM;
+const MOUNT: u32 = nfs3_types::mount::PROGRAM;
+const VERSION: u32 = 3;
+/// Highest version of NFS that is served.
+const NFS_VERSION_MAX: u32 = 4;
+/// Longest path of an export, in bytes (RFC 1813 §5.1.1).
+const MOUNT_PATH_MAX: usize = nfs3_types::mount::MNTPATHLEN;
+
+/// Payloads of a reply, at most.
+pub(crate) const PAYLOADS_MAX: u16 = 4;
+
+/// A complete RPC reply.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reply {
+    /// The stream, without the payload and its padding.
+    pub stream: Vec<u8>,
+    /// Places of the payloads, in the order of their positions.
+    pub payloads: Vec<Item>,
+    /// The payloads one behind the other, unless the caller has read the only one into its own buffer.
+    pub content: Vec<u8>,
+}
+
+impl Reply {
+    /// Returns the parts of the message in order: the stream, with each payload and its padding in place.
+    pub fn bytes(&self) -> impl Iterator<Item = &[u8]> {
+        const ZEROS: [u8; 3] = [0; 3];
+        let (mut at, mut used) = (0, 0_usize);
+        let payloads = self.payloads.iter().flat_map(move |item| {
+            let head = self.stream.get(at..item.position).unwrap_or_default();
+            let end = used.saturating_add(item.length as usize);
+            let content = self.content.get(used..end).unwrap_or_default();
+            (at, used) = (item.position, end);
+            [head, content, ZEROS.get(..padding(content.len())).unwrap_or_default()]
+        });
+        let last = self.payloads.last().map_or(0, |item| item.position);
+        payloads.chain([self.stream.get(last..).unwrap_or_default()])
+    }
+}
+
+/// Copies a range of the data out that the transport has fetched for a call.
+pub type CopyOut<'a> = &'a dyn Fn(Range<u32>) -> Vec<u8>;
+
+impl From<Vec<u8>> for Reply {
+    fn from(stream: Vec<u8>) -> Self {
+        Self { stream, ..Self::default() }
+    }
+}
+
+/// Next step of a call.
+#[derive(Debug)]
+pub enum Step<'a> {
+    /// The call has been executed: send this reply.
+    Done(Reply),
+    /// Read from a file; then [`ReadCall::reply`].
+    Read(ReadCall),
+    /// Write to a file; then [`WriteCall::reply`].
+    Write(WriteCall<'a>),
+}
+
+impl From<Vec<u8>> for Step<'_> {
+    fn from(stream: Vec<u8>) -> Self {
+        Self::Done(stream.into())
+    }
+}
+
+/// Reason why a procedure has no result.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// The arguments cannot be decoded.
+    Arguments,
+    /// The program has no such procedure.
+    Procedure,
+}
+
+impl From<XdrError> for Fault {
+    fn from(_: XdrError) -> Self {
+        Self::Arguments
+    }
+}
+
+/// NFS versions 3 and 4.1, and MOUNT version 3, over a set of exports.
+#[derive(Debug)]
+pub struct Server {
+    pub(crate) exports: Vec<(u32, Export)>,
+    pub(crate) seals: Seals,
+    /// Changes with each start: a client repeats unstable writes that are not committed (RFC 1813 §3.3.7).
+    pub(crate) verifier: u64,
+    /// Most bytes of a READ, a WRITE or a directory listing.
+    pub(crate) transfer_max: u32,
+    pub(crate) mounts: Mutex<Mounts>,
+    pub(crate) nfs4: Nfs4,
+}
+
+/// Caller of a procedure.
+pub(crate) struct Caller<'a> {
+    pub(crate) address: IpAddr,
+    pub(crate) call: &'a Call,
+    pub(crate) copy_out: CopyOut<'a>,
+}
+
+/// An object of an export, and the user that the caller is there.
+#[derive(Debug)]
+pub(crate) struct Target<'a> {
+    pub(crate) number: u32,
+    pub(crate) export: &'a Export,
+    pub(crate) rule: Rule,
+    pub(crate) user: User,
+    pub(crate) object: &'a [u8],
+}
+
+impl Server {
+    /// Serves these exports. File handles are sealed with `key`, which must be the same after a restart and secret;
+    /// `verifier` must not be.
+    ///
+    /// # Errors
+    /// An export has an impossible path, or that of another one.
+    pub fn new(
+        exports: Vec<Export>,
+        key: [u8; 16],
+        verifier: u64,
+        transfer_max: u32,
+    ) -> Result<Self, ExportError> {
+        let seals = Seals::new(key);
+        let mut numbered: Vec<(u32, Export)> = Vec::with_capacity(exports.len());
+        for export in exports {
+            let path = &export.path;
+            if !path.starts_with('/') || path.len() > MOUNT_PATH_MAX {
+                return Err(ExportError::Path(path.clone()));
+            }
+            let number = seals.number(path);
+            if numbered.iter().any(|(other, _)| *other == number) {
+                return Err(ExportError::Duplicate(path.clone()));
+            }
+            if seals.seal(number, &export.backend.root()).is_none() {
+                return Err(ExportError::Handle(path.clone()));
+            }
+            numbered.push((number, export));
+        }
+        let nfs4 = Nfs4::new(&numbered, &seals, verifier);
+        Ok(Self { exports: numbered, seals, verifier, transfer_max, mounts: Mutex::default(), nfs4 })
+    }
+
+    /// Sets the limits of NFS version 4.1, and the file that keeps the clients with state over a restart. Without this
+    /// call the limits are the default, and no client can reclaim its state.
+    ///
+    /// # Errors
+    /// The file can neither be read nor made.
+    pub fn with_state(mut self, limits: StateLimits, record: &Path) -> io::Result<Self> {
+        self.nfs4.restore(limits, record)?;
+        Ok(self)
+    }
+
+    /// Executes a call of the client at `address`. `None`: the stream holds no call, and gets no answer. `copy_out`
+    /// returns data of the call's chunks, for a procedure that needs it at once.
+    ///
+    /// A call may wait for the disk. It runs on the caller's thread, with the rights of the user until it returns.
+    pub fn call<'a>(
+        &self,
+        address: IpAddr,
+        mut reader: Reader<'a>,
+        copy_out: CopyOut<'_>,
+    ) -> Option<Step<'a>> {
+        let call = match Call::read(&mut reader) {
+            Ok(call) => call,
+            Err(CallError::NotACall) => return None,
+            Err(CallError::Refused(reply)) => return Some(reply.into()),
+        };
+        let not_executed = |status| Some(message::not_executed(call.xid, status).into());
+        if call.program != NFS && call.program != MOUNT {
+            return not_executed(NotExecuted::ProgramUnavailable);
+        }
+        let high = if call.program == NFS { NFS_VERSION_MAX } else { VERSION };
+        if !(VERSION..=high).contains(&call.version) {
+            return not_executed(NotExecuted::VersionMismatch { low: VERSION, high });
+        }
+        if matches!(call.credential, Credential::Other(_)) {
+            return Some(message::auth_error(call.xid, AuthStatus::TooWeak).into());
+        }
+        let caller = Caller { address: address.to_canonical(), call: &call, copy_out };
+        let result = match call.program {
+            NFS if call.version == VERSION => self.nfs(&caller, reader),
+            NFS => self.nfs4(&caller, reader).map(Step::Done),
+            _ => self.mount(&caller, reader).map(Step::from),
+        };
+        match result {
+            Ok(step) => Some(step),
+            Err(Fault::Arguments) => not_executed(NotExecuted::GarbageArguments),
+            Err(Fault::Procedure) => not_executed(NotExecuted::ProcedureUnavailable),
+        }
+    }
+
+    /// Finds the object of a handle, and the rights of the caller.
+    pub(crate) fn target<'a>(
+        &'a self,
+        caller: &Caller<'_>,
+        handle: &'a [u8],
+    ) -> Result<Target<'a>, nfsstat3> {
+        let (number, object) = self.seals.open(handle).ok_or(nfsstat3::NFS3ERR_BADHANDLE)?;
+        let export = self.exports.iter().find(|(it, _)| *it == number).ok_or(nfsstat3::NFS3ERR_STALE)?;
+        let export = &export.1;
+        let rule = *export.rule(caller.address).ok_or(nfsstat3::NFS3ERR_ACCES)?;
+        let user = rule.user(&caller.call.credential);
+        Ok(Target { number, export, rule, user, object })
+    }
+}

@@ -1,0 +1,220 @@
+//! Clients: EXCHANGE_ID, CREATE_SESSION, DESTROY_CLIENTID and RECLAIM_COMPLETE (RFC 8881 §18.35, §18.36, §18.50,
+//! §18.51).
+
+use std::time::Duration;
+
+use super::State;
+use super::session::{Session, SessionId};
+use crate::status::Status;
+
+/// Smallest message that a session is useful with, in bytes.
+const MESSAGE_BYTES_MIN: u32 = 1024;
+
+/// A client, confirmed by CREATE_SESSION or not yet.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) owner: Vec<u8>,
+    verifier: [u8; 8],
+    /// User that has sent EXCHANGE_ID.
+    user: u32,
+    confirmed: bool,
+    /// Sequence of the latest CREATE_SESSION, and its result.
+    sequence: u32,
+    made: Option<Result<SessionMade, Status>>,
+    /// Time of the latest renewal of the lease.
+    pub(super) renewed: Duration,
+    /// True if the client has sent RECLAIM_COMPLETE.
+    pub(super) complete: bool,
+    pub(super) opens: usize,
+    pub(super) ranges: usize,
+}
+
+/// Arguments of EXCHANGE_ID that the state depends on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExchangeId<'a> {
+    pub(crate) owner: &'a [u8],
+    pub(crate) verifier: [u8; 8],
+    pub(crate) user: u32,
+    /// True to change the properties of a confirmed client only.
+    pub(crate) update: bool,
+}
+
+/// Attributes of a channel (RFC 8881 §18.36.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Channel {
+    pub(crate) request_bytes: u32,
+    pub(crate) response_bytes: u32,
+    pub(crate) cached_bytes: u32,
+    pub(crate) operations: u32,
+    pub(crate) slots: u32,
+}
+
+/// Arguments of CREATE_SESSION that the state depends on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewSession {
+    pub(crate) client: u64,
+    pub(crate) sequence: u32,
+    pub(crate) user: u32,
+    /// Attributes that the client asks for.
+    pub(crate) asked: Channel,
+    /// Attributes that the server supports, at most.
+    pub(crate) offered: Channel,
+}
+
+/// Session that CREATE_SESSION has made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SessionMade {
+    pub(crate) id: SessionId,
+    pub(crate) sequence: u32,
+    pub(crate) channel: Channel,
+}
+
+impl Channel {
+    fn min(self, other: Self) -> Self {
+        Self {
+            request_bytes: self.request_bytes.min(other.request_bytes),
+            response_bytes: self.response_bytes.min(other.response_bytes),
+            cached_bytes: self.cached_bytes.min(other.cached_bytes),
+            operations: self.operations.min(other.operations),
+            slots: self.slots.min(other.slots),
+        }
+    }
+}
+
+impl<F> State<F> {
+    fn owned_by(&self, owner: &[u8], confirmed: bool) -> Option<(u64, &Client)> {
+        let mut clients = self.clients.iter().map(|(id, client)| (*id, client));
+        clients.find(|(_, client)| client.owner == owner && client.confirmed == confirmed)
+    }
+
+    /// Returns the ID of the client, the next sequence of CREATE_SESSION, and whether the client is confirmed.
+    pub(crate) fn exchange_id(
+        &mut self,
+        now: Duration,
+        asked: &ExchangeId<'_>,
+    ) -> Result<(u64, u32, bool), Status> {
+        self.sweep(now);
+        let found = self.owned_by(asked.owner, true);
+        if asked.update {
+            let (id, client) = found.ok_or(Status::NoEnt)?;
+            return match client {
+                _ if client.verifier != asked.verifier => Err(Status::NotSame),
+                _ if client.user != asked.user => Err(Status::Perm),
+                _ => Ok((id, client.sequence.wrapping_add(1), true)),
+            };
+        }
+        if let Some((id, client)) = found {
+            let busy = client.opens > 0 || self.sessions.values().any(|session| session.client == id);
+            if client.user != asked.user && busy {
+                return Err(Status::ClidInUse);
+            }
+            if client.user == asked.user && client.verifier == asked.verifier {
+                return Ok((id, client.sequence.wrapping_add(1), true));
+            }
+        }
+        // The confirmed client remains until the new one is confirmed: this call may be an old one.
+        if let Some((id, _)) = self.owned_by(asked.owner, false) {
+            self.remove_client(id);
+        }
+        if self.clients.len() >= self.limits.clients_max {
+            return Err(Status::Delay);
+        }
+        let id = (u64::from(self.epoch) << 32) | (self.number() & u64::from(u32::MAX));
+        let client = Client {
+            owner: asked.owner.to_vec(),
+            verifier: asked.verifier,
+            user: asked.user,
+            confirmed: false,
+            sequence: 0,
+            made: None,
+            renewed: now,
+            complete: false,
+            opens: 0,
+            ranges: 0,
+        };
+        self.clients.insert(id, client);
+        Ok((id, 1, false))
+    }
+
+    /// Creates a session, and confirms the client. A repeated call gets the result of the first.
+    pub(crate) fn create_session(
+        &mut self,
+        now: Duration,
+        asked: &NewSession,
+    ) -> Result<SessionMade, Status> {
+        self.sweep(now);
+        let client = self.clients.get(&asked.client).ok_or(Status::StaleClientId)?;
+        if asked.sequence == client.sequence && client.made.is_some() {
+            return client.made.unwrap_or(Err(Status::SeqMisordered));
+        }
+        if asked.sequence != client.sequence.wrapping_add(1) {
+            return Err(Status::SeqMisordered);
+        }
+        if client.user != asked.user && !client.confirmed {
+            return Err(Status::ClidInUse);
+        }
+        let made = self.new_session(now, asked);
+        if let Some(client) = self.clients.get_mut(&asked.client) {
+            client.sequence = asked.sequence;
+            client.made = Some(made);
+        }
+        made
+    }
+
+    fn new_session(&mut self, now: Duration, asked: &NewSession) -> Result<SessionMade, Status> {
+        let channel = asked.asked.min(asked.offered);
+        let small = channel.request_bytes.min(channel.response_bytes) < MESSAGE_BYTES_MIN;
+        if small || channel.operations < 2 {
+            return Err(Status::TooSmall);
+        }
+        if channel.slots == 0 {
+            return Err(Status::Inval);
+        }
+        let sessions = self.sessions.values().filter(|session| session.client == asked.client).count();
+        if sessions >= self.limits.sessions_max {
+            return Err(Status::NoSpc);
+        }
+        self.confirm(asked.client, now);
+        let id = SessionId::new(self.epoch, self.number());
+        self.sessions.insert(id, Session::new(asked.client, channel));
+        Ok(SessionMade { id, sequence: asked.sequence, channel })
+    }
+
+    /// Confirms a client, which replaces the one that its owner was before it restarted.
+    fn confirm(&mut self, id: u64, now: Duration) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        client.renewed = now;
+        if client.confirmed {
+            return;
+        }
+        let owner = client.owner.clone();
+        if let Some((older, _)) = self.owned_by(&owner, true) {
+            self.remove_client(older);
+        }
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.confirmed = true;
+        }
+    }
+
+    /// DESTROY_CLIENTID: a client with sessions or state stays.
+    pub(crate) fn destroy_client(&mut self, id: u64) -> Result<(), Status> {
+        let client = self.clients.get(&id).ok_or(Status::StaleClientId)?;
+        if client.opens > 0 || self.sessions.values().any(|session| session.client == id) {
+            return Err(Status::ClientIdBusy);
+        }
+        self.remove_client(id);
+        Ok(())
+    }
+
+    /// RECLAIM_COMPLETE: from now on the client is in the record, and may open and lock.
+    pub(crate) fn reclaim_complete(&mut self, id: u64) -> Result<(), Status> {
+        let client = self.clients.get_mut(&id).ok_or(Status::StaleClientId)?;
+        if client.complete {
+            return Err(Status::CompleteAlready);
+        }
+        client.complete = true;
+        self.grace.waiting.remove(&client.owner);
+        self.record_changed = true;
+        Ok(())
+    }
+}

@@ -1,0 +1,370 @@
+//! COMPOUND of NFS version 4.1 over a directory: order of operations, files, repetition, restart. Needs root.
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, dead_code, reason = "a test may panic")]
+
+mod client;
+
+use std::time::Duration;
+
+use client::{Client, KEY, TRANSFER_MAX, call_bytes, rule, server};
+use iwarp_nfsd::{Server, Squash, StateLimits};
+use iwarp_rpc::xdr::{Reader, Writer};
+
+const OK: u32 = 0;
+const PUTROOTFH: u32 = 24;
+const GETFH: u32 = 10;
+const SEQUENCE: u32 = 53;
+
+/// An operation: its number, and its arguments as the closure writes them.
+fn op(number: u32, arguments: impl FnOnce(&mut Writer)) -> Vec<u8> {
+    let mut out = Writer::new();
+    out.u32(number);
+    arguments(&mut out);
+    out.into_bytes()
+}
+
+fn plain(number: u32) -> Vec<u8> {
+    op(number, |_| {})
+}
+
+fn named(number: u32, name: &str) -> Vec<u8> {
+    op(number, |out| out.opaque(name.as_bytes()))
+}
+
+fn put_handle(handle: &[u8]) -> Vec<u8> {
+    op(22, |out| out.opaque(handle))
+}
+
+/// GETATTR of type and size.
+fn type_and_size() -> Vec<u8> {
+    op(9, |out| [1, 1 << 1 | 1 << 4].into_iter().for_each(|word| out.u32(word)))
+}
+
+/// A stateid: its sequence, and the rest.
+type Id = (u32, [u8; 12]);
+
+fn stateid(out: &mut Writer, (seqid, other): Id) {
+    out.u32(seqid);
+    out.fixed(&other);
+}
+
+/// OPEN of a name for reading and writing; `how`: 0 none, 1 unchecked, 2 guarded.
+fn open(owner: &str, name: &str, how: u32, deny: u32) -> Vec<u8> {
+    op(18, |out| {
+        [0, 3, deny].into_iter().for_each(|word| out.u32(word));
+        out.u64(0);
+        out.opaque(owner.as_bytes());
+        out.u32(how.min(1));
+        if how > 0 {
+            // Mode 0640.
+            [how - 1, 2, 0, 1 << 1, 4, 0o640].into_iter().for_each(|word| out.u32(word));
+        }
+        out.u32(0);
+        out.opaque(name.as_bytes());
+    })
+}
+
+/// Sends a COMPOUND. Returns its status, the number of results, and the results.
+fn compound(client: &Client, minor: u32, operations: &[Vec<u8>]) -> (u32, u32, Vec<u8>) {
+    let mut message = call_bytes(100_003, 4, 1, &client.user);
+    let mut out = Writer::new();
+    out.opaque(b"tag");
+    out.u32(minor);
+    out.u32(u32::try_from(operations.len()).unwrap());
+    message.extend(out.into_bytes());
+    message.extend(operations.concat());
+    let reply = client.exchange(&message);
+    let mut reader = Reader::new(&reply[24..]);
+    let status = reader.u32().unwrap();
+    assert_eq!(reader.opaque(10).unwrap(), b"tag");
+    (status, reader.u32().unwrap(), reader.rest().to_vec())
+}
+
+/// A client with a session.
+struct Session {
+    client: Client,
+    id: [u8; 16],
+    sequence: u32,
+}
+
+impl Session {
+    fn new(client: Client, owner: &str) -> Self {
+        let exchange = op(42, |out| {
+            out.u64(1);
+            out.opaque(owner.as_bytes());
+            [0, 0, 0].into_iter().for_each(|word| out.u32(word));
+        });
+        let (status, _, results) = compound(&client, 1, &[exchange]);
+        assert_eq!(status, OK);
+        let mut reader = Reader::new(&results);
+        assert_eq!((reader.u32().unwrap(), reader.u32().unwrap()), (42, OK));
+        let id = reader.u64().unwrap();
+        let create = op(43, |out| {
+            out.u64(id);
+            [1, 0].into_iter().for_each(|word| out.u32(word));
+            for _ in 0..2 {
+                [0, 1 << 20, 1 << 20, 4096, 16, 4, 0].into_iter().for_each(|word| out.u32(word));
+            }
+            [0x4000_0000, 1, 0].into_iter().for_each(|word| out.u32(word));
+        });
+        let (status, _, results) = compound(&client, 1, &[create]);
+        assert_eq!(status, OK);
+        let id = Reader::new(&results[8..]).array().unwrap();
+        Self { client, id, sequence: 0 }
+    }
+
+    /// A client that may open files.
+    fn ready(client: Client) -> Self {
+        let mut session = Self::new(client, "client");
+        assert_eq!(session.run(&[op(58, |out| out.bool(false))]).0, OK);
+        session
+    }
+
+    fn sequence_op(&self, cache: bool) -> Vec<u8> {
+        op(SEQUENCE, |out| {
+            out.fixed(&self.id);
+            [self.sequence, 0, 0].into_iter().for_each(|word| out.u32(word));
+            out.bool(cache);
+        })
+    }
+
+    /// Repeats the latest call, or executes one with its sequence.
+    fn again(&self, operations: &[Vec<u8>]) -> (u32, u32, Vec<u8>) {
+        compound(&self.client, 1, &[&[self.sequence_op(true)], operations].concat())
+    }
+
+    /// Executes operations. Returns the status, and the results behind SEQUENCE.
+    fn run(&mut self, operations: &[Vec<u8>]) -> (u32, Vec<u8>) {
+        self.sequence += 1;
+        let (status, _, results) =
+            compound(&self.client, 1, &[&[self.sequence_op(false)], operations].concat());
+        (status, results.get(44..).unwrap_or_default().to_vec())
+    }
+
+    /// Executes operations on the export; its topmost directory is the current one.
+    fn on_root(&mut self, operations: &[Vec<u8>]) -> (u32, Vec<u8>) {
+        let (status, results) = self.run(&[&[plain(PUTROOTFH), named(15, "data")], operations].concat());
+        (status, results.get(16..).unwrap_or_default().to_vec())
+    }
+
+    /// Opens a file. Returns its stateid and its handle.
+    fn open(&mut self, name: &str, how: u32) -> Result<(Id, Vec<u8>), u32> {
+        let (status, results) = self.on_root(&[open("owner", name, how, 0), plain(GETFH)]);
+        if status != OK {
+            return Err(status);
+        }
+        let mut reader = Reader::new(&results);
+        assert_eq!((reader.u32(), reader.u32()), (Ok(18), Ok(OK)));
+        let id = (reader.u32().unwrap(), reader.array().unwrap());
+        reader.fixed(20 + 4).unwrap();
+        let words = reader.u32().unwrap();
+        reader.fixed(words as usize * 4).unwrap();
+        assert_eq!(reader.u32(), Ok(0), "no delegation");
+        assert_eq!((reader.u32(), reader.u32()), (Ok(GETFH), Ok(OK)));
+        Ok((id, reader.opaque(128).unwrap().to_vec()))
+    }
+}
+
+#[test]
+fn a_compound_has_its_order() {
+    let mut session = Session::ready(Client::new());
+    let client = &session.client;
+    for minor in [0, 2, 7] {
+        assert_eq!(compound(client, minor, &[plain(PUTROOTFH)]), (10021, 0, vec![]));
+    }
+    assert_eq!(compound(client, 1, &[]).0, OK);
+    assert_eq!(compound(client, 1, &[plain(PUTROOTFH)]).0, 10071, "NFS4ERR_OP_NOT_IN_SESSION");
+    let destroy = op(57, |out| out.u64(1));
+    assert_eq!(compound(client, 1, &[destroy, plain(PUTROOTFH)]).0, 10081, "NFS4ERR_NOT_ONLY_OP");
+    let sequence = session.sequence_op(false);
+    assert_eq!(session.run(&[sequence]).0, 10064, "NFS4ERR_SEQUENCE_POS");
+    assert_eq!(session.run(&[plain(7777)]), (10044, [10044_u32, 10044].map(u32::to_be_bytes).concat()));
+    assert_eq!(session.run(&[plain(GETFH)]).0, 10020, "NFS4ERR_NOFILEHANDLE");
+    assert_eq!(session.run(&[plain(31)]).0, 10030, "NFS4ERR_RESTOREFH");
+    assert_eq!(session.run(&[op(22, |out| out.u32(50))]).0, 10036, "NFS4ERR_BADXDR");
+    assert_eq!(session.run(&[put_handle(b"forged")]).0, 10001, "NFS4ERR_BADHANDLE");
+    assert_eq!(session.run(&vec![plain(PUTROOTFH); 16]).0, 10070, "NFS4ERR_TOO_MANY_OPS");
+    assert_eq!(session.run(&[plain(PUTROOTFH)]).0, OK);
+}
+
+#[test]
+fn exports_hang_in_a_tree() {
+    let mut session = Session::ready(Client::new());
+    std::fs::write(session.client.folder.path().join("file"), "12345").unwrap();
+    let root = session.run(&[plain(PUTROOTFH), plain(GETFH)]).1;
+    let (status, results) = session.on_root(&[plain(GETFH), plain(16), plain(GETFH)]);
+    assert_eq!(status, OK);
+    assert!(results.ends_with(&root[8..]), "LOOKUPP leads from the export to the tree");
+    let export = session.client.root.data.as_ref().to_vec();
+    assert_eq!(Reader::new(&results[8..]).opaque(64), Ok(&export[..]), "the handle is that of MOUNT");
+    assert_eq!(session.run(&[plain(PUTROOTFH), plain(16)]).0, 2, "NFS4ERR_NOENT");
+    assert_eq!(session.run(&[plain(PUTROOTFH), named(15, "other")]).0, 2);
+    assert_eq!(session.run(&[plain(PUTROOTFH), named(28, "data")]).0, 30, "NFS4ERR_ROFS");
+    let (status, results) = session.on_root(&[named(15, "file"), type_and_size()]);
+    assert_eq!(status, OK);
+    assert_eq!(results[24..], [12_u32, 1, 0, 5].map(u32::to_be_bytes).concat(), "a regular file of 5 bytes");
+    // Another client has no rule: it sees no export.
+    session.client.address = "10.0.0.2".parse().unwrap();
+    let closed = Client::with(vec![rule("10.0.0.1/32", true, Squash::None)]);
+    let mut session = Session::ready(closed);
+    assert_eq!(session.on_root(&[]).0, OK);
+    session.client.address = "10.0.0.2".parse().unwrap();
+    assert_eq!(session.on_root(&[]).0, 2);
+    assert_eq!(session.run(&[put_handle(session.client.root.data.as_ref())]).0, 13, "NFS4ERR_ACCESS");
+}
+
+#[test]
+fn data_written_is_read_back_at_any_size() {
+    let mut session = Session::ready(Client::new());
+    let (id, handle) = session.open("file", 2).unwrap();
+    assert_eq!(session.open("file", 2).err(), Some(17), "GUARDED finds it existing");
+    for size in [0, 1, 3, 4096, TRANSFER_MAX as usize] {
+        let data: Vec<u8> = (0..size).map(|at| (at % 251).to_le_bytes()[0]).collect();
+        let write = op(38, |out| {
+            stateid(out, id);
+            out.u64(7);
+            out.u32(2);
+            out.opaque(&data);
+        });
+        let (status, results) = session.run(&[put_handle(&handle), write, type_and_size()]);
+        assert_eq!(status, OK);
+        let written = [38, OK, u32::try_from(size).unwrap(), 2].map(u32::to_be_bytes).concat();
+        assert!(results[8..].starts_with(&written));
+        let read = op(25, |out| {
+            stateid(out, id);
+            out.u64(7);
+            out.u32(TRANSFER_MAX);
+        });
+        // GETATTR follows the payload.
+        let (status, results) = session.run(&[put_handle(&handle), read, type_and_size()]);
+        assert_eq!(status, OK);
+        let mut reader = Reader::new(&results[8..]);
+        assert_eq!([reader.u32(), reader.u32(), reader.u32()], [Ok(25), Ok(OK), Ok(1)], "{size} bytes");
+        assert_eq!(reader.opaque(TRANSFER_MAX as usize), Ok(&data[..]));
+        assert_eq!([reader.u32(), reader.u32()], [Ok(9), Ok(OK)]);
+    }
+    let close = || {
+        op(4, |out| {
+            out.u32(0);
+            stateid(out, id);
+        })
+    };
+    assert_eq!(session.run(&[put_handle(&handle), close()]).0, OK);
+    assert_eq!(session.run(&[put_handle(&handle), close()]).0, 10025, "NFS4ERR_BAD_STATEID");
+    let denied = open("owner", "file", 0, 3);
+    assert_eq!(session.on_root(&[denied]).0, OK);
+    assert_eq!(session.on_root(&[open("another", "file", 0, 0)]).0, 10015, "NFS4ERR_SHARE_DENIED");
+}
+
+#[test]
+fn a_repeated_call_is_executed_once() {
+    let mut session = Session::ready(Client::new());
+    session.open("file", 1).unwrap();
+    session.sequence += 1;
+    let remove = [plain(PUTROOTFH), named(15, "data"), named(28, "file")];
+    let first = session.again(&remove);
+    assert_eq!(first.0, OK);
+    for _ in 0..3 {
+        assert_eq!(session.again(&remove), first);
+    }
+    session.sequence += 1;
+    assert_eq!(session.again(&remove).0, 2, "a new call finds the file removed");
+}
+
+#[test]
+fn an_open_file_outlives_its_name() {
+    let mut session = Session::ready(Client::new());
+    let (id, handle) = session.open("file", 1).unwrap();
+    std::fs::write(session.client.folder.path().join("file"), "kept").unwrap();
+    assert_eq!(session.on_root(&[named(28, "file")]).0, OK);
+    let read = op(25, |out| {
+        stateid(out, id);
+        out.u64(0);
+        out.u32(100);
+    });
+    let (status, results) = session.run(&[put_handle(&handle), read]);
+    assert_eq!(status, OK);
+    assert_eq!(Reader::new(&results[20..]).opaque(100), Ok(&b"kept"[..]));
+}
+
+#[test]
+fn recorded_clients_reclaim_their_opens_after_a_restart() {
+    let limits = StateLimits { lease: Duration::from_secs(60), ..StateLimits::default() };
+    let directory = tempfile::TempDir::new().unwrap();
+    let record = directory.path().join("clients");
+    let start = |client: &Client, verifier| -> Server {
+        let rules = vec![rule("0.0.0.0/0", true, Squash::None)];
+        server(client.folder.path(), KEY, verifier, rules).with_state(limits, &record).unwrap()
+    };
+    let mut client = Client::new();
+    client.server = start(&client, 5);
+    let mut session = Session::ready(client);
+    let (_, handle) = session.open("file", 1).unwrap();
+    session.client.server = start(&session.client, 6);
+    assert_eq!(session.run(&[plain(PUTROOTFH)]).0, 10052, "NFS4ERR_BADSESSION");
+    let mut session = Session::new(session.client, "client");
+    assert_eq!(session.open("file", 0).err(), Some(10013), "NFS4ERR_GRACE");
+    let reclaim = || {
+        op(18, |out| {
+            [0, 3, 0].into_iter().for_each(|word| out.u32(word));
+            out.u64(0);
+            out.opaque(b"owner");
+            [0, 1, 0].into_iter().for_each(|word| out.u32(word));
+        })
+    };
+    assert_eq!(session.run(&[put_handle(&handle), reclaim()]).0, OK);
+    assert_eq!(session.run(&[op(58, |out| out.bool(false))]).0, OK);
+    assert_eq!(session.run(&[put_handle(&handle), reclaim()]).0, 10033, "NFS4ERR_NO_GRACE");
+    assert!(session.open("file", 0).is_ok(), "no other client has to come back");
+}
+
+#[test]
+fn a_file_is_opened_with_the_rights_of_the_user() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    let mut session = Session::ready(Client::new());
+    let path = session.client.folder.path().join("file");
+    std::fs::set_permissions(session.client.folder.path(), PermissionsExt::from_mode(0o777)).unwrap();
+    std::fs::write(&path, "x").unwrap();
+    chown(&path, Some(1000), Some(100)).unwrap();
+    for (mode, user, allowed) in [
+        (0o600, (1000, vec![7]), true),
+        (0o600, (1001, vec![100]), false),
+        (0o660, (1001, vec![7, 100]), true),
+        (0o640, (1001, vec![100]), false),
+        (0o606, (1001, vec![7]), true),
+        (0o400, (1000, vec![7]), false),
+        (0o000, (0, vec![0]), true),
+    ] {
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        session.client.user = user.clone();
+        let opened = session.on_root(&[open("owner", "file", 0, 0)]).0;
+        assert_eq!(opened, if allowed { OK } else { 13 }, "mode {mode:o}, user {user:?}");
+    }
+    // A user who makes a file may write to it, whatever its mode says.
+    session.client.user = (1001, vec![7]);
+    assert!(session.open("made", 2).is_ok());
+    let found = std::fs::metadata(session.client.folder.path().join("made")).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&found), 1001);
+}
+
+#[test]
+fn a_call_that_is_cut_off_does_nothing() {
+    let mut session = Session::ready(Client::new());
+    session.sequence += 1;
+    let whole = |session: &Session| {
+        let file = open("owner", "file", 2, 0);
+        [session.sequence_op(true), plain(PUTROOTFH), named(15, "data"), file].concat()
+    };
+    for length in (0..whole(&session).len()).step_by(4) {
+        let mut message = call_bytes(100_003, 4, 1, &session.client.user);
+        message.extend([3_u32, 0x7461_6700, 1, 4].map(u32::to_be_bytes).concat());
+        message.extend(&whole(&session)[..length]);
+        let reply = session.client.exchange(&message);
+        let results = Reader::new(&reply[36..]).u32().unwrap();
+        assert!(!session.client.folder.path().join("file").exists(), "{length} bytes");
+        // A whole SEQUENCE takes the slot; what follows it fails.
+        let sequenced = length >= 36;
+        assert_eq!(results, if length < 40 { 1 + u32::from(sequenced) } else { results }, "{length} bytes");
+        session.sequence += u32::from(sequenced);
+    }
+    assert_eq!(session.again(&[plain(PUTROOTFH)]).0, OK);
+}

@@ -1,0 +1,165 @@
+//! Both programs over TCP: records, limits, and clients that are not what they should be. Needs root.
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, dead_code, reason = "a test may panic")]
+#![allow(clippy::disallowed_methods, reason = "a test may wait")]
+
+mod client;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use client::{KEY, TRANSFER_MAX, call_bytes, rule, server};
+use iwarp_nfsd::{Squash, TcpLimits, TcpServer};
+use iwarp_rpc::xdr::{Reader, Writer};
+use tempfile::TempDir;
+
+const LIMITS: TcpLimits = TcpLimits { connections_max: 3, idle_timeout: Duration::from_secs(20) };
+
+fn start(limits: TcpLimits) -> (TempDir, TcpServer) {
+    let folder = TempDir::new().unwrap();
+    let server = Arc::new(server(folder.path(), KEY, 1, vec![rule("127.0.0.0/8", true, Squash::None)]));
+    let address = "127.0.0.1:0".parse().unwrap();
+    (folder, TcpServer::start(server, address, limits).unwrap())
+}
+
+fn connect(server: &TcpServer) -> TcpStream {
+    let stream = TcpStream::connect(server.address()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream
+}
+
+/// Sends a message in fragments of `size` bytes.
+fn send(stream: &mut TcpStream, message: &[u8], size: usize) {
+    let count = message.len().div_ceil(size);
+    for (at, part) in message.chunks(size).enumerate() {
+        let last = if at + 1 == count { 1 << 31 } else { 0 };
+        let mark = u32::try_from(part.len()).unwrap() | last;
+        stream.write_all(&[&mark.to_be_bytes(), part].concat()).unwrap();
+    }
+}
+
+fn receive(stream: &mut TcpStream) -> Vec<u8> {
+    let mut mark = [0; 4];
+    stream.read_exact(&mut mark).unwrap();
+    let mark = u32::from_be_bytes(mark);
+    assert!(mark & 1 << 31 != 0, "a reply is one fragment");
+    let mut record = vec![0; (mark & !(1 << 31)) as usize];
+    stream.read_exact(&mut record).unwrap();
+    record
+}
+
+/// Calls a procedure and returns its result.
+fn call(stream: &mut TcpStream, program: u32, procedure: u32, arguments: &[u8], fragment: usize) -> Vec<u8> {
+    let message = [call_bytes(program, 3, procedure, &(0, vec![0])), arguments.to_vec()].concat();
+    send(stream, &message, fragment);
+    let reply = receive(stream);
+    assert_eq!(reply[..24], [77, 1, 0, 0, 0, 0].map(u32::to_be_bytes).concat());
+    reply[24..].to_vec()
+}
+
+fn closed(stream: &mut TcpStream) -> bool {
+    matches!(stream.read(&mut [0; 1]), Ok(0)) || stream.write_all(&[0; 4]).is_err()
+}
+
+fn becomes(counter: &AtomicU64, value: u64) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while counter.load(Ordering::Relaxed) != value {
+        assert!(Instant::now() < until, "{counter:?} instead of {value}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_client_mounts_writes_and_reads() {
+    let (folder, server) = start(LIMITS);
+    for fragment in [1, 4, 100, 1 << 20] {
+        let mut stream = connect(&server);
+        let mut path = Writer::new();
+        path.opaque(b"/data");
+        let mounted = call(&mut stream, 100_005, 1, &path.into_bytes(), fragment);
+        let mut reader = Reader::new(&mounted);
+        assert_eq!(reader.u32(), Ok(0));
+        assert_eq!(reader.opaque(64).unwrap().len() % 4, 0);
+        for length in [0_usize, 1, 2, 3, 4, 1000, TRANSFER_MAX as usize] {
+            let content: Vec<u8> = (0..length).map(|at| (at % 251).to_le_bytes()[0]).collect();
+            std::fs::write(folder.path().join("file"), &content).unwrap();
+            let mut lookup = Writer::new();
+            lookup.opaque(Reader::new(&mounted[4..]).opaque(64).unwrap());
+            lookup.opaque(b"file");
+            let found = call(&mut stream, 100_003, 3, &lookup.into_bytes(), fragment);
+            let handle = Reader::new(&found[4..]).opaque(64).unwrap().to_vec();
+            let mut read = Writer::new();
+            read.opaque(&handle);
+            read.u64(0);
+            read.u32(TRANSFER_MAX);
+            let result = call(&mut stream, 100_003, 6, &read.into_bytes(), fragment);
+            // Status, attributes, count, end of file, then the data.
+            let mut reader = Reader::new(&result[4 + 88 + 8..]);
+            assert_eq!(reader.opaque(TRANSFER_MAX as usize), Ok(&content[..]), "{length} bytes");
+            assert!(reader.rest().is_empty());
+            let mut write = Writer::new();
+            write.opaque(&handle);
+            write.u64(length as u64);
+            write.u32(u32::try_from(length).unwrap());
+            write.u32(2);
+            write.opaque(&content);
+            assert_eq!(call(&mut stream, 100_003, 7, &write.into_bytes(), fragment)[..4], [0; 4]);
+            assert_eq!(std::fs::read(folder.path().join("file")).unwrap(), [&content[..], &content].concat());
+        }
+    }
+}
+
+#[test]
+fn records_have_limits() {
+    let (_folder, server) = start(LIMITS);
+    let marks: [&[u32]; 4] = [&[1 << 31], &[0], &[(1 << 31) | (TRANSFER_MAX + 9000)], &[u32::MAX]];
+    for (count, marks) in (1..).zip(marks) {
+        let mut stream = connect(&server);
+        let bytes: Vec<u8> = marks.iter().flat_map(|mark| mark.to_be_bytes()).collect();
+        stream.write_all(&bytes).unwrap();
+        assert!(closed(&mut stream), "{marks:x?}");
+        becomes(&server.stats().closed_record, count);
+    }
+    let mut stream = connect(&server);
+    send(&mut stream, &[0, 0, 0, 7, 0, 0, 0, 1], 100);
+    assert!(closed(&mut stream), "a reply is no call");
+    becomes(&server.stats().closed_no_call, 1);
+    // A record that is cut off ends its own connection only.
+    let mut stream = connect(&server);
+    stream.write_all(&[0x80, 0, 0, 9, 1]).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert!(closed(&mut stream));
+    assert_eq!(call(&mut connect(&server), 100_003, 0, &[], 100), [0_u8; 0]);
+}
+
+#[test]
+fn connections_have_limits() {
+    let (_folder, server) = start(LIMITS);
+    let mut streams: Vec<_> = (0..3).map(|_| connect(&server)).collect();
+    for stream in &mut streams {
+        call(stream, 100_003, 0, &[], 100);
+    }
+    assert_eq!(server.open(), 3);
+    assert!(closed(&mut connect(&server)));
+    becomes(&server.stats().closed_limit, 1);
+    streams.pop();
+    let until = Instant::now() + Duration::from_secs(10);
+    while server.open() > 2 {
+        assert!(Instant::now() < until, "a place that is free again");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    call(&mut connect(&server), 100_003, 0, &[], 100);
+    drop(server);
+    assert!(streams.iter_mut().all(closed), "the end of the server closes all");
+}
+
+#[test]
+fn a_silent_client_is_closed() {
+    let (_folder, server) = start(TcpLimits { idle_timeout: Duration::from_millis(50), ..LIMITS });
+    let mut stream = connect(&server);
+    stream.write_all(&[0x80, 0, 0]).unwrap();
+    assert!(closed(&mut stream));
+    becomes(&server.stats().closed_idle, 1);
+}

@@ -1,0 +1,36 @@
+//! Command line of `iwarpd`, parsed by `main`.
+
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+
+/// Turns a DPDK port into an RDMA NIC that speaks iWARP.
+#[derive(Debug, Parser)]
+#[command(
+    name = "iwarpd",
+    version,
+    after_help = "Try it without hardware: iwarpd --config configs/tap.toml (as root)"
+)]
+pub struct Arguments {
+    /// Path of the configuration file.
+    #[arg(long, short, value_name = "FILE", default_value = "/etc/iwarpd/iwarpd.toml")]
+    pub config: PathBuf,
+    /// Check the configuration, print the memory it needs, and exit.
+    #[arg(long)]
+    pub check: bool,
+    /// Check it against this machine too, as every start does: cores, interfaces, groups, hugepages.
+    #[arg(long, requires = "check")]
+    pub machine: bool,
+    /// Format of error reports.
+    #[arg(long, value_enum, default_value_t = Format::Full)]
+    pub format: Format,
+}
+
+/// Format of error reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// The line of the file, the allowed values, and what to do.
+    Full,
+    /// One line each: file:line:column: message.
+    Short,
+}

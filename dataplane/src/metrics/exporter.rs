@@ -1,0 +1,261 @@
+//! HTTP server of the exporter. One request per connection, and few connections at a time.
+
+use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use iwarp_config::MetricsAddress;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::task::{JoinSet, LocalSet};
+use tokio::time::{Instant, timeout};
+
+use super::family::{Family, text};
+use crate::control::{SocketFile, group_id, listen};
+
+/// Path of the only resource.
+const PATH: &str = "/metrics";
+
+/// Media type of the text, OpenMetrics 1.0.
+const MEDIA_TYPE: HeaderValue =
+    HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+
+/// Longest head of a request, bytes; the least that `hyper` accepts.
+const HEAD_BYTES_MAX: usize = 8192;
+
+/// Most header fields of a request.
+const HEADERS_MAX: usize = 64;
+
+/// Age at which the text is composed again. Requests in between receive the same text.
+const TEXT_AGE_MAX: Duration = Duration::from_millis(100);
+
+/// Pause after a refused client or a failed accept, so that refusals take a bounded share of the thread.
+const REFUSAL_REST: Duration = Duration::from_millis(10);
+
+iwarp_counters::counters! {
+    /// Counters of the exporter.
+    pub struct MetricsStats {
+        /// Requests for metrics that were answered.
+        scrapes,
+        /// Clients refused: as many as configured were connected.
+        refused_too_many,
+        /// Requests refused: not a GET or HEAD of /metrics.
+        refused_request,
+        /// Clients disconnected: the request was not complete, or the reply not read, within the time limit.
+        closed_slow,
+        /// Clients disconnected: not HTTP, a head that is too long, or a broken connection.
+        closed_error,
+        /// Connections that could not be accepted.
+        accept_errors,
+    }
+}
+
+/// The counters, shared with the handler of the control socket on the same thread.
+#[derive(Clone, Debug, Default)]
+pub struct SharedMetricsStats(Rc<Cell<MetricsStats>>);
+
+impl SharedMetricsStats {
+    /// Returns the current counters.
+    pub fn read(&self) -> MetricsStats {
+        self.0.get()
+    }
+
+    fn count(&self, counter: impl FnOnce(&mut MetricsStats) -> &mut u64) {
+        let mut stats = self.0.get();
+        let counter = counter(&mut stats);
+        *counter = counter.wrapping_add(1);
+        self.0.set(stats);
+    }
+}
+
+/// Supplier of the values.
+pub trait Source {
+    /// Returns the values of this moment.
+    fn families(&self) -> impl Future<Output = Vec<Family>>;
+}
+
+#[derive(Debug)]
+enum Listener {
+    Tcp(std::net::TcpListener),
+    /// The file is removed when the exporter is dropped.
+    Unix(std::os::unix::net::UnixListener, SocketFile),
+}
+
+/// The exporter, which listens at its address.
+#[derive(Debug)]
+pub struct Exporter {
+    listener: Listener,
+    clients_max: usize,
+    time_limit: Duration,
+    stats: SharedMetricsStats,
+}
+
+impl Exporter {
+    /// Listens on the configured address.
+    ///
+    /// # Errors
+    /// The address is in use or does not exist, or the system refuses.
+    pub fn bind(config: &iwarp_config::Metrics) -> Result<Self> {
+        let listener = match &config.listen {
+            MetricsAddress::Tcp(address) => {
+                let refused = || format!("metrics.listen: cannot listen on {address}");
+                let listener = std::net::TcpListener::bind(address).with_context(refused)?;
+                listener.set_nonblocking(true).with_context(refused)?;
+                Listener::Tcp(listener)
+            }
+            MetricsAddress::Unix(path) => {
+                let gid = config.group.as_deref().map(group_id).transpose().context("metrics.group")?;
+                let gid = gid.unwrap_or_else(|| rustix::process::getegid().as_raw());
+                let (listener, file) = listen(path, config.mode, Some(gid), "metrics.listen")?;
+                Listener::Unix(listener, file)
+            }
+        };
+        Ok(Self {
+            listener,
+            clients_max: config.clients_max.into(),
+            time_limit: Duration::from_millis(config.timeout_ms.into()),
+            stats: SharedMetricsStats::default(),
+        })
+    }
+
+    /// Returns the counters, which stay readable while the exporter runs.
+    pub fn stats(&self) -> SharedMetricsStats {
+        self.stats.clone()
+    }
+
+    /// Serves until the future is dropped. Must run on a current-thread runtime with I/O and time.
+    ///
+    /// # Errors
+    /// The runtime cannot register the listener.
+    pub async fn run<S: Source + 'static>(self, source: Rc<S>) -> io::Result<Infallible> {
+        let Self { listener, clients_max, time_limit, stats } = self;
+        let page = Rc::new(Page { source, latest: RefCell::new(None) });
+        let listener = AsyncListener::new(listener)?;
+        let mut clients = JoinSet::new();
+        let serve = async {
+            loop {
+                let accepted = tokio::select! {
+                    Some(_) = clients.join_next() => continue,
+                    accepted = listener.accept() => accepted,
+                };
+                match accepted {
+                    Ok(stream) if clients.len() < clients_max => {
+                        let (page, stats) = (Rc::clone(&page), stats.clone());
+                        clients.spawn_local(async move {
+                            match timeout(time_limit, serve_one(stream, &page, &stats)).await {
+                                Ok(Ok(())) => {}
+                                Ok(Err(_)) => stats.count(|s| &mut s.closed_error),
+                                Err(_) => stats.count(|s| &mut s.closed_slow),
+                            }
+                        });
+                    }
+                    Ok(_) => {
+                        stats.count(|s| &mut s.refused_too_many);
+                        tokio::time::sleep(REFUSAL_REST).await;
+                    }
+                    Err(_) => {
+                        stats.count(|s| &mut s.accept_errors);
+                        tokio::time::sleep(REFUSAL_REST).await;
+                    }
+                }
+            }
+        };
+        LocalSet::new().run_until(serve).await
+    }
+}
+
+/// The text that is served.
+struct Page<S> {
+    source: Rc<S>,
+    latest: RefCell<Option<(Instant, String)>>,
+}
+
+impl<S: Source> Page<S> {
+    async fn text(&self) -> String {
+        let fresh = self.latest.borrow().clone().filter(|(at, _)| at.elapsed() < TEXT_AGE_MAX);
+        if let Some((_, text)) = fresh {
+            return text;
+        }
+        let text = text(self.source.families().await).unwrap_or_default();
+        *self.latest.borrow_mut() = Some((Instant::now(), text.clone()));
+        text
+    }
+}
+
+/// Serves the one request of a client.
+async fn serve_one<S: Source>(
+    stream: Box<dyn Stream>,
+    page: &Page<S>,
+    stats: &SharedMetricsStats,
+) -> hyper::Result<()> {
+    let service =
+        service_fn(|request| async move { Ok::<_, Infallible>(reply(&request, page, stats).await) });
+    http1::Builder::new()
+        .keep_alive(false)
+        .half_close(true)
+        // The time limit of the connection holds for the head, too.
+        .header_read_timeout(None)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .max_headers(HEADERS_MAX)
+        .serve_connection(TokioIo::new(stream), service)
+        .await
+}
+
+async fn reply<B, S: Source>(
+    request: &Request<B>,
+    page: &Page<S>,
+    stats: &SharedMetricsStats,
+) -> Response<String> {
+    let refused = |status, message: &str| {
+        stats.count(|s| &mut s.refused_request);
+        let mut response = Response::new(format!("{message}\n"));
+        *response.status_mut() = status;
+        response
+    };
+    if request.uri().path() != PATH {
+        return refused(StatusCode::NOT_FOUND, "iwarpd serves /metrics and nothing else");
+    }
+    if ![Method::GET, Method::HEAD].contains(request.method()) {
+        let mut response = refused(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are allowed");
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    let mut response = Response::new(page.text().await);
+    response.headers_mut().insert(CONTENT_TYPE, MEDIA_TYPE);
+    stats.count(|s| &mut s.scrapes);
+    response
+}
+
+trait Stream: AsyncRead + AsyncWrite + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
+
+enum AsyncListener {
+    Tcp(TcpListener),
+    Unix(UnixListener, #[allow(dead_code, reason = "removes the file when dropped")] SocketFile),
+}
+
+impl AsyncListener {
+    fn new(listener: Listener) -> io::Result<Self> {
+        Ok(match listener {
+            Listener::Tcp(listener) => Self::Tcp(TcpListener::from_std(listener)?),
+            Listener::Unix(listener, file) => Self::Unix(UnixListener::from_std(listener)?, file),
+        })
+    }
+
+    async fn accept(&self) -> io::Result<Box<dyn Stream>> {
+        Ok(match self {
+            Self::Tcp(listener) => Box::new(listener.accept().await?.0),
+            Self::Unix(listener, _) => Box::new(listener.accept().await?.0),
+        })
+    }
+}

@@ -1,0 +1,149 @@
+//! Families of samples, and their OpenMetrics text.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use crate::dpdk::TelemetryGroup;
+
+/// Kind of a family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Count since the daemon started, which only grows.
+    Counter,
+    /// Value at this moment.
+    Gauge,
+}
+
+/// Values of one counter or gauge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Family {
+    /// Group of the counter, such as `tcp`.
+    pub group: String,
+    /// Name of the counter, unique in its group.
+    pub name: String,
+    /// One-line description.
+    pub help: String,
+    /// Type of the values: counter or gauge.
+    pub kind: Kind,
+    /// One value per worker, port or pool; at least one.
+    pub samples: Vec<Sample>,
+}
+
+/// One value of a family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// Name and value of the label that distinguishes the samples of a family, if there are several.
+    pub label: Option<(&'static str, String)>,
+    /// Value of the counter or gauge.
+    pub value: u64,
+}
+
+impl Family {
+    /// Returns the families of a block of counters that has one value each. `visit` calls its argument with name, help
+    /// and value of each counter, as the `visit` of `iwarp_counters` does.
+    pub fn of_block(
+        group: &str,
+        kind: Kind,
+        label: Option<(&'static str, &str)>,
+        visit: impl FnOnce(&mut dyn FnMut(&'static str, &'static str, u64)),
+    ) -> Vec<Self> {
+        let mut families = Vec::new();
+        visit(&mut |name, help, value| {
+            let label = label.map(|(name, value)| (name, value.to_owned()));
+            families.push(Self {
+                group: group.to_owned(),
+                name: name.to_owned(),
+                help: help.trim().to_owned(),
+                kind,
+                samples: vec![Sample { label, value }],
+            });
+        });
+        families
+    }
+
+    /// Returns the sum of the samples.
+    pub fn sum(&self) -> u64 {
+        self.samples.iter().fold(0, |sum, sample| sum.wrapping_add(sample.value))
+    }
+}
+
+/// Merges families of the same group and name into one with all samples, in the order of their first appearance.
+pub(crate) fn merged(families: impl IntoIterator<Item = Family>) -> Vec<Family> {
+    let mut place = BTreeMap::new();
+    let mut merged: Vec<Family> = Vec::new();
+    for mut family in families {
+        let at = *place.entry((family.group.clone(), family.name.clone())).or_insert(merged.len());
+        match merged.get_mut(at) {
+            Some(known) => known.samples.append(&mut family.samples),
+            None => merged.push(family),
+        }
+    }
+    merged
+}
+
+/// Returns the groups of the families for DPDK's telemetry, each value summed over its samples.
+pub(crate) fn telemetry(families: &[Family]) -> Vec<TelemetryGroup> {
+    let mut groups: Vec<TelemetryGroup> = Vec::new();
+    for family in families {
+        // Names are identifiers: no name contains a zero byte.
+        let (Ok(group), Ok(name)) = (CString::new(family.group.as_str()), CString::new(family.name.as_str()))
+        else {
+            continue;
+        };
+        let counter = (name, family.sum());
+        match groups.iter_mut().find(|known| known.name == group) {
+            Some(known) => known.counters.push(counter),
+            None => groups.push(TelemetryGroup { name: group, counters: vec![counter] }),
+        }
+    }
+    groups
+}
+
+/// Writes the families in the text format of OpenMetrics 1.0.
+///
+/// # Errors
+/// The encoder refuses; a `String` accepts everything.
+pub fn text(families: Vec<Family>) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Families(families)));
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+#[derive(Debug)]
+struct Families(Vec<Family>);
+
+impl Collector for Families {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        for Family { group, name, help, kind, samples } in &self.0 {
+            let name = format!("iwarp_{group}_{name}");
+            let kind_of_metric = match kind {
+                Kind::Counter => MetricType::Counter,
+                Kind::Gauge => MetricType::Gauge,
+            };
+            let mut family = encoder.encode_descriptor(&name, &escaped(help), None, kind_of_metric)?;
+            for Sample { label, value } in samples {
+                let labels = label.as_ref().map(|(name, value)| [(*name, value.as_str())]);
+                let labels = labels.as_ref().map_or([].as_slice(), |labels| labels.as_slice());
+                let mut sample = family.encode_family(&labels)?;
+                match kind {
+                    Kind::Counter => sample.encode_counter::<NoLabelSet, u64, u64>(value, None)?,
+                    Kind::Gauge => sample.encode_gauge(value)?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Escapes a help text: the encoder writes it as it is.
+fn escaped(help: &str) -> String {
+    help.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

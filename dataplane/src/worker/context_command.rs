@@ -1,0 +1,153 @@
+//! Commands about the contexts of other processes, on one port of the worker.
+
+use iwarp_shared_verbs::worker::{ContextId, ContextStats, CqStats, ObjectLimits};
+use iwarp_shared_verbs::{Request, Response};
+use rdma::RegionId;
+use rdma::verbs::{Access, AddressBase, CqId, MemoryRegion, PdId, VerbsError};
+use tcp_stack::Instant;
+use tokio::sync::oneshot;
+
+use super::WorkerPort;
+use crate::engine::Wakers;
+use crate::memory::{Backing, SharedWords};
+
+/// Memory that the worker does not access any more. The control thread unmaps it.
+pub type Released = (RegionId, Backing);
+
+/// Results of the requests of [`ContextCommand::Execute`].
+#[derive(Debug)]
+pub struct Executed {
+    /// Result of each request, in order.
+    pub results: Vec<Result<Response, VerbsError>>,
+    /// Memory of the memory regions that the requests have deregistered.
+    pub released: Vec<Released>,
+}
+
+/// Memory region to register, and its memory.
+#[derive(Debug)]
+pub struct NewMr {
+    /// Protection domain of the memory region.
+    pub pd: PdId,
+    /// Number of the memory.
+    pub region: RegionId,
+    /// Memory, all of which becomes the memory region.
+    pub memory: Backing,
+    /// Address of the first byte.
+    pub base: AddressBase,
+    /// Rights of the memory region.
+    pub access: Access,
+}
+
+/// A command about a context.
+#[derive(Debug)]
+pub enum ContextCommand {
+    /// Opens a context on the port.
+    Open {
+        /// Memory of the context, zero.
+        memory: SharedWords,
+        /// Limits of its objects.
+        limits: ObjectLimits,
+        /// Event counters of the context.
+        wakers: Box<Wakers>,
+        /// Receives the context, or the engine's error.
+        reply: oneshot::Sender<Result<ContextId, VerbsError>>,
+    },
+    /// Executes requests. Bounded by the sender: no frame is processed meanwhile.
+    Execute {
+        /// Context that the requests belong to.
+        context: ContextId,
+        /// Requests, executed in order.
+        requests: Vec<Request>,
+        /// Receives the result of each request.
+        reply: oneshot::Sender<Executed>,
+    },
+    /// Attaches memory and registers it.
+    Register {
+        /// Context that the memory region belongs to.
+        context: ContextId,
+        /// Memory region to register.
+        mr: Box<NewMr>,
+        /// Receives the memory region. After an error, the worker does not access the memory.
+        reply: oneshot::Sender<Result<MemoryRegion, VerbsError>>,
+    },
+    /// Reports the counters of a context.
+    Stats {
+        /// Context that is reported.
+        context: ContextId,
+        /// Receives the counters, if the context is open.
+        reply: oneshot::Sender<Option<ContextStats>>,
+    },
+    /// Reports the counters of completion queues. Bounded by the sender.
+    CqStats {
+        /// Context that the queues belong to.
+        context: ContextId,
+        /// Queues that are reported, in order.
+        cqs: Vec<CqId>,
+        /// Receives the counters of each queue, if it is there.
+        reply: oneshot::Sender<Vec<Option<CqStats>>>,
+    },
+    /// Closes a context: its objects are destroyed, its connections reset.
+    Close {
+        /// Context that is to be closed.
+        context: ContextId,
+        /// Receives the memory of its memory regions.
+        reply: oneshot::Sender<Vec<Released>>,
+    },
+}
+
+impl WorkerPort {
+    /// Carries out a command about a context. The requester may have gone; the answer is then dropped.
+    pub(super) fn run_context_command(&mut self, now: Instant, command: ContextCommand) {
+        match command {
+            ContextCommand::Open { memory, limits, wakers, reply } => {
+                let _ = reply.send(self.engine_mut().context_open(memory, limits, *wakers));
+            }
+            ContextCommand::Execute { context, requests, reply } => {
+                let mut done = Executed { results: Vec::with_capacity(requests.len()), released: Vec::new() };
+                for request in &requests {
+                    let result = self.engine_mut().context_execute(now, context, request);
+                    if let Ok(Response::Deregistered(region)) = result {
+                        done.released.extend(self.detach_memory(region));
+                    }
+                    done.results.push(result);
+                }
+                let _ = reply.send(done);
+            }
+            ContextCommand::Register { context, mr, reply } => {
+                let _ = reply.send(self.register(now, context, *mr));
+            }
+            ContextCommand::Stats { context, reply } => {
+                let _ = reply.send(self.engine().context_stats(context));
+            }
+            ContextCommand::CqStats { context, cqs, reply } => {
+                let stats = cqs.iter().map(|cq| self.engine().cq_stats(context, *cq));
+                let _ = reply.send(stats.collect());
+            }
+            ContextCommand::Close { context, reply } => {
+                // Fails only if the context is not open.
+                let regions = self.engine_mut().context_close(context).unwrap_or_default();
+                let released = regions.into_iter().filter_map(|region| self.detach_memory(region));
+                let _ = reply.send(released.collect());
+            }
+        }
+    }
+
+    fn register(&mut self, now: Instant, context: ContextId, mr: NewMr) -> Result<MemoryRegion, VerbsError> {
+        let NewMr { pd, region, memory, base, access } = mr;
+        let (start, length) = memory.range();
+        let attached = self.engine_mut().memory_mut().attach(region, memory);
+        attached.map_err(|_| VerbsError::NoResources)?;
+        let request = Request::RegMr { pd, memory: (region, start, length), base, access };
+        match self.engine_mut().context_execute(now, context, &request) {
+            Ok(Response::Mr(mr)) => Ok(mr),
+            other => {
+                self.detach_memory(region);
+                Err(other.err().unwrap_or(VerbsError::Invalid))
+            }
+        }
+    }
+
+    fn detach_memory(&mut self, region: RegionId) -> Option<Released> {
+        self.engine_mut().memory_mut().detach(region).map(|memory| (region, memory))
+    }
+}

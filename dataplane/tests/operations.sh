@@ -1,0 +1,324 @@
+#!/bin/bash
+# Operations of a running daemon: metrics over HTTP and in DPDK's telemetry; events in the log and in monitors; capture.
+# `make operations`.
+source "$(dirname "$0")/lib.sh"
+
+lab_open ironwarp-ops
+METRICS="$LAB/metrics.sock"
+MONITORING=configs/monitoring
+
+config() { # METRICS-LINES
+    cat >"$LAB/config.toml" <<TOML
+[memory]
+hugepages = "prefer"
+packet_buffers = 8192
+file_prefix = "$NS"
+[control]
+socket = "$SOCKET"
+[workers]
+cores = [0]
+idle = "adaptive"
+idle_sleep_us_max = 1000
+[[port]]
+name = "p0"
+driver = "tap"
+interface = "iw0"
+addresses = ["10.77.0.2/24", "fd77::2/64"]
+[[listener]]
+port = 7400
+service = "region"
+[[region]]
+name = "lab"
+size = "4M"
+access = ["remote-read", "remote-write"]
+$1
+TOML
+}
+serving() { config "$1" && daemon_start "$LAB/config.toml" && kernel_side iw0; }
+
+# --- metrics
+scrape() { curl -sS --max-time 10 --unix-socket "$METRICS" http://localhost/metrics; }
+sum_of() { # METRIC: the sum of its samples in the last scrape
+    awk -v name="$1" '{id = $1; sub(/\{.*/, "", id)} id == name {sum += $NF} END {printf "%d\n", sum}' "$LAB/metrics"
+}
+typed() { # the media type is that of OpenMetrics, and the text ends as it prescribes
+    curl -sS -D "$LAB/head" --unix-socket "$METRICS" -o "$LAB/metrics" http://localhost/metrics &&
+        grep -i '^content-type: application/openmetrics-text; version=1.0.0' "$LAB/head" &&
+        [ "$(tail -n 1 "$LAB/metrics")" = '# EOF' ]
+}
+every_counter_is_exported() { # with its help
+    scrape >"$LAB/metrics" && ctl -j stats >"$LAB/stats" || return 1
+    jq -r '.groups[] | .group as $g | .counters[] | "iwarp_\($g)_\(.name) \(.help)"' "$LAB/stats" |
+        sed 's/\\/\\\\/g; s/"/\\"/g' | sort >"$LAB/wanted"
+    sed -n 's/^# HELP //p' "$LAB/metrics" | sort >"$LAB/exported"
+    [ "$(wc -l <"$LAB/wanted")" -gt 200 ] && [ -z "$(comm -23 "$LAB/wanted" "$LAB/exported")" ] && return
+    comm -23 "$LAB/wanted" "$LAB/exported" | head
+    return 1
+}
+values_move() {
+    head -c 1000000 /dev/urandom >"$LAB/file"
+    scrape >"$LAB/metrics"
+    local before after
+    before=$(sum_of iwarp_rdmap_payload_bytes_placed_total)
+    remote put "$LAB/file" 10.77.0.2:7400/lab && sleep 0.3 && scrape >"$LAB/metrics" || return 1
+    after=$(sum_of iwarp_rdmap_payload_bytes_placed_total)
+    echo "$before $after"
+    [ $((after - before)) = 1000000 ] && [ "$(sum_of iwarp_port_link_up)" = 1 ]
+}
+examples_name_what_exists() { # dashboard and alert rules use only metrics that the daemon exports
+    scrape | sed -n 's/^\(iwarp_[a-z0-9_]*\).*/\1/p' | sort -u >"$LAB/exported"
+    jq -e '.panels | length > 5' "$MONITORING/grafana.json" || return 1
+    grep -ohE 'iwarp_[a-z0-9_]+[a-z0-9]' "$MONITORING"/* | grep -v '^iwarp_frame_drops$' | sort -u >"$LAB/used"
+    comm -23 "$LAB/used" "$LAB/exported" >"$LAB/unknown"
+    cat "$LAB/unknown"
+    [ "$(wc -l <"$LAB/used")" -gt 20 ] && [ ! -s "$LAB/unknown" ]
+}
+rules_are_valid() { promtool check rules "$MONITORING/alerts.yml"; }
+telemetry() { # COMMAND…: the replies of DPDK's telemetry, one on a line
+    python3 - "/var/run/dpdk/$NS/dpdk_telemetry.v2" "$@" <<'PYTHON'
+import socket, sys
+it = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+it.connect(sys.argv[1])
+it.recv(1024)
+for command in sys.argv[2:]:
+    it.send(command.encode())
+    print(it.recv(16384).decode())
+PYTHON
+}
+telemetry_agrees() { # within its age of one second
+    scrape >"$LAB/metrics" && sleep 1.2
+    telemetry /iwarp/groups /iwarp/stats,rdmap /iwarp/stats,no_such_group >"$LAB/telemetry"
+    jq -s -e --argjson placed "$(sum_of iwarp_rdmap_payload_bytes_placed_total)" '
+        (.[0]."/iwarp/groups" | index("tcp") and index("port")) and
+        .[1]."/iwarp/stats".payload_bytes_placed == $placed and
+        .[2]."/iwarp/stats" == null' "$LAB/telemetry"
+}
+mode_is() { [ "$(stat -c %a "$METRICS")" = "$1" ]; }
+
+check "a daemon that serves metrics on a Unix socket" serving "[metrics]
+listen = \"$METRICS\"
+mode = \"0600\""
+check "the socket has the configured mode" mode_is 600
+check "a scrape is OpenMetrics" typed
+check "every counter of \`iwarpctl stats\` is exported with its help" every_counter_is_exported
+check "a put of 1,000,000 bytes is seen" values_move
+check "the dashboard and the alert rules use what is exported" examples_name_what_exists
+if command -v promtool >/dev/null; then
+    check "promtool accepts the alert rules" rules_are_valid
+fi
+check "DPDK's telemetry has the same numbers" telemetry_agrees
+check "SIGTERM ends it" daemon_stop
+gone() { [ ! -e "$METRICS" ] && [ ! -e "$SOCKET" ]; }
+check "no socket stays" gone
+
+# --- events
+watch() { # FILE: a monitor that writes events to a file until the daemon ends
+    ctl -j monitor --recent >"$LAB/$1" 2>"$LAB/$1.err" &
+    becomes yes 5 monitors "$1"
+}
+monitors() { [ -s "$LAB/$1" ] && echo yes; }
+seen() { # EVENT JQ-CONDITION: both monitors have an event that meets it
+    becomes true 5 all_saw "$1" "$2"
+}
+all_saw() {
+    local file
+    for file in first second; do
+        jq -s --arg event "$1" "any(.[]; .event == \$event and ($2))" "$LAB/$file" | grep -qx true ||
+            { echo false; return; }
+    done
+    echo true
+}
+journaled() { # two monitors see what the log says: the region of the configuration comes first
+    : >"$LAB/iwarpd.log"
+    serving "[[region]]
+name = \"wal\"
+size = \"2M\"
+access = [\"remote-write\"]
+token = \"open sesame\"
+allow = [\"10.77.0.1\"]
+[log]
+format = \"json\"
+events_per_s_max = 5" && watch first && watch second && seen region_registered '.region == "lab" and .uid == null'
+}
+json_log() { # every line of the log is an object
+    jq -s -e 'any(.[]; .event == "region_registered" and .region == "wal" and .level == "INFO")' "$LAB/iwarpd.log"
+}
+refused() { # PEER-HOST REGION REASON: a put is refused, and the event names peer and reason
+    remote put "$LAB/small" "$1:7400/$2" && return 1
+    seen grant_refused ".reason == \"$3\" and .region == \"$2\" and (.peer | contains(\"77\"))"
+}
+refusals() {
+    echo content >"$LAB/small"
+    refused 10.77.0.2 nothing 'no such region' && refused '[fd77::2]' wal 'address not allowed' &&
+        refused 10.77.0.2 wal 'wrong token'
+}
+regions() { # registered and removed by this user
+    ctl region register extra --size 2M --access remote-read && ctl region deregister extra || return 1
+    seen region_registered '.region == "extra" and .uid == 0 and .pid > 0' &&
+        seen region_removed '.region == "extra" and .uid == 0 and .grants_revoked == 0'
+}
+terminate() { # a Read beyond the region is answered with a Terminate
+    in_ns python3 dataplane/tests/trespass.py 10.77.0.2 7400 lab &&
+        seen terminate_sent '.code == "0/1/01" and .conn > 0'
+}
+limited() { # 40 refusals at once: few are reported, all are counted
+    local before after
+    before=$(refused_count)
+    local puts=()
+    for _ in $(seq 40); do
+        remote put "$LAB/small" 10.77.0.2:7400/nothing >/dev/null 2>&1 &
+        puts+=($!)
+    done
+    wait "${puts[@]}"
+    after=$(refused_count)
+    [ $((after - before)) = 40 ] && seen events_suppressed '.kind == "grant_refused" and .count > 0'
+}
+refused_count() {
+    ctl -j stats region_service | jq '[.groups[].counters[] | select(.name == "no_such_region").value] | add'
+}
+link_events() {
+    ip -n "$NS" link set iw0 down && sleep 1.5 && ip -n "$NS" link set iw0 up
+    ip -n "$NS" link del iw0 && seen port_gone '.port == "p0" and .device == "iw0"' && seen degraded '.reason != ""' &&
+        seen port_returned '.port == "p0"' && seen recovered '.reason != ""' && kernel_side iw0
+}
+unread() { # a monitor that is stopped delays neither the daemon nor the others
+    "$IWARPCTL" --socket "$SOCKET" -j monitor >"$LAB/third" &
+    local stopped=$!
+    sleep 0.3
+    kill -STOP "$stopped"
+    ctl region register extra --size 2M --access remote-read && ctl region deregister extra && ctl status >/dev/null
+    local status=$?
+    kill -CONT "$stopped"; kill "$stopped"
+    [ "$status" = 0 ]
+}
+levels() {
+    [ "$(ctl -j log level | jq -r .level)" = info ] && ctl log level debug | grep -q 'level *debug' &&
+        ctl status >/dev/null &&
+        grep -q '"level":"DEBUG".*"method":"status"' "$LAB/iwarpd.log" && ctl log level info &&
+        grep -q 'user 0, process [0-9]*: the log level is info' "$LAB/iwarpd.log"
+}
+text_lines() { # for people: time, severity, text
+    ctl monitor --recent --event region_removed --count 1 | tee "$LAB/text" | \
+        grep -qE '^20[0-9-]+T[0-9:.]+Z info  region removed .*region=extra'
+}
+monitors_end() { # with the daemon
+    daemon_stop || return 1
+    wait
+    grep -q 'connection_lost' "$LAB/first.err"
+}
+
+check "a daemon that logs JSON, and two monitors" journaled
+check "every line of the log is JSON, with the fields of events" json_log
+check "a refused grant is reported with reason and peer" refusals
+check "a region that comes and goes is reported with user and process" regions
+check "a Terminate is reported with its code" terminate
+check "40 refusals at once are counted, not all reported" limited
+check "a lost interface and its return are reported, and the daemon's degradation with them" link_events
+check "a monitor that does not read delays nobody" unread
+check "\`iwarpctl log level\` shows and sets the level" levels
+check "\`iwarpctl monitor\` writes lines for people" text_lines
+
+# --- capture
+fields() { tshark -n -r "$LAB/$1" -T fields "${@:2}" 2>"$LAB/tshark.err"; } # FILE OPTIONS: one line for each frame
+during() { # FILE CAPTURE-OPTIONS -- COMMAND…: captures while the command runs
+    local file=$1 options=()
+    shift
+    while [ "$1" != -- ]; do options+=("$1"); shift; done
+    shift
+    rm -f "$LAB/$file"
+    "$IWARPCTL" --socket "$SOCKET" capture "${options[@]}" "$LAB/$file" >"$LAB/capture.out" 2>&1 &
+    local capture=$! status
+    becomes yes 5 begun "$file" || return 1
+    "$@"
+    status=$?
+    sleep 0.3
+    kill "$capture"
+    wait "$capture" 2>/dev/null
+    return "$status"
+}
+begun() { [ -s "$LAB/$1" ] && echo yes; }
+both() { remote put "$LAB/file" 10.77.0.2:7400/lab && remote put "$LAB/file" '[fd77::2]:7400/lab'; }
+both_ways() { # every byte of both puts, and what the daemon answered, in whole frames
+    during all.pcapng -- both || return 1
+    fields all.pcapng -Y tcp -e ip.src -e ipv6.src -e tcp.len >"$LAB/frames"
+    local from
+    for from in 10.77.0.1 fd77::1; do
+        [ "$(grep -F "$from" "$LAB/frames" | awk '{sum += $NF} END {print sum + 0}')" -gt 1000000 ] || return 1
+    done
+    grep -q 10.77.0.2 "$LAB/frames" && grep -q fd77::2 "$LAB/frames" &&
+        [ "$(fields all.pcapng -e frame.interface_name | sort -u)" = p0 ] &&
+        [ "$(fields all.pcapng -Y 'frame.cap_len != frame.len' -e frame.number | wc -l)" = 0 ] &&
+        [ "$(fields all.pcapng -Y 'ip.dst == 10.77.0.2 && frame.packet_flags_direction == 2' -e frame.len)" = '' ]
+}
+dissected() { # the RDMA protocol is there
+    [ "$(tshark -n -r "$LAB/all.pcapng" -Y iwarp_mpa -T fields -e frame.number 2>/dev/null | wc -l)" -gt 10 ]
+}
+piped() { # `capture - | tshark -r -`
+    in_ns ping -i 0.05 -c 60 -q 10.77.0.2 >/dev/null &
+    ctl capture --count 20 --filter 'icmp' - | tshark -n -r - 2>"$LAB/tshark.err" >"$LAB/lines"
+    [ "$(grep -c 'ICMP .*Echo (ping)' "$LAB/lines")" = 20 ]
+}
+filtered() { # each file has what its filter names, and nothing else
+    during syn.pcapng --filter 'in and tcp flags syn dport 7400 ip6' -- both || return 1
+    [ "$(fields syn.pcapng -e ipv6.src -e tcp.flags.syn -e tcp.dstport | sort -u | tr '\t' ' ')" = 'fd77::1 1 7400' ] ||
+        return 1
+    during out.pcapng --port p0 --snap 60 --filter 'out not ip6 host 10.77.0.1' -- both || return 1
+    [ "$(fields out.pcapng -e ip.src | sort -u)" = 10.77.0.2 ] &&
+        [ "$(fields out.pcapng -Y 'frame.cap_len > 60' -e frame.number | wc -l)" = 0 ]
+}
+one_connection() { # of two that run
+    local pings=() id host status=1
+    for host in 10.77.0.2 '[fd77::2]'; do
+        ip netns exec "$NS" "$IWARPCTL" remote ping "$host:7400/lab" --count 1000000 >/dev/null 2>&1 &
+        pings+=($!)
+    done
+    if becomes 2 5 open_conns; then
+        id=$(ctl -j conn list | jq '.[] | select(.remote | startswith("[")) | .id')
+        ctl capture --conn "$id" --count 10 --seconds 5 "$LAB/conn.pcapng"
+        status=$?
+    fi
+    kill "${pings[@]}"
+    wait "${pings[@]}" 2>/dev/null
+    [ "$status" = 0 ] && [ "$(fields conn.pcapng -e ipv6.src | sort -u | tr '\n' ' ')" = 'fd77::1 fd77::2 ' ]
+}
+open_conns() { ctl -j conn list | jq '[.[] | select(.rdma.region == "lab")] | length'; }
+captured_drops() {
+    ctl -j stats capture | jq '[.groups[].counters[] | select(.name == "drop_ring_full").value] | add'
+}
+bounded() { # a slow rate and a small buffer lose frames, which are counted, here and in the file
+    local before
+    before=$(captured_drops)
+    during slow.pcapng --rate 64k --buffer 64k -- eval 'both && sleep 1.2' || return 1
+    [ "$(($(captured_drops) - before))" -gt 100 ] &&
+        capinfos -M "$LAB/slow.pcapng" >"$LAB/capinfos" && [ "$(fields slow.pcapng -e frame.number | wc -l)" -gt 0 ]
+}
+stopped() { # a client that does not read costs nobody anything
+    "$IWARPCTL" --socket "$SOCKET" capture - >"$LAB/third" &
+    local capture=$! status
+    sleep 0.5
+    kill -STOP "$capture"
+    both
+    status=$?
+    ctl capture "$LAB/other.pcapng" --count 1 2>"$LAB/second.err"
+    [ $? = 1 ] && grep -q 'another capture runs' "$LAB/second.err" || status=1
+    kill -KILL "$capture"
+    wait "$capture" 2>/dev/null
+    return "$status"
+}
+mistaken() { # a wrong expression is a wrong command line
+    ctl capture --filter 'tcp or udp' - 2>"$LAB/second.err"
+    [ $? = 2 ] && grep -q '`or` is no test' "$LAB/second.err"
+}
+if command -v tshark >/dev/null; then
+    check "tshark reads a capture of both directions, IPv4 and IPv6" both_ways
+    check "and finds iWARP in it" dissected
+    check "\`iwarpctl capture - | tshark -r -\`" piped
+    check "filters, port and snap length select" filtered
+    check "one connection is captured" one_connection
+    check "a capture beyond its rate drops frames and counts them" bounded
+fi
+check "a client that does not read disturbs nobody; a second one is refused" stopped
+check "a wrong filter is named" mistaken
+check "monitors end with the daemon" monitors_end
+
+score

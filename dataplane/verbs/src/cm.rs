@@ -1,0 +1,129 @@
+//! Listeners and connections of a context.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use iwarp_shared_verbs::{Request, Response};
+use rdma::verbs::{CmId, ConnParam};
+
+use crate::context::{Context, Inner};
+use crate::error::Error;
+use crate::qp::QueuePair;
+
+/// A listener or a connection (`rdma_cm_id`). Dropping it closes the listener, or resets the connection.
+#[derive(Debug)]
+pub struct Id {
+    context: Arc<Inner>,
+    id: CmId,
+}
+
+impl Context {
+    /// Creates an id, with its local address if that matters (`rdma_create_id`, `rdma_bind_addr`).
+    ///
+    /// # Errors
+    /// The device refuses, or the daemon has ended.
+    pub fn create_id(&self, local: Option<SocketAddr>) -> Result<Id, Error> {
+        match self.0.execute("create_id", Request::CreateId(local))? {
+            Response::Id(id) => Ok(self.id(id)),
+            _ => Err(Error::Protocol("create_id")),
+        }
+    }
+
+    /// Takes the id of a connect request, which its event names.
+    pub fn id(&self, id: CmId) -> Id {
+        Id { context: Arc::clone(&self.0), id }
+    }
+}
+
+impl Id {
+    /// Returns the handle, as events name it.
+    pub fn handle(&self) -> CmId {
+        self.id
+    }
+
+    /// Listens at the local address (`rdma_listen`). Of `param`, the read depths count.
+    ///
+    /// # Errors
+    /// The device refuses, or the daemon has ended. An address that is not the device's, or in use, is reported by an
+    /// event.
+    pub fn listen(&self, backlog: NonZeroU16, param: &ConnParam<'_>) -> Result<(), Error> {
+        let depths = (param.responder_resources, param.initiator_depth);
+        self.done("listen", Request::Listen { id: self.id, backlog, depths })
+    }
+
+    /// Connects a queue pair (`rdma_connect`). Events report the outcome. If `param.rtr` is set, either side may send
+    /// first; the daemon selects the ready-to-receive messages that it offers: an empty RDMA Write or RDMA Read.
+    ///
+    /// # Errors
+    /// The device refuses, or the daemon has ended.
+    pub fn connect(&self, qp: &QueuePair, peer: SocketAddr, param: &ConnParam<'_>) -> Result<(), Error> {
+        // Before the request: the event may come first.
+        self.context.connect(self.id, &qp.0);
+        self.done(
+            "connect",
+            Request::Connect {
+                id: self.id,
+                qp: qp.0.num,
+                peer,
+                private_data: param.private_data.to_vec(),
+                depths: (param.responder_resources, param.initiator_depth),
+                revision: param.revision,
+                peer_to_peer: param.rtr.is_some(),
+            },
+        )
+    }
+
+    /// Accepts a connect request (`rdma_accept`).
+    ///
+    /// # Errors
+    /// The device refuses, or the daemon has ended.
+    pub fn accept(&self, qp: &QueuePair, private_data: &[u8]) -> Result<(), Error> {
+        self.context.connect(self.id, &qp.0);
+        let private_data = private_data.to_vec();
+        self.done("accept", Request::Accept { id: self.id, qp: qp.0.num, private_data })
+    }
+
+    /// Rejects a connect request (`rdma_reject`).
+    ///
+    /// # Errors
+    /// The device refuses, or the daemon has ended.
+    pub fn reject(&self, private_data: &[u8]) -> Result<(), Error> {
+        self.done("reject", Request::Reject { id: self.id, private_data: private_data.to_vec() })
+    }
+
+    /// Closes the connection when its work is done (`rdma_disconnect`).
+    ///
+    /// # Errors
+    /// The daemon has ended.
+    pub fn disconnect(&self) -> Result<(), Error> {
+        self.context.disconnect(self.id);
+        self.done("disconnect", Request::Disconnect(self.id))
+    }
+
+    /// Returns the local and the remote address, as far as they are known.
+    ///
+    /// # Errors
+    /// The daemon has ended.
+    pub fn addresses(&self) -> Result<(Option<SocketAddr>, Option<SocketAddr>), Error> {
+        match self.context.execute("addresses", Request::Addresses(self.id))? {
+            Response::Addresses(local, remote) => Ok((local, remote)),
+            _ => Err(Error::Protocol("addresses")),
+        }
+    }
+
+    fn done(&self, call: &'static str, request: Request) -> Result<(), Error> {
+        match self.context.execute(call, request)? {
+            Response::Done => Ok(()),
+            _ => Err(Error::Protocol(call)),
+        }
+    }
+}
+
+impl Drop for Id {
+    fn drop(&mut self) {
+        self.context.disconnect(self.id);
+        // Fails only if the daemon has ended.
+        let _ = self.context.execute("destroy_id", Request::DestroyId(self.id));
+    }
+}

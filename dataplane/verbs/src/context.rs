@@ -1,0 +1,416 @@
+//! A context: the connection to the daemon, its shared memory, and its events.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use iwarp_control::Client;
+use iwarp_shared_queues::AtomicU64;
+use iwarp_shared_verbs::methods::{
+    DeviceInfo, DeviceListMethod, Execute, ExecuteMethod, Open, OpenMethod, REQUESTS_MAX,
+};
+use iwarp_shared_verbs::program::Events;
+use iwarp_shared_verbs::{Event, Request, Response};
+use rdma::verbs::{CmEventKind, CmId, CqId, VerbsError};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use crate::error::Error;
+use crate::exchange::OwnThread;
+use crate::mapping::{MapError, Mapping};
+use crate::qp::QpInner;
+
+/// Shared memory of a context.
+#[derive(Clone, Debug)]
+pub(crate) struct Words(pub(crate) Arc<Mapping>);
+
+impl AsRef<[AtomicU64]> for Words {
+    fn as_ref(&self) -> &[AtomicU64] {
+        self.0.words()
+    }
+}
+
+/// An open device (`ibv_context`). Clones are handles of the same context, which closes with the last object.
+#[derive(Clone, Debug)]
+pub struct Context(pub(crate) Arc<Inner>);
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    client: Mutex<Client>,
+    /// The socket, to notice that the daemon has ended.
+    pub(crate) socket: OwnedFd,
+    pub(crate) words: Words,
+    completions: OwnedFd,
+    events: OwnedFd,
+    doorbell: OwnedFd,
+    ring: Mutex<Events<Words>>,
+    /// Queue pairs by their connection, which become ready with its Established event.
+    connections: Mutex<HashMap<CmId, Weak<QpInner>>>,
+    /// Event counters of completion queues, and the counts that were reported.
+    counted: Mutex<HashMap<CqId, Counted>>,
+    /// True once the daemon has ended.
+    lost: AtomicBool,
+    /// True once the program has received the event of that.
+    reported: AtomicBool,
+    /// Ends the thread that watches the daemon.
+    closing: OwnedFd,
+    /// True once the daemon has the program's memory, for parts that it reaches through the kernel.
+    pub(crate) offered: AtomicBool,
+    /// Process that has opened the context: a child has no device.
+    process: u32,
+    app: u32,
+    device: DeviceInfo,
+}
+
+#[derive(Debug)]
+struct Counted {
+    queue: Weak<crate::cq::CqInner>,
+    events: u64,
+}
+
+/// Locks a mutex. A thread that panicked while it held the lock has left consistent data: each change is a single one.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Context {
+    /// Opens a device of the daemon: that of the given name, or the first.
+    ///
+    /// # Errors
+    /// The daemon cannot be reached, refuses, or has no such device.
+    pub fn open(socket: impl AsRef<Path>, device: Option<&str>) -> Result<Self, Error> {
+        Self::open_sized(socket, device, None)
+    }
+
+    /// Opens a device with this many bytes of memory for the rings of all queues.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_sized(
+        socket: impl AsRef<Path>,
+        device: Option<&str>,
+        queue_bytes: Option<u64>,
+    ) -> Result<Self, Error> {
+        let mut client = Client::connect(socket)?;
+        let open = Open { device: device.map(str::to_owned), queue_bytes };
+        let (opened, fds) = client.call_with_fds::<OpenMethod>(&open)?;
+        let Ok([memory, completions, events, doorbell]) = <[OwnedFd; 4]>::try_from(fds) else {
+            return Err(Error::Protocol("context.open"));
+        };
+        let words = Words(Arc::new(map(&memory, opened.bytes, 4096)?));
+        let ring = Events::new(words.clone()).ok_or(Error::Protocol("context.open"))?;
+        let socket =
+            client.as_fd().try_clone_to_owned().map_err(|cause| Error::System { call: "dup", cause })?;
+        let closing = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
+        let closing = closing.map_err(|error| Error::System { call: "eventfd", cause: error.into() })?;
+        let inner = Arc::new(Inner {
+            client: Mutex::new(client),
+            socket,
+            words,
+            completions,
+            events,
+            doorbell,
+            ring: Mutex::new(ring),
+            connections: Mutex::default(),
+            counted: Mutex::default(),
+            lost: AtomicBool::new(false),
+            reported: AtomicBool::new(false),
+            closing,
+            offered: AtomicBool::new(false),
+            process: std::process::id(),
+            app: opened.app,
+            device: opened.device,
+        });
+        watch(&inner)?;
+        Ok(Self(inner))
+    }
+
+    /// Returns the devices of the daemon.
+    ///
+    /// # Errors
+    /// The daemon cannot be reached, or refuses.
+    pub fn devices(socket: impl AsRef<Path>) -> Result<Vec<DeviceInfo>, Error> {
+        Ok(Client::connect(socket)?.call::<DeviceListMethod>(&iwarp_control::NoParams {})?)
+    }
+
+    /// Returns the device of the context.
+    pub fn device(&self) -> &DeviceInfo {
+        &self.0.device
+    }
+
+    /// Returns the number of this context, as `iwarpctl app list` shows it.
+    pub fn app(&self) -> u32 {
+        self.0.app
+    }
+
+    /// Returns the next connection event or asynchronous event, if there is one. The last one is
+    /// [`Event::DeviceFatal`], once the daemon has ended.
+    pub fn poll_event(&self) -> Option<Event> {
+        let Some(event) = lock(&self.0.ring).poll() else {
+            let is_new = self.0.is_lost() && !self.0.reported.swap(true, Ordering::AcqRel);
+            return is_new.then_some(Event::DeviceFatal);
+        };
+        self.0.observe(&event);
+        Some(event)
+    }
+
+    /// Waits for the next event; `None` once `timeout` has passed.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] once the daemon has ended and no event is left.
+    pub fn wait_event(&self, timeout: Duration) -> Result<Option<Event>, Error> {
+        self.0.wait(&self.0.events, timeout, || self.poll_event())
+    }
+
+    /// Borrows the descriptor that is readable when there may be an event, for poll, epoll and async runtimes. The
+    /// program reads it (8 bytes) before it calls [`Self::poll_event`] until that returns `None`.
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.0.events.as_fd()
+    }
+
+    /// Returns an armed completion queue that has had a completion since it was armed, if there is one.
+    pub fn poll_completion(&self) -> Option<CqId> {
+        // Dropped after the lock: the last handle of a queue takes the lock itself.
+        let mut handles = Vec::new();
+        let mut counted = lock(&self.0.counted);
+        counted.iter_mut().find_map(|(id, counted)| {
+            let queue = counted.queue.upgrade()?;
+            let new = queue.events() != counted.events;
+            handles.push(queue);
+            if new {
+                counted.events = counted.events.wrapping_add(1);
+            }
+            new.then_some(*id)
+        })
+    }
+
+    /// Waits until an armed completion queue has a completion (`ibv_get_cq_event`); `None` once `timeout` has passed.
+    /// The program arms the queue, polls it empty, and then waits.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] once the daemon has ended.
+    pub fn wait_completion(&self, timeout: Duration) -> Result<Option<CqId>, Error> {
+        self.0.wait(&self.0.completions, timeout, || self.poll_completion())
+    }
+
+    /// Borrows the descriptor that is readable when an armed completion queue may have a completion. The program reads
+    /// it (8 bytes) before it calls [`Self::poll_completion`] until that returns `None`.
+    pub fn completion_fd(&self) -> BorrowedFd<'_> {
+        self.0.completions.as_fd()
+    }
+}
+
+impl Context {
+    /// Waits until there may be an event, or a completion in an armed queue. Returns false once `timeout` has passed.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] once the daemon has ended and the program has received [`Event::DeviceFatal`].
+    pub fn wait(&self, timeout: Duration) -> Result<bool, Error> {
+        let Inner { completions, events, reported, .. } = self.0.as_ref();
+        let readable = match self.0.sleep(&[completions, events], timeout) {
+            Err(Error::Lost) if !reported.load(Ordering::Acquire) => true,
+            readable => readable?,
+        };
+        for counter in [completions, events] {
+            let _ = rustix::io::read(counter, &mut [0; 8]);
+        }
+        Ok(readable)
+    }
+}
+
+impl Inner {
+    /// Has the worker execute a request.
+    pub(crate) fn execute(&self, call: &'static str, request: Request) -> Result<Response, Error> {
+        let mut results = self.execute_all(call, &[request])?;
+        let result = results.pop().ok_or(Error::Protocol(call))?;
+        result.map_err(|cause| Error::Refused { call, cause })
+    }
+
+    /// Has the worker execute requests, and returns the result of each.
+    pub(crate) fn execute_all(
+        &self,
+        call: &'static str,
+        requests: &[Request],
+    ) -> Result<Vec<Result<Response, VerbsError>>, Error> {
+        let mut results = Vec::with_capacity(requests.len());
+        for some in requests.chunks(REQUESTS_MAX) {
+            let params = Execute { requests: some.to_vec() };
+            let executed = self.call(|client| client.call::<ExecuteMethod>(&params))?;
+            if executed.results.len() != some.len() {
+                return Err(Error::Protocol(call));
+            }
+            results.extend(executed.results);
+        }
+        Ok(results)
+    }
+
+    /// Calls a method of the daemon.
+    pub(crate) fn call<T>(
+        &self,
+        call: impl FnOnce(&mut Client) -> Result<T, iwarp_control::ClientError>,
+    ) -> Result<T, Error> {
+        if self.lost.load(Ordering::Acquire) || self.process != std::process::id() {
+            return Err(Error::Lost);
+        }
+        call(&mut lock(&self.client)).map_err(|error| match error {
+            iwarp_control::ClientError::Lost { .. } => {
+                self.lost.store(true, Ordering::Release);
+                Error::Lost
+            }
+            other => other.into(),
+        })
+    }
+
+    /// Returns true once the daemon has ended.
+    #[inline]
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// Notes that the daemon has ended, and wakes the program.
+    fn lose(&self) {
+        self.lost.store(true, Ordering::Release);
+        for counter in [&self.completions, &self.events] {
+            let _ = rustix::io::write(counter, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Wakes the worker, which sleeps.
+    #[cold]
+    pub(crate) fn wake(&self) {
+        // Fails only if the counter is at its maximum: the worker is to wake already.
+        let _ = rustix::io::write(&self.doorbell, &1_u64.to_ne_bytes());
+    }
+
+    pub(crate) fn connect(&self, id: CmId, qp: &Arc<QpInner>) {
+        lock(&self.connections).insert(id, Arc::downgrade(qp));
+    }
+
+    /// Forgets a connection. Its queue pair accepts no more work to send.
+    pub(crate) fn disconnect(&self, id: CmId) {
+        let qp = lock(&self.connections).remove(&id).and_then(|qp| qp.upgrade());
+        if let Some(qp) = qp {
+            qp.set_ready(false);
+        }
+    }
+
+    pub(crate) fn count_events(&self, id: CqId, queue: &Arc<crate::cq::CqInner>) {
+        lock(&self.counted).insert(id, Counted { queue: Arc::downgrade(queue), events: 0 });
+    }
+
+    pub(crate) fn forget_cq(&self, id: CqId) {
+        lock(&self.counted).remove(&id);
+    }
+
+    /// Updates the objects that an event belongs to.
+    fn observe(&self, event: &Event) {
+        if let Event::Cm(event) = event
+            && let CmEventKind::Established { .. } = event.kind
+        {
+            let qp = lock(&self.connections).get(&event.id).and_then(Weak::upgrade);
+            if let Some(qp) = qp {
+                qp.set_ready(true);
+            }
+        }
+    }
+
+    /// Waits on an event counter until `take` returns something.
+    #[allow(clippy::disallowed_methods, reason = "a wait with a time limit reads the clock")]
+    fn wait<T>(
+        &self,
+        counter: &OwnedFd,
+        timeout: Duration,
+        take: impl Fn() -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        let until = Instant::now().checked_add(timeout);
+        loop {
+            // Reset first: what comes after `take` has looked writes it again.
+            let _ = rustix::io::read(counter, &mut [0; 8]);
+            if let Some(taken) = take() {
+                // There may be more, for another thread.
+                let _ = rustix::io::write(counter, &1_u64.to_ne_bytes());
+                return Ok(Some(taken));
+            }
+            if self.lost.load(Ordering::Acquire) {
+                return Err(Error::Lost);
+            }
+            let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return Ok(None);
+            }
+            match self.sleep(&[counter], left) {
+                // What came before the end is still taken.
+                Ok(_) | Err(Error::Lost) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Sleeps until a counter is readable. Returns false once `timeout` has passed, or a signal has come.
+    fn sleep(&self, counters: &[&OwnedFd], timeout: Duration) -> Result<bool, Error> {
+        if self.lost.load(Ordering::Acquire) {
+            return Err(Error::Lost);
+        }
+        let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
+        let time = Timespec { tv_sec: seconds, tv_nsec: timeout.subsec_nanos().into() };
+        let mut set: Vec<PollFd<'_>> = counters.iter().map(|fd| PollFd::new(*fd, PollFlags::IN)).collect();
+        set.push(PollFd::new(&self.socket, PollFlags::RDHUP));
+        match poll(&mut set, Some(&time)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(cause) => return Err(Error::System { call: "poll", cause: cause.into() }),
+        }
+        let has_ended = set.pop().is_some_and(|socket| !socket.revents().is_empty());
+        if has_ended {
+            self.lost.store(true, Ordering::Release);
+        }
+        let readable = set.iter().any(|counter| !counter.revents().is_empty());
+        if has_ended && !readable { Err(Error::Lost) } else { Ok(readable) }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // The counter of a child after fork is its parent's.
+        if self.process == std::process::id() {
+            let _ = rustix::io::write(&self.closing, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
+/// Starts a thread that notices the end of the daemon, so that polling makes no system call for that.
+fn watch(inner: &Arc<Inner>) -> Result<(), Error> {
+    let failed = |call| move |cause| Error::System { call, cause };
+    let socket = inner.socket.try_clone().map_err(failed("dup"))?;
+    let closing = inner.closing.try_clone().map_err(failed("dup"))?;
+    let context = Arc::downgrade(inner);
+    let watch = move || loop {
+        let mut set = [PollFd::new(&socket, PollFlags::RDHUP), PollFd::new(&closing, PollFlags::IN)];
+        match poll(&mut set, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return,
+        }
+        let [socket, closing] = set.map(|fd| !fd.revents().is_empty());
+        if socket && let Some(context) = context.upgrade() {
+            context.lose();
+        }
+        if socket || closing {
+            return;
+        }
+    };
+    let run = move || {
+        let _own = OwnThread::enter();
+        watch();
+    };
+    std::thread::Builder::new().name("iwarp-verbs".to_owned()).spawn(run).map_err(failed("clone"))?;
+    Ok(())
+}
+
+/// Maps memory of the daemon, after a check that it cannot shrink and has the size that the daemon has stated.
+pub(crate) fn map(fd: &OwnedFd, bytes: u64, page_bytes: u64) -> Result<Mapping, Error> {
+    Mapping::of_daemon(fd, bytes, page_bytes).map_err(|error| match error {
+        MapError::Wrong(reason) => Error::Map(std::io::Error::other(reason)),
+        MapError::System(cause) => Error::Map(cause.into()),
+    })
+}

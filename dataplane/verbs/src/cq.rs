@@ -1,0 +1,109 @@
+//! Completion queues of a context.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use iwarp_shared_verbs::program::{CompletionQueue as Queue, Slots};
+use iwarp_shared_verbs::{Request, Response};
+use rdma::verbs::{CqId, PollError, WorkCompletion};
+
+use crate::context::{Context, Inner, Words, lock};
+use crate::error::Error;
+use crate::qp::QpInner;
+
+/// A completion queue (`ibv_cq`). Clones are handles of the same queue.
+#[derive(Clone, Debug)]
+pub struct CompletionQueue(pub(crate) Arc<CqInner>);
+
+#[derive(Debug)]
+pub(crate) struct CqInner {
+    context: Arc<Inner>,
+    pub(crate) id: CqId,
+    pub(crate) queue: Mutex<Queue<Words>>,
+    /// Queue pairs that complete here.
+    pub(crate) qps: Mutex<Vec<Weak<QpInner>>>,
+}
+
+impl Context {
+    /// Creates a completion queue of `cqe` entries (`ibv_create_cq`).
+    ///
+    /// # Errors
+    /// The device refuses, or the daemon has ended.
+    pub fn create_cq(&self, cqe: u32) -> Result<CompletionQueue, Error> {
+        let call = "create_cq";
+        let Response::Cq(id, place) = self.0.execute(call, Request::CreateCq(cqe))? else {
+            return Err(Error::Protocol(call));
+        };
+        let queue = Queue::new(self.0.words.clone(), place).ok_or(Error::Protocol(call))?;
+        let inner = Arc::new(CqInner {
+            context: Arc::clone(&self.0),
+            id,
+            queue: Mutex::new(queue),
+            qps: Mutex::default(),
+        });
+        self.0.count_events(id, &inner);
+        Ok(CompletionQueue(inner))
+    }
+}
+
+impl CompletionQueue {
+    /// Returns the handle of the queue, as [`Context::wait_completion`] returns it.
+    pub fn id(&self) -> CqId {
+        self.0.id
+    }
+
+    /// Moves completions to `out`, oldest first, and returns their number (`ibv_poll_cq`).
+    ///
+    /// # Errors
+    /// `Overrun`: the queue is in error and empty.
+    #[inline]
+    pub fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize, PollError> {
+        let polled = lock(&self.0.queue).poll(out);
+        match polled {
+            Ok(0) | Err(_) if self.0.context.is_lost() => self.0.poll_flushed(out),
+            polled => polled,
+        }
+    }
+
+    /// Arms the queue for one event with its next completion (`ibv_req_notify_cq`), or its next solicited one. The
+    /// program polls once more after this call, before it waits.
+    pub fn req_notify(&self, solicited_only: bool) {
+        lock(&self.0.queue).req_notify(solicited_only);
+    }
+}
+
+impl CqInner {
+    /// Polls a queue of a daemon that has ended: completes the outstanding work of all queue pairs with an error.
+    #[cold]
+    fn poll_flushed(&self, out: &mut [WorkCompletion]) -> Result<usize, PollError> {
+        // Dropped after the lock below: the last handle of a queue pair takes it.
+        let qps: Vec<_> = lock(&self.qps).iter().filter_map(Weak::upgrade).collect();
+        let mut queue = lock(&self.queue);
+        for qp in &qps {
+            if queue.is_drained() {
+                queue.add_flushed(qp.flushed(self.id));
+            }
+        }
+        queue.poll(out)
+    }
+
+    /// Adds a queue pair that completes here.
+    pub(crate) fn add_qp(&self, qp: &Arc<QpInner>, slots: Slots) {
+        lock(&self.queue).add_qp(qp.num, slots);
+        let mut qps = lock(&self.qps);
+        qps.retain(|qp| qp.strong_count() > 0);
+        qps.push(Arc::downgrade(qp));
+    }
+
+    /// Returns the number of events since the queue was created.
+    pub(crate) fn events(&self) -> u64 {
+        lock(&self.queue).events()
+    }
+}
+
+impl Drop for CqInner {
+    fn drop(&mut self) {
+        self.context.forget_cq(self.id);
+        // Fails only if the daemon has ended: no queue pair uses it any more.
+        let _ = self.context.execute("destroy_cq", Request::DestroyCq(self.id));
+    }
+}

@@ -1,0 +1,50 @@
+//! Errors of the library's calls.
+
+use iwarp_control::ClientError;
+use rdma::verbs::VerbsError;
+
+/// Error of a call.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The daemon cannot be reached, or refuses.
+    #[error(transparent)]
+    Daemon(#[from] ClientError),
+    /// The device refuses a request.
+    #[error("{call}: {cause}")]
+    Refused {
+        /// Name of the call.
+        call: &'static str,
+        /// Reason of the device.
+        cause: VerbsError,
+    },
+    /// The daemon's answer does not fit the request: the two are of different versions.
+    #[error("{0}: the daemon's answer is of another kind; is it of another version?")]
+    Protocol(&'static str),
+    /// The memory that the daemon has sent cannot be mapped.
+    #[error("memory of the daemon cannot be mapped: {0}")]
+    Map(std::io::Error),
+    /// The program's memory cannot be registered.
+    #[error("{bytes} bytes at {address:#x} cannot be registered: {reason}")]
+    Memory {
+        /// Address of the memory.
+        address: usize,
+        /// Length of the memory, bytes.
+        bytes: usize,
+        /// Reason why the memory cannot be registered.
+        reason: &'static str,
+    },
+    /// A system call failed.
+    #[error("{call}: {cause}")]
+    System {
+        /// Name of the system call.
+        call: &'static str,
+        /// Error of the system call.
+        cause: std::io::Error,
+    },
+    /// The region is deregistered: no peer sends messages to it any more.
+    #[error("region {0} is deregistered")]
+    RegionGone(String),
+    /// The daemon has ended. The context cannot be used any more; a new one finds the next daemon.
+    #[error("iwarpd has ended, and this context with it")]
+    Lost,
+}

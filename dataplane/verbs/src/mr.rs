@@ -1,0 +1,189 @@
+//! Protection domains, memory regions and memory windows.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use iwarp_shared_verbs::methods::{
+    AllocMemory, AllocMemoryMethod, FreeMemory, FreeMemoryMethod, Memory, OpenRegion, OpenRegionMethod,
+    RegMr, RegMrMethod,
+};
+use iwarp_shared_verbs::{Request, Response};
+use rdma::verbs::{Access, AddressBase, MemoryRegion as Region, MemoryWindow as Window, PdId, Sge, Stag};
+
+use crate::context::{Context, Inner, map};
+use crate::error::Error;
+use crate::mapping::Mapping;
+use crate::own_memory::Registration;
+
+/// A protection domain (`ibv_pd`). Clones are handles of the same domain.
+#[derive(Clone, Debug)]
+pub struct ProtectionDomain(pub(crate) Arc<PdInner>);
+
+#[derive(Debug)]
+pub(crate) struct PdInner {
+    pub(crate) context: Arc<Inner>,
+    pub(crate) id: PdId,
+}
+
+impl Context {
+    /// Allocates a protection domain (`ibv_alloc_pd`).
+    ///
+    /// # Errors
+    /// The device refuses, or the daemon has ended.
+    pub fn alloc_pd(&self) -> Result<ProtectionDomain, Error> {
+        let Response::Pd(id) = self.0.execute("alloc_pd", Request::AllocPd)? else {
+            return Err(Error::Protocol("alloc_pd"));
+        };
+        Ok(ProtectionDomain(Arc::new(PdInner { context: Arc::clone(&self.0), id })))
+    }
+}
+
+impl ProtectionDomain {
+    /// Returns the handle of the domain.
+    pub fn id(&self) -> PdId {
+        self.0.id
+    }
+}
+
+impl Drop for PdInner {
+    fn drop(&mut self) {
+        // Fails only if the daemon has ended: no object uses it any more.
+        let _ = self.context.execute("dealloc_pd", Request::DeallocPd(self.id));
+    }
+}
+
+/// A registered memory region (`ibv_mr`), and its memory: mapped into this process, or memory that the program has
+/// registered. It is deregistered when dropped.
+#[derive(Debug)]
+pub struct Mr {
+    pub(crate) pd: ProtectionDomain,
+    pub(crate) region: Region,
+    pub(crate) mapping: Mapping,
+    /// Registration of the program's own memory.
+    pub(crate) own: Option<Registration>,
+}
+
+impl ProtectionDomain {
+    /// Allocates memory, zeroed, on hugepages if there are any, maps it, and registers it with these rights.
+    ///
+    /// # Errors
+    /// There is not enough memory, a limit is reached, or the daemon has ended.
+    pub fn alloc_mr(&self, bytes: u64, access: Access) -> Result<Mr, Error> {
+        let params = AllocMemory { bytes, exchange: false };
+        let memory = self.0.context.call(|client| client.call_with_fds::<AllocMemoryMethod>(&params))?;
+        self.register(memory, access)
+    }
+
+    /// Maps a region of the daemon, and registers it with these rights. The program must be admitted to the control
+    /// socket.
+    ///
+    /// # Errors
+    /// There is no such region, the program may not open it, a limit is reached, or the daemon has ended.
+    pub fn reg_region(&self, name: &str, access: Access) -> Result<Mr, Error> {
+        let params = OpenRegion { name: name.to_owned() };
+        let memory = self.0.context.call(|client| client.call_with_fds::<OpenRegionMethod>(&params))?;
+        self.register(memory, access)
+    }
+
+    /// Maps memory of the daemon and registers it at the address of the mapping.
+    fn register(
+        &self,
+        (memory, fds): (Memory, Vec<std::os::fd::OwnedFd>),
+        access: Access,
+    ) -> Result<Mr, Error> {
+        let context = &self.0.context;
+        let fd = fds.into_iter().next().ok_or(Error::Protocol("memory.alloc"))?;
+        let made = map(&fd, memory.bytes, memory.page_bytes).and_then(|mapping| {
+            let base = AddressBase::At(mapping.address().as_ptr() as u64);
+            let params = RegMr { memory: memory.memory, pd: self.0.id, base, access };
+            let region = context.call(|client| client.call::<RegMrMethod>(&params))?;
+            Ok(Mr { pd: self.clone(), region, mapping, own: None })
+        });
+        if made.is_err() {
+            // Fails only if the daemon has ended, which frees it, too.
+            let _ =
+                context.call(|client| client.call::<FreeMemoryMethod>(&FreeMemory { memory: memory.memory }));
+        }
+        made
+    }
+
+    /// Allocates an unbound memory window (`ibv_alloc_mw`).
+    ///
+    /// # Errors
+    /// The device refuses, or the daemon has ended.
+    pub fn alloc_mw(&self) -> Result<MemoryWindow, Error> {
+        let Response::Mw(window) = self.0.context.execute("alloc_mw", Request::AllocMw(self.0.id))? else {
+            return Err(Error::Protocol("alloc_mw"));
+        };
+        Ok(MemoryWindow { pd: self.clone(), window })
+    }
+}
+
+impl Mr {
+    /// Returns the key for local work requests.
+    pub fn lkey(&self) -> Stag {
+        self.region.lkey
+    }
+
+    /// Returns the key for the peer.
+    pub fn rkey(&self) -> Stag {
+        self.region.rkey
+    }
+
+    /// Returns the address of the first byte, in this process and for work requests.
+    pub fn addr(&self) -> u64 {
+        self.region.addr
+    }
+
+    /// Returns the number, the address and the keys of the memory region.
+    pub fn region(&self) -> Region {
+        self.region
+    }
+
+    /// Returns a list element for `length` bytes at `offset`. The device checks it when it is used.
+    pub fn sge(&self, offset: u64, length: u32) -> Sge {
+        Sge { addr: self.region.addr.wrapping_add(offset), length, lkey: self.region.lkey }
+    }
+}
+
+impl Deref for Mr {
+    type Target = Mapping;
+
+    fn deref(&self) -> &Mapping {
+        &self.mapping
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        let gone = self.pd.0.context.execute("dereg_mr", Request::DeregMr(self.region.id));
+        match (gone, self.own.take()) {
+            // No worker accesses it any more.
+            (Ok(_) | Err(Error::Lost), Some(own)) => own.release(),
+            // A memory window is bound to it: it lives as long as the context.
+            (Err(_), Some(own)) => own.keep(),
+            (_, None) => {}
+        }
+    }
+}
+
+/// A memory window (`ibv_mw`).
+#[derive(Debug)]
+pub struct MemoryWindow {
+    pd: ProtectionDomain,
+    window: Window,
+}
+
+impl MemoryWindow {
+    /// Returns the window, with the key to bind it with.
+    pub fn window(&self) -> Window {
+        self.window
+    }
+}
+
+impl Drop for MemoryWindow {
+    fn drop(&mut self) {
+        // Fails only if the daemon has ended.
+        let _ = self.pd.0.context.execute("dealloc_mw", Request::DeallocMw(self.window.id));
+    }
+}
