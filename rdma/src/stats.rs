@@ -50,6 +50,10 @@ iwarp_counters::counters! {
         stags_invalidated,
         /// Empty RDMA Writes sent because the peer was silent.
         pokes,
+        /// DDP Segments that went to another connection of the same device without TCP.
+        looped_segments,
+        /// Bytes of these: FPDUs, and payload copied from memory to memory.
+        looped_bytes,
         /// Terminate messages sent.
         terminates_sent,
         /// Terminate messages that could not be sent in time.

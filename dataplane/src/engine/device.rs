@@ -111,7 +111,9 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     fn bind(&mut self, conn: ConnId, id: CmId) {
         let is_region = self.serves_regions && RegionResponder::owns(&self.device, id);
         self.services.stats.region_connections += u64::from(is_region);
-        let mut rdma_conn = RdmaConn::new(id, is_region);
+        let info = self.stack.info(conn);
+        let is_looped = info.is_some_and(|info| self.stack.is_local(info.remote.ip()));
+        let mut rdma_conn = RdmaConn::new(id, is_region, is_looped);
         rdma_conn.update_eviction(conn, &mut self.stack, &self.device);
         self.conns.open(conn, Service::Rdma(rdma_conn));
         self.cm_conns.bind(id, conn);
@@ -126,7 +128,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     /// Returns the identifier of a connection; `None` if it is not the device's any more.
     #[inline]
-    fn cm_id(&self, conn: ConnId) -> Option<CmId> {
+    pub(super) fn cm_id(&self, conn: ConnId) -> Option<CmId> {
         match self.conns.service(conn) {
             Some(Service::Rdma(rdma_conn)) => rdma_conn.id,
             _ => None,

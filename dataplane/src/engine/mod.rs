@@ -19,6 +19,7 @@ mod close;
 mod commands;
 mod contexts;
 mod device;
+mod looped;
 mod rdma_conn;
 #[cfg(test)]
 mod tests;
@@ -43,7 +44,7 @@ pub use commands::ConnRow;
 use contexts::SharedContexts;
 pub use contexts::Wakers;
 pub use device::RdmaCmStats;
-use rdma_conn::{CmConns, RdmaConn};
+use rdma_conn::{CmConns, Looped, RdmaConn};
 
 /// Most connections whose output is serviced in one poll.
 const TX_SERVICED_MAX: usize = 64;
@@ -369,7 +370,11 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                 }
                 Service::Rdma(rdma_conn) => {
                     let Some(id) = rdma_conn.id else { continue };
-                    let outcome = rdma_conn::transmit(now, (conn, id), stack, pool, device, rdma);
+                    let outcome = if rdma_conn.looped == Looped::No {
+                        rdma_conn::transmit(now, (conn, id), stack, pool, device, rdma)
+                    } else {
+                        self.transmit_looped(now, (conn, id), pool)
+                    };
                     self.defer(conn);
                     outcome
                 }

@@ -21,11 +21,27 @@ pub(super) struct RdmaConn {
     retained: u32,
     /// Eviction policy that was last reported to the stack.
     eviction_policy: EvictionPolicy,
+    /// Way of the output.
+    pub(super) looped: Looped,
+}
+
+/// Way of the output of a connection to another address of the port itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Looped {
+    /// By TCP: the peer is another host, or the other end belongs to another worker.
+    No,
+    /// By TCP for now: the first messages of both ends have not passed.
+    Later,
+    /// Directly to a connection of the device.
+    To(CmId),
 }
 
 impl RdmaConn {
-    pub(super) const fn new(id: CmId, is_region: bool) -> Self {
-        Self { id: Some(id), is_region, deadline: None, retained: 0, eviction_policy: EvictionPolicy::Never }
+    /// Creates the state of a new connection. `is_looped`: its peer is an address of the port itself.
+    pub(super) const fn new(id: CmId, is_region: bool, is_looped: bool) -> Self {
+        let looped = if is_looped { Looped::Later } else { Looped::No };
+        let eviction_policy = EvictionPolicy::Never;
+        Self { id: Some(id), is_region, deadline: None, retained: 0, eviction_policy, looped }
     }
 
     /// Reports the packet buffers retained for an incomplete FPDU to the stack. If the stack allows no more, their

@@ -123,10 +123,22 @@ impl Parts {
     /// Calls `prefetch` with the memory and the offset of a byte, if the daemon maps it.
     #[inline]
     fn mapped(&self, offset: u64, prefetch: impl FnOnce(&RegionMemory, u64)) {
-        let at = self.parts.partition_point(|(end, _)| *end <= offset);
-        if let Some((end, Part { bytes, source: Source::Mapped(memory, start) })) = self.parts.get(at) {
-            let within = offset.saturating_sub(end.saturating_sub(*bytes));
-            prefetch(memory, start.wrapping_add(within));
+        if let Some((memory, at)) = self.mapping(offset, 1) {
+            prefetch(memory, at);
+        }
+    }
+
+    /// Returns the mapping that has all of the bytes, as [`Backing::mapping`].
+    #[inline]
+    fn mapping(&self, offset: u64, len: usize) -> Option<(&RegionMemory, u64)> {
+        let (end, part) = self.parts.get(self.parts.partition_point(|(end, _)| *end <= offset))?;
+        let is_inside = offset >= self.start && offset.checked_add(len as u64)? <= *end;
+        match &part.source {
+            Source::Mapped(memory, start) if is_inside => {
+                let within = offset.saturating_sub(end.saturating_sub(part.bytes));
+                Some((memory, start.wrapping_add(within)))
+            }
+            _ => None,
         }
     }
 
@@ -218,6 +230,16 @@ impl Backing {
         match self {
             Self::Whole(memory) => memory.read(offset, out).is_ok(),
             Self::Parts(parts) => parts.read(offset, out, stats),
+        }
+    }
+
+    /// Returns the mapping that has all of the bytes, and their offset in it; `None` if they lie in several parts, or
+    /// are accessed through the kernel.
+    #[inline]
+    pub(super) fn mapping(&self, offset: u64, len: usize) -> Option<(&RegionMemory, u64)> {
+        match self {
+            Self::Whole(memory) => Some((memory, offset)),
+            Self::Parts(parts) => parts.mapping(offset, len),
         }
     }
 

@@ -321,6 +321,19 @@ impl RegionMemory {
         Ok(())
     }
 
+    /// Copies `len` bytes at `from` in `source` to `offset`. The ranges may overlap.
+    ///
+    /// # Errors
+    /// The bytes are not inside one of the regions; nothing has changed.
+    #[inline]
+    pub fn copy_from(&self, offset: u64, source: &Self, from: u64, len: usize) -> Result<(), OutOfBounds> {
+        let Some(to) = self.at(offset, len) else { return Err(self.beyond(offset, len)) };
+        let Some(start) = source.at(from, len) else { return Err(source.beyond(from, len)) };
+        // SAFETY: `at` has checked that both ranges lie within their mappings. No reference to mapped memory exists.
+        unsafe { ptr::copy(start, to, len) };
+        Ok(())
+    }
+
     #[cold]
     fn beyond(&self, offset: u64, length: usize) -> OutOfBounds {
         OutOfBounds { offset, length, bytes: self.bytes() }

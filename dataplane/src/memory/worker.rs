@@ -187,6 +187,31 @@ impl Memory for WorkerMemory {
         }
     }
 
+    /// Copies from mapping to mapping at once, and other memory by way of a small buffer.
+    fn copy(&mut self, from: Fetch, to: Placement) -> bool {
+        let bytes = from.len();
+        let mapped = |region, offset| self.place_of(region)?.memory.mapping(offset, bytes);
+        let copied = match (mapped(from.region(), from.offset()), mapped(to.region(), to.offset())) {
+            (Some((source, start)), Some((memory, at))) if to.len() == bytes => {
+                memory.copy_from(at, source, start, bytes).is_ok()
+            }
+            (None, _) | (_, None) => return self.copy_in_parts(from, to),
+            _ => false,
+        };
+        if !copied {
+            self.fault();
+            return false;
+        }
+        if let Some(place) = self.place_of(from.region()) {
+            place.fetched.set(place.fetched.get().wrapping_add(bytes as u64));
+        }
+        let number = usize::try_from(to.region().0).ok();
+        if let Some(place) = number.and_then(|number| self.places.get_mut(number)?.as_mut()) {
+            place.placed = place.placed.wrapping_add(bytes as u64);
+        }
+        true
+    }
+
     fn atomic(&mut self, at: Word, op: AtomicOp) -> Option<u64> {
         let number = usize::try_from(at.region().0).ok();
         let place = number.and_then(|number| self.places.get_mut(number)?.as_mut());

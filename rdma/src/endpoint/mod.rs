@@ -4,6 +4,7 @@
 mod config;
 mod end;
 mod incomplete;
+mod looped;
 mod out_of_order;
 mod setup;
 
@@ -12,8 +13,9 @@ use core::time::Duration;
 use config::StreamConfig;
 pub use config::{EndpointConfig, EndpointInfo, MessageSizes};
 use end::Drain;
+pub(crate) use looped::LoopedSegment;
 
-use crate::memory::{LocalSlice, Memory, Origin, PdId, StagTable, StreamId};
+use crate::memory::{Fetch, LocalSlice, Memory, Origin, PdId, StagTable, StreamId};
 use crate::mpa::{ConnectRequest, Deframer, FpduError, LocalError, Negotiation, Terms};
 use crate::qp::{Depths, Event, Local, PostError, QueuePair, StreamState, WorkOp, WorkRequest};
 use crate::rdmap::SendOutcome;
@@ -41,6 +43,18 @@ pub trait Sink {
     /// The bytes begin a TCP segment of their own, or share one with others if they are few. The transport does not
     /// split them over two segments unless they are more than [`Self::fpdu_max`].
     fn push(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool;
+
+    /// Returns true if the payload of tagged segments may stay in memory: the receiver has the same memory, and
+    /// [`Self::push_fetch`] passes it the token.
+    fn shares_memory(&self) -> bool {
+        false
+    }
+
+    /// Takes a tagged segment, whose payload the receiver copies from memory. Returns false if there is no room.
+    fn push_fetch(&mut self, header: &TaggedHeader, payload: Fetch) -> bool {
+        let _ = (header, payload);
+        false
+    }
 }
 
 /// State of the worker that an endpoint borrows for the duration of a call.

@@ -24,6 +24,9 @@ pub use window::Bind;
 
 use crate::wire::atomic::AtomicOp;
 
+/// Bytes that the default [`Memory::copy`] copies at a time.
+const COPY_BYTES: usize = 1024;
+
 /// A region as this worker identifies it. The [`Memory`] implementation maps it to bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -50,6 +53,29 @@ pub trait Memory {
     /// the stream ends with an error, and the content of `out` is not sent.
     #[must_use]
     fn fetch(&self, from: Fetch, out: &mut [u8]) -> bool;
+
+    /// Copies the bytes of one token to the place of another, of the same length. Returns false if the memory has
+    /// gone: the stream ends with an error. The result is undefined if the ranges overlap.
+    #[must_use]
+    fn copy(&mut self, from: Fetch, to: Placement) -> bool {
+        self.copy_in_parts(from, to)
+    }
+
+    /// Copies as [`Self::copy`] does, by way of a small buffer.
+    #[must_use]
+    fn copy_in_parts(&mut self, from: Fetch, to: Placement) -> bool {
+        let mut bytes = [0; COPY_BYTES];
+        let (mut from, mut to) = (from, to);
+        let mut copied = from.len() == to.len();
+        while copied && from.len() > 0 {
+            let (here, behind) = from.split_at(COPY_BYTES);
+            let (place, rest) = to.split_at(here.len());
+            let part = bytes.get_mut(..here.len()).unwrap_or_default();
+            copied = self.fetch(here, part) && self.place(place, part);
+            (from, to) = (behind, rest);
+        }
+        copied
+    }
 
     /// Performs an atomic operation on a value in this machine's byte order, and returns the original value; `None`
     /// without a change if the memory has gone.

@@ -37,7 +37,7 @@ impl<'a, C: AsRef<[u8]>> Fpdu<'a, C> {
 
     /// Describes the FPDU at stream position `offset` whose ULPDU is `ulpdu`.
     #[inline]
-    pub(super) fn whole(offset: u64, ulpdu: &'a [u8]) -> Self {
+    pub(crate) fn whole(offset: u64, ulpdu: &'a [u8]) -> Self {
         Self { offset, len: ulpdu.len(), whole: Some(ulpdu), ulpdu: Pieces::of(ulpdu) }
     }
 

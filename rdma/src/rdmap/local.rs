@@ -1,41 +1,15 @@
 //! Local memory of work requests: the bytes to send and the places of responses, with a check on every access to an
 //! element of a scatter/gather list; and local operations, which send no message.
 
+use super::payload::Payload;
 use super::segment::{SegmentHeader, SendOutcome};
 use crate::ddp::Segment;
 use crate::memory::{Bind, Fetch, Memory, Placement, StagTable};
-use crate::mpa::Fpdu;
 use crate::qp::{CloseHow, List, Local, QueuePair, Tokens, WcStatus, WorkOp, WorkRequest};
 use crate::stats::{RdmaStats, count};
 use crate::terminate::{Fault, StreamError};
 use crate::wire::Stag;
 use crate::{Env, Sink};
-
-/// Copies the payload of an FPDU to the placements of a list, in order. Returns false if memory has gone.
-fn scatter<C: AsRef<[u8]>, M: Memory>(
-    places: Tokens<Placement>,
-    fpdu: &Fpdu<'_, C>,
-    skip: usize,
-    env: &mut Env<'_, M>,
-) -> bool {
-    let mut places = places.into_iter();
-    let mut at = places.next();
-    for mut piece in fpdu.pieces(skip) {
-        while let Some(place) = at.take().filter(|_| !piece.is_empty()) {
-            let (here, behind) = place.split_at(piece.len());
-            let Some((bytes, rest)) = piece.split_at_checked(here.len()) else { return true };
-            if !env.memory.place(here, bytes) {
-                return false;
-            }
-            at = if behind.len() > 0 { Some(behind) } else { places.next() };
-            piece = rest;
-            if piece.is_empty() {
-                break;
-            }
-        }
-    }
-    true
-}
 
 impl QueuePair {
     /// Checks access to a part of a list of the send queue, and returns the tokens to fetch it.
@@ -129,44 +103,41 @@ impl QueuePair {
     }
 
     /// Places a segment of a Read Response.
-    pub(super) fn place_sink<C: AsRef<[u8]>, M: Memory>(
+    pub(super) fn place_sink<M: Memory>(
         &mut self,
         local: Local,
         start: u32,
-        fpdu: &Fpdu<'_, C>,
-        skip: usize,
+        payload: impl Payload,
         env: &mut Env<'_, M>,
     ) -> Result<(), StreamError> {
-        self.place_at(local, start, fpdu, skip, false, env)
+        self.place_at(local, start, payload, false, env)
     }
 
     /// Places a segment of a Send.
-    pub(super) fn place_buffer<C: AsRef<[u8]>, M: Memory>(
+    pub(super) fn place_buffer<M: Memory>(
         &mut self,
         local: Local,
         start: u32,
-        fpdu: &Fpdu<'_, C>,
-        skip: usize,
+        payload: impl Payload,
         env: &mut Env<'_, M>,
     ) -> Result<(), StreamError> {
-        self.place_at(local, start, fpdu, skip, true, env)
+        self.place_at(local, start, payload, true, env)
     }
 
     #[inline]
-    fn place_at<C: AsRef<[u8]>, M: Memory>(
+    fn place_at<M: Memory>(
         &mut self,
         local: Local,
         start: u32,
-        fpdu: &Fpdu<'_, C>,
-        skip: usize,
+        payload: impl Payload,
         received: bool,
         env: &mut Env<'_, M>,
     ) -> Result<(), StreamError> {
-        let len = fpdu.len().saturating_sub(skip);
+        let len = payload.len();
         match local {
             Local::Slice(slice) => {
                 let at = Placement::local(&slice, start, len).ok_or(StreamError::Local)?;
-                self.place(at, fpdu, skip, env)
+                self.place(at, payload, env)
             }
             Local::List(list) => {
                 let lists = if received { &self.rq.lists } else { &self.sq.lists };
@@ -174,7 +145,7 @@ impl QueuePair {
                 if let Some(sge) = lists.only(list) {
                     let address = sge.addr.checked_add(start.into()).ok_or(StreamError::Local)?;
                     let at = check(sge.lkey, address, len).map_err(|_| StreamError::Local)?;
-                    return self.place(at, fpdu, skip, env);
+                    return self.place(at, payload, env);
                 }
                 let places = Tokens::of(lists.sges(list), start, len, check);
                 let places = places.map_err(|_| StreamError::Local)?;
@@ -184,7 +155,7 @@ impl QueuePair {
                 count(&mut self.counters.bytes_placed, len);
                 count(&mut env.stats.rdmap.payload_bytes_placed, len);
                 count(&mut env.stats.mpa.bytes_copied, len);
-                if scatter(places, fpdu, skip, env) { Ok(()) } else { Err(StreamError::Place) }
+                if payload.scatter(places, env.memory) { Ok(()) } else { Err(StreamError::Place) }
             }
             Local::Inline { .. } => Err(StreamError::Local),
         }

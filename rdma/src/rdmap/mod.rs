@@ -4,6 +4,7 @@
 mod local;
 mod notify;
 mod out_of_order;
+mod payload;
 mod receive;
 mod rtr;
 mod run;

@@ -5,6 +5,7 @@
 //! destination. Access is checked at placement and not again at delivery: if an STag is revoked in between, the bytes
 //! count as having arrived in order before the revocation.
 
+use super::payload::FpduPayload;
 use crate::Env;
 use crate::memory::Memory;
 use crate::mpa::{Fpdu, OutOfOrderRefusal, PlacedRun};
@@ -45,7 +46,8 @@ impl QueuePair {
             let at = env.stags.check_place(header.stag, header.offset.0, len, self.origin);
             let at = at.map_err(|_| OutOfOrderRefusal::Access)?;
             // The region does not have the bytes: the stream ends when it reaches the segment.
-            self.place(at, fpdu, TaggedHeader::LEN, env).map_err(|_| OutOfOrderRefusal::Access)?;
+            let payload = FpduPayload { fpdu, skip: TaggedHeader::LEN };
+            self.place(at, payload, env).map_err(|_| OutOfOrderRefusal::Access)?;
             count(&mut env.stats.mpa.bytes_placed_early, len);
             self.count_placed_ahead(len);
         }

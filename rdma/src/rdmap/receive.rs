@@ -1,8 +1,9 @@
 //! Receive path: one verified FPDU at a time is checked, placed and delivered.
 
+use super::payload::{FpduPayload, Payload};
 use crate::Env;
 use crate::ddp::UntaggedQueue;
-use crate::memory::{AccessError, Memory, Placement};
+use crate::memory::{AccessError, Fetch, Memory, Placement};
 use crate::mpa::Fpdu;
 use crate::qp::{CloseHow, Event, QueuePair, ReadReply, Reply, StreamState, WcStatus, WorkOp, WorkRequest};
 use crate::stats::count;
@@ -66,9 +67,10 @@ impl QueuePair {
             return Err(StreamError::RdmapVersion);
         }
         // RFC 5040 §4.1 Figure 4: the opcode determines whether a message is tagged, and its queue.
+        let tagged = FpduPayload { fpdu, skip: TaggedHeader::LEN };
         match (header, control.opcode) {
-            (Header::Tagged(header), Opcode::RdmaWrite) => self.write(header, fpdu, env),
-            (Header::Tagged(header), Opcode::ReadResponse) => self.read_response(header, fpdu, env),
+            (Header::Tagged(header), Opcode::RdmaWrite) => self.write(header, tagged, env),
+            (Header::Tagged(header), Opcode::ReadResponse) => self.read_response(header, tagged, env),
             (Header::Untagged(header), opcode) => {
                 let row = opcode.row().ok_or(StreamError::UnexpectedOpcode)?;
                 self.untagged(header, row, rest, fpdu, env)
@@ -77,21 +79,44 @@ impl QueuePair {
         }
     }
 
-    #[inline]
-    fn write<C: AsRef<[u8]>, M: Memory>(
+    /// Processes a tagged segment of the other end of a looped connection, whose payload is in this memory. The
+    /// peer's first message does not come this way.
+    pub(crate) fn receive_fetch<M: Memory>(
         &mut self,
         header: &TaggedHeader,
-        fpdu: &Fpdu<'_, C>,
+        payload: Fetch,
+        env: &mut Env<'_, M>,
+    ) {
+        if self.state != StreamState::ReadyToSend {
+            count(&mut env.stats.drops.after_error, 1);
+            return;
+        }
+        let len = payload.len().saturating_add(TaggedHeader::LEN);
+        let taken = match ControlField::parse(header.ulp_control).opcode {
+            Opcode::RdmaWrite => self.write(header, payload, env),
+            Opcode::ReadResponse => self.read_response(header, payload, env),
+            _ => Err(StreamError::UnexpectedOpcode),
+        };
+        if let Err(error) = taken {
+            self.fail(&about(error, &Header::Tagged(*header), &[], len), env.stats);
+        }
+    }
+
+    #[inline]
+    fn write<M: Memory>(
+        &mut self,
+        header: &TaggedHeader,
+        payload: impl Payload,
         env: &mut Env<'_, M>,
     ) -> Result<(), StreamError> {
-        let len = fpdu.len().saturating_sub(TaggedHeader::LEN);
+        let len = payload.len();
         // RFC 5041 §5.2: "The STag and TO fields MUST NOT be checked for a zero-length Tagged DDP Message."
         if len > 0 {
             let at = env
                 .stags
                 .check_place(header.stag, header.offset.0, len, self.origin)
                 .map_err(StreamError::Tagged)?;
-            self.place(at, fpdu, TaggedHeader::LEN, env)?;
+            self.place(at, payload, env)?;
         }
         if header.last {
             count(&mut self.counters.in_writes, 1);
@@ -100,15 +125,14 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Copies the payload of an FPDU, piece by piece, to its checked destination.
+    /// Copies the payload of a segment to its checked destination.
     ///
     /// RFC 5041 §7.1: on an error "it MUST cease placing the remainder of the DDP Segment", here all of it.
     #[inline]
-    pub(super) fn place<C: AsRef<[u8]>, M: Memory>(
+    pub(super) fn place<M: Memory>(
         &mut self,
-        mut at: Placement,
-        fpdu: &Fpdu<'_, C>,
-        skip: usize,
+        at: Placement,
+        payload: impl Payload,
         env: &mut Env<'_, M>,
     ) -> Result<(), StreamError> {
         if !env.memory.holds(at.region(), at.offset(), at.len()) {
@@ -117,27 +141,17 @@ impl QueuePair {
         count(&mut self.counters.bytes_placed, at.len());
         count(&mut env.stats.rdmap.payload_bytes_placed, at.len());
         count(&mut env.stats.mpa.bytes_copied, at.len());
-        if let Some(bytes) = fpdu.contiguous().and_then(|ulpdu| ulpdu.get(skip..)) {
-            return if env.memory.place(at, bytes) { Ok(()) } else { Err(StreamError::Place) };
-        }
-        for piece in fpdu.pieces(skip) {
-            let (here, behind) = at.split_at(piece.len());
-            if !env.memory.place(here, piece) {
-                return Err(StreamError::Place);
-            }
-            at = behind;
-        }
-        Ok(())
+        if payload.place(at, env.memory) { Ok(()) } else { Err(StreamError::Place) }
     }
 
     /// Processes a segment of the response to the oldest read. It must contain the next bytes due, in order.
-    fn read_response<C: AsRef<[u8]>, M: Memory>(
+    fn read_response<M: Memory>(
         &mut self,
         header: &TaggedHeader,
-        fpdu: &Fpdu<'_, C>,
+        payload: impl Payload,
         env: &mut Env<'_, M>,
     ) -> Result<(), StreamError> {
-        let len = fpdu.len().saturating_sub(TaggedHeader::LEN);
+        let len = payload.len();
         let is_read = |due: &&mut WorkRequest| matches!(due.op, WorkOp::Read { .. });
         let due = self.sq.due().filter(is_read).ok_or(StreamError::UnexpectedOpcode)?;
         if len > 0 {
@@ -156,7 +170,7 @@ impl QueuePair {
                 return tagged(AccessError::Bounds);
             }
             due.progress = start.saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
-            if let Err(error) = self.place_sink(local, start, fpdu, TaggedHeader::LEN, env) {
+            if let Err(error) = self.place_sink(local, start, payload, env) {
                 self.due_failed();
                 return Err(error);
             }
@@ -373,8 +387,9 @@ impl QueuePair {
             }
             return Err(error);
         }
+        let payload = FpduPayload { fpdu, skip: UntaggedHeader::LEN };
         if len > 0
-            && let Err(error) = self.place_buffer(buffer.local, start, fpdu, UntaggedHeader::LEN, env)
+            && let Err(error) = self.place_buffer(buffer.local, start, payload, env)
         {
             self.buffer_failed(WcStatus::LocalProtectionError);
             return Err(error);

@@ -7,7 +7,10 @@
 use super::segment::{SegmentHeader, SendOutcome};
 use crate::ddp::{Segment, cut};
 use crate::memory::{Fetch, Memory};
+use crate::mpa::framer::MULPDU_MAX;
 use crate::qp::QueuePair;
+use crate::wire::TaggedOffset;
+use crate::wire::ddp::TaggedHeader;
 use crate::{Env, Sink};
 
 /// Result of a run.
@@ -38,12 +41,38 @@ impl QueuePair {
         env: &mut Env<'_, M>,
         sink: &mut impl Sink,
     ) -> Run {
+        if sink.shares_memory()
+            && let SegmentHeader::Tagged(header) = front
+        {
+            return self.push_shared(header, fetch, sink);
+        }
         let mulpdu = self.framer.ulpdu_max(sink.fpdu_max());
         if let Some(Segment { len, last: true }) = cut(mulpdu, front.len(), fetch.len()) {
             let step = self.push(front, len, env, sink, |memory, out| memory.fetch(fetch, out));
             return Run::of(step, len, true);
         }
         self.push_several(front, fetch, env, sink)
+    }
+
+    /// Sends the tokens of a rest to a receiver with the same memory.
+    fn push_shared(&mut self, mut header: TaggedHeader, mut fetch: Fetch, sink: &mut impl Sink) -> Run {
+        let (mut segments, mut payload) = (0_usize, 0_usize);
+        while let Some(Segment { len, last }) = cut(MULPDU_MAX, TaggedHeader::LEN, fetch.len()) {
+            let (here, behind) = fetch.split_at(len);
+            header.last = last;
+            if !sink.push_fetch(&header, here) {
+                break;
+            }
+            segments = segments.saturating_add(1);
+            payload = payload.saturating_add(len);
+            if last {
+                return Run::of(SendOutcome::Sent { fpdus: segments, bytes: payload }, payload, true);
+            }
+            header.offset = TaggedOffset(header.offset.0.wrapping_add(len as u64));
+            fetch = behind;
+        }
+        let sent = SendOutcome::Sent { fpdus: segments, bytes: payload };
+        Run::of(if segments > 0 { sent } else { SendOutcome::NoRoom }, payload, false)
     }
 
     /// Sends a rest that is longer than one segment.

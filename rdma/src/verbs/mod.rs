@@ -25,6 +25,7 @@
 mod completion;
 mod connection;
 mod ids;
+mod looped;
 mod memory;
 mod proxy;
 mod queue_pair;
@@ -54,6 +55,7 @@ use crate::endpoint::EndpointConfig;
 use crate::terminate::ErrorCode;
 use completion::Cq;
 use connection::Id;
+use looped::LoopQueue;
 use memory::{Mr, Mw, Pd};
 use queue_pair::Qp;
 use shared::Srq;
@@ -213,6 +215,8 @@ pub struct Device<C> {
     /// Connections with a [`TransportRequest::Transmit`] that the adapter has not polled, each at most once.
     transmit: VecDeque<CmId>,
     silent: Silent,
+    /// Segments between two connections of this device.
+    looped: LoopQueue,
     stats: DeviceStats,
     /// True if a completion queue has overrun and its queue pairs are not in error yet.
     overrun: bool,
@@ -249,6 +253,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             transport: VecDeque::new(),
             transmit: VecDeque::with_capacity(ids),
             silent: Silent::default(),
+            looped: LoopQueue::default(),
             stats: DeviceStats::default(),
             overrun: false,
             has_request: false,

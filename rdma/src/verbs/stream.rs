@@ -227,7 +227,7 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Calls `take` with the endpoint, which then has the shared receive queue of its queue pair. Returns the number of
     /// chunks, which `take` returns.
-    fn deliver(&mut self, id: CmId, take: impl FnOnce(&mut Endpoint<C>) -> usize) -> usize {
+    pub(super) fn deliver(&mut self, id: CmId, take: impl FnOnce(&mut Endpoint<C>) -> usize) -> usize {
         let Some(it) = self.ids.get_mut(id.0) else { return 0 };
         let (number, Some(endpoint)) = (it.qp, it.endpoint.as_mut()) else { return 0 };
         let mut qp = number.and_then(|number| self.qps.get_mut(number.0));

@@ -221,6 +221,20 @@ impl<B: Buf> Stack<B> {
         self.with_conn(self.now, conn.index(), |conn, cx| conn.note_room(cx));
     }
 
+    /// Returns the other end of a connection between two addresses of this interface; `None` if this stack does not
+    /// have it, or its handshake is not complete.
+    pub fn other_end(&self, conn: ConnId) -> Option<ConnId> {
+        let block = self.conns.get(conn)?;
+        let flow = FourTuple::new(block.remote(), block.local());
+        self.conns.id(self.conns.find_conn(self.conns.hash(&flow), &flow)?)
+    }
+
+    /// Returns true if the application of connection `to`, the other end, has consumed all that was queued on `from`.
+    pub fn is_consumed(&self, from: ConnId, to: ConnId) -> bool {
+        let (Some(from), Some(to)) = (self.conns.get(from), self.conns.get(to)) else { return false };
+        from.snd.end == to.rcv.nxt && to.rcv.unread == 0
+    }
+
     /// Returns the effective send MSS, the payload of a full segment, bytes; 0 for a connection that is gone.
     pub fn emss(&self, conn: ConnId) -> usize {
         self.conns.get(conn).map_or(0, |conn| usize::from(conn.snd.emss))

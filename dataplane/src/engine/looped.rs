@@ -1,0 +1,63 @@
+//! RDMA connections between two addresses of the port itself, with both ends on this worker: once the first messages
+//! have passed through TCP, the device copies from one end's memory to the other's. TCP keeps the connection, and
+//! closes it.
+
+use std::time::Duration;
+
+use rdma::Memory;
+use rdma::verbs::CmId;
+use tcp_stack::{BufPool, ConnId, Instant};
+
+use super::rdma_conn::{self, Looped};
+use super::{Engine, Service};
+use crate::transport::{TxOutcome, since_start};
+
+impl<P: BufPool, M: Memory> Engine<P, M> {
+    /// Services the output of a looped connection.
+    #[inline(never)]
+    pub(super) fn transmit_looped(
+        &mut self,
+        now: Instant,
+        (conn, id): (ConnId, CmId),
+        pool: &mut P,
+    ) -> TxOutcome {
+        let at = since_start(now);
+        if let Some(Looped::To(to)) = self.looped(conn) {
+            return self.pass_on(id, to, at);
+        }
+        let peer = self.stack.other_end(conn);
+        if let Some((peer, to)) = peer.and_then(|peer| Some((peer, self.cm_id(peer)?)))
+            && self.device.may_loop(id, to)
+        {
+            if !self.stack.is_consumed(conn, peer) {
+                // What comes behind must not overtake it. It is on its way to this stack.
+                return TxOutcome::Again;
+            }
+            self.device.loop_out(id);
+            if let Some(Service::Rdma(rdma_conn)) = self.conns.service_mut(conn) {
+                rdma_conn.looped = Looped::To(to);
+            }
+            return self.pass_on(id, to, at);
+        }
+        let Self { stack, device, rdma, .. } = self;
+        rdma_conn::transmit(now, (conn, id), stack, pool, device, rdma)
+    }
+
+    fn looped(&self, conn: ConnId) -> Option<Looped> {
+        match self.conns.service(conn) {
+            Some(Service::Rdma(rdma_conn)) => Some(rdma_conn.looped),
+            _ => None,
+        }
+    }
+
+    /// Passes output of connection `id` to `to`, and schedules what `to` has to do then.
+    fn pass_on(&mut self, id: CmId, to: CmId, at: Duration) -> TxOutcome {
+        let progress = self.device.transmit_looped(id, to, at, &mut self.rdma.env());
+        if progress.frames > 0
+            && let Some(peer) = self.conn_of(to)
+        {
+            self.schedule(peer);
+        }
+        if progress.pending { TxOutcome::Again } else { TxOutcome::Idle }
+    }
+}
