@@ -2,8 +2,6 @@
 //! have passed through TCP, the device copies from one end's memory to the other's. TCP keeps the connection, and
 //! closes it.
 
-use std::time::Duration;
-
 use rdma::Memory;
 use rdma::verbs::CmId;
 use tcp_stack::{BufPool, ConnId, Instant};
@@ -21,23 +19,23 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         (conn, id): (ConnId, CmId),
         pool: &mut P,
     ) -> TxOutcome {
-        let at = since_start(now);
-        if let Some(Looped::To(to)) = self.looped(conn) {
-            return self.pass_on(id, to, at);
-        }
         let peer = self.stack.other_end(conn);
-        if let Some((peer, to)) = peer.and_then(|peer| Some((peer, self.cm_id(peer)?)))
-            && self.device.may_loop(id, to)
-        {
-            if !self.stack.is_consumed(conn, peer) {
-                // What comes behind must not overtake it. It is on its way to this stack.
-                return TxOutcome::Again;
+        let other = peer.and_then(|peer| Some((peer, self.cm_id(peer)?)));
+        match (self.looped(conn), other) {
+            (Some(Looped::Direct), Some((peer, to))) => return self.pass_on(now, id, (peer, to)),
+            (_, Some((peer, to))) if self.device.may_loop(id, to) => {
+                if !self.stack.is_consumed(conn, peer) {
+                    // What comes behind must not overtake it. It is on its way to this stack.
+                    return TxOutcome::Again;
+                }
+                self.device.loop_out(id);
+                if let Some(Service::Rdma(rdma_conn)) = self.conns.service_mut(conn) {
+                    rdma_conn.looped = Looped::Direct;
+                }
+                return self.pass_on(now, id, (peer, to));
             }
-            self.device.loop_out(id);
-            if let Some(Service::Rdma(rdma_conn)) = self.conns.service_mut(conn) {
-                rdma_conn.looped = Looped::To(to);
-            }
-            return self.pass_on(id, to, at);
+            // If the other end has gone, TCP learns it from the answer.
+            _ => {}
         }
         let Self { stack, device, rdma, .. } = self;
         rdma_conn::transmit(now, (conn, id), stack, pool, device, rdma)
@@ -50,12 +48,10 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         }
     }
 
-    /// Passes output of connection `id` to `to`, and schedules what `to` has to do then.
-    fn pass_on(&mut self, id: CmId, to: CmId, at: Duration) -> TxOutcome {
-        let progress = self.device.transmit_looped(id, to, at, &mut self.rdma.env());
-        if progress.frames > 0
-            && let Some(peer) = self.conn_of(to)
-        {
+    /// Passes output of connection `id` to the other end, and schedules what that end has to do then.
+    fn pass_on(&mut self, now: Instant, id: CmId, (peer, to): (ConnId, CmId)) -> TxOutcome {
+        let progress = self.device.transmit_looped(id, to, since_start(now), &mut self.rdma.env());
+        if progress.frames > 0 {
             self.schedule(peer);
         }
         if progress.pending { TxOutcome::Again } else { TxOutcome::Idle }

@@ -32,8 +32,8 @@ pub(super) enum Looped {
     No,
     /// By TCP for now: the first messages of both ends have not passed.
     Later,
-    /// Directly to a connection of the device.
-    To(CmId),
+    /// Directly to the other end.
+    Direct,
 }
 
 impl RdmaConn {
