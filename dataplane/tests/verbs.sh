@@ -389,7 +389,12 @@ calls_of() { # ROUNDS: system calls of a program that posts and polls so often
 }
 no_calls() { # 20,000 requests more are posted and polled by no system call more, but for a thread that starts later
     local few many
-    few=$(calls_of 1) && many=$(calls_of 10001) && echo "$few calls, then $many" && [ "$many" -le $((few + 20)) ]
+    few=$(calls_of 1) || return 1
+    # A few calls more, of the start and the end, come and go with the load of the machine.
+    for _ in 1 2 3; do
+        many=$(calls_of 10001) && echo "$few calls, then $many" && [ "$many" -le $((few + 20)) ] && return
+    done
+    return 1
 }
 check "posting and polling make no system calls" no_calls
 sed -i '/^user_/d' "$LAB/0.toml"

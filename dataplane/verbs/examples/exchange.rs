@@ -219,6 +219,8 @@ struct Simple {
     qp: QueuePair,
     mr: Mr,
     size: u32,
+    /// Messages received.
+    received: Cell<usize>,
 }
 
 impl Simple {
@@ -230,7 +232,17 @@ impl Simple {
         let local = Access::LOCAL_READ | Access::LOCAL_WRITE;
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE;
         let mr = pd.alloc_mr(u64::from(size) * 2, local | remote)?;
-        Ok(Self { cq, qp, mr, size })
+        Ok(Self { cq, qp, mr, size, received: Cell::new(0) })
+    }
+
+    /// Returns the number of requests that have completed, and counts the messages received.
+    fn poll(&self) -> Result<usize> {
+        let mut out = [WorkCompletion::default(); 2];
+        let polled = self.cq.poll(&mut out).map_err(|error| anyhow::anyhow!("poll: {error:?}"))?;
+        ensure!(out[..polled].iter().all(|wc| wc.status == WcStatus::Success), "{out:?}");
+        let received = out[..polled].iter().filter(|wc| wc.opcode == WcOpcode::Recv).count();
+        self.received.set(self.received.get() + received);
+        Ok(polled - received)
     }
 
     /// Writes a pattern into remote memory, reads it back and compares it.
@@ -248,10 +260,7 @@ impl Simple {
         }
         let mut done = 0;
         while done < 2 {
-            let mut out = [WorkCompletion::default(); 2];
-            let polled = self.cq.poll(&mut out).map_err(|error| anyhow::anyhow!("poll: {error:?}"))?;
-            ensure!(out[..polled].iter().all(|wc| wc.status == WcStatus::Success), "{out:?}");
-            done += polled;
+            done += self.poll()?;
         }
         let mut bytes = vec![0; self.size as usize];
         self.mr.read(self.size.into(), &mut bytes)?;
@@ -296,7 +305,12 @@ fn exchange_with_itself(context: &Context, local: SocketAddr, size: u32, rounds:
     let event = cm_event(context)?;
     ensure!(matches!(event.kind, CmEventKind::ConnectRequest { .. }), "{event:?}");
     let accepted = context.id(event.id);
+    let buffer = RecvWr { wr_id: 0, sg_list: &[client.mr.sge(0, 0)] };
+    client.qp.post_recv(&[buffer]).map_err(|(_, error)| anyhow::anyhow!("post_recv: {error:?}"))?;
     accepted.accept(&server.qp, b"")?;
+    // A responder may post at once. The message follows the initiator's first one.
+    let hello = SendWr::new(0, SendOp::SEND, &[]);
+    server.qp.post_send(&[hello]).map_err(|(_, error)| anyhow::anyhow!("post_send: {error:?}"))?;
     loop {
         let event = cm_event(context)?;
         ensure!(matches!(event.kind, CmEventKind::Established { .. }), "{event:?}");
@@ -306,6 +320,9 @@ fn exchange_with_itself(context: &Context, local: SocketAddr, size: u32, rounds:
     }
     for _ in 0..rounds {
         client.write_and_read(server.mr.addr(), server.mr.rkey(), None)?;
+    }
+    while client.received.get() == 0 {
+        client.poll()?;
     }
     println!("{size} bytes written and read back, compared, {rounds} times");
     Ok(())

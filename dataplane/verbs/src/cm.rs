@@ -74,14 +74,21 @@ impl Id {
         )
     }
 
-    /// Accepts a connect request (`rdma_accept`).
+    /// Accepts a connect request (`rdma_accept`). From here on the queue pair accepts work to send; the worker begins
+    /// with it once the peer's first message has arrived (RFC 5044 §7.1.2).
     ///
     /// # Errors
     /// The device refuses, or the daemon has ended.
     pub fn accept(&self, qp: &QueuePair, private_data: &[u8]) -> Result<(), Error> {
         self.context.connect(self.id, &qp.0);
+        // Before the answer: another thread may poll the peer's first message at once, and answer it.
+        qp.0.set_ready(true);
         let private_data = private_data.to_vec();
-        self.done("accept", Request::Accept { id: self.id, qp: qp.0.num, private_data })
+        let accepted = self.done("accept", Request::Accept { id: self.id, qp: qp.0.num, private_data });
+        if accepted.is_err() {
+            self.context.disconnect(self.id);
+        }
+        accepted
     }
 
     /// Rejects a connect request (`rdma_reject`).

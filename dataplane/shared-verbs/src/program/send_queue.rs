@@ -34,8 +34,8 @@ impl<M: AsRef<[AtomicU64]> + Clone> SendQueue<M> {
         self.qp
     }
 
-    /// States whether the queue pair accepts work to send: from its Established event on, until the program disconnects
-    /// it. In state `Error` it accepts work, which is flushed.
+    /// States whether the queue pair accepts work to send: from its Established event on, or since the program has
+    /// accepted the connection, until the program disconnects it. In state `Error` it accepts work, which is flushed.
     pub const fn set_ready(&mut self, ready: bool) {
         self.ready = ready;
     }
