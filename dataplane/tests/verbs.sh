@@ -80,6 +80,7 @@ exchange() {
     [ "$status" = 0 ] || kill "$server" 2>/dev/null
     wait "$server" || status=$?
     cat "$LAB/server.out"
+    [ "$status" = 0 ] || for n in 0 1; do "$IWARPCTL" --socket "$LAB/$n.control" drops 2>/dev/null; done
     return "$status"
 }
 
