@@ -59,6 +59,6 @@ if [ ! -e "$folder/$counted.profdata" ]; then
     mv "$folder/merged" "$folder/$counted.profdata"
 fi
 export IRONWARP_BUILD=trained
-built trained "-Cprofile-use=$folder/$counted.profdata" iwarpd iwarpctl iwarp-rping iwarp-run iwarp-bench
+built trained "-Cprofile-use=$folder/$counted.profdata" iwarpd iwarpctl iwarp-nfsd iwarp-rping iwarp-run iwarp-bench
 # The libraries of unmodified programs are those of `make build`: the load does not run them.
 mkdir -p target/trained/lib && cp -r target/release/lib/ironwarp target/trained/lib/

@@ -17,18 +17,20 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 stage=$work/ironwarp-$version
 mkdir -p "$stage"/{bin,etc/iwarpd,sysctl,docs,examples}
-cp "$programs"/{iwarpd,iwarpctl,iwarp-rping,iwarp-run,iwarp-bench} "$stage/bin/"
+cp "$programs"/{iwarpd,iwarpctl,iwarp-nfsd,iwarp-rping,iwarp-run,iwarp-bench} "$stage/bin/"
 cp -r "$programs/lib" "$stage/lib"
 cp -r "$share" "$stage/share"
 cp configs/tap.toml "$stage/etc/iwarpd/iwarpd.toml"
+cp configs/nfsd.toml "$stage/etc/iwarpd/nfsd.toml"
 cp configs/80-iwarpd-hugepages.conf "$stage/sysctl/"
 cp configs/*.toml configs/monitoring/* dataplane/verbs/examples/wait.{c,py} "$stage/examples/"
-cp docs/{applications,programs,operations,region-service,limits,deviations,nics,rping,glossary}.md "$stage/docs/"
-configs/debian/licenses.py dataplane mgmt-cli iwarp-rping iwarp-run iwarp-drop-in benches >"$stage/THIRD-PARTY-LICENSES"
+cp docs/{applications,nfs,programs,operations,region-service,limits,deviations,nics,rping,glossary}.md "$stage/docs/"
+configs/debian/licenses.py dataplane mgmt-cli iwarp-nfsd iwarp-rping iwarp-run iwarp-drop-in benches >"$stage/THIRD-PARTY-LICENSES"
 
 mkdir "$stage/debian"
 cp configs/debian/{control,rules,ironwarp.*,ironwarp-bench.*} "$stage/debian/"
 cp configs/iwarpd.service "$stage/debian/ironwarp.iwarpd.service"
+cp configs/iwarp-nfsd.service "$stage/debian/ironwarp.iwarp-nfsd.service"
 sed -i "s/@MAINTAINER@/$maintainer/" "$stage/debian/control"
 {
     printf 'Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n'

@@ -109,14 +109,16 @@ if [ "${1:-}" = --install ]; then install; exit; fi
 files >/tmp/before
 install
 step "install with dependencies"
-for program in iwarpd iwarpctl iwarp-rping iwarp-run iwarp-bench; do
+for program in iwarpd iwarpctl iwarp-nfsd iwarp-rping iwarp-run iwarp-bench; do
     is "$program" "$("$program" --version | cut -d' ' -f1)" "$program"
 done
-for file in /etc/iwarpd/iwarpd.toml /usr/lib/sysctl.d/80-iwarpd-hugepages.conf "$UNIT" \
-    /usr/share/doc/ironwarp/copyright /usr/share/doc/ironwarp/THIRD-PARTY-LICENSES.gz; do
+for file in /etc/iwarpd/iwarpd.toml /etc/iwarpd/nfsd.toml /usr/lib/sysctl.d/80-iwarpd-hugepages.conf "$UNIT" \
+    "${UNIT%/*}/iwarp-nfsd.service" /usr/share/doc/ironwarp/copyright /usr/share/doc/ironwarp/THIRD-PARTY-LICENSES.gz; do
     grep -q . "$file" || fail "$file is not there"
 done
-[ ! -e /etc/systemd/system/multi-user.target.wants/iwarpd.service ] || fail "the service is enabled"
+for service in iwarpd iwarp-nfsd; do
+    [ ! -e /etc/systemd/system/multi-user.target.wants/$service.service ] || fail "$service is enabled"
+done
 step "programs, unit, configuration and licenses"
 unshare --net --mount /bin/bash /tmp/deb-inside.sh --serve
 

@@ -52,13 +52,35 @@ build_bridge() {
     ip -n "$NS" link set br0 up
 }
 
+write_nfsd_config() {
+    mkdir -p "$LAB/state"
+    cat >"$LAB/nfsd.toml" <<TOML
+[rdma]
+listen = "10.77.0.2:20049"
+socket = "$LAB/verbs.sock"
+[tcp]
+listen = "10.77.0.1:20050"
+[nfs]
+lease_s = 15
+[state]
+directory = "$LAB/state"
+[control]
+socket = "$LAB/nfsd.sock"
+[[export]]
+path = "/data"
+directory = "$LAB/data"
+[[export.client]]
+prefix = "10.77.0.0/24"
+access = "rw"
+squash = "none"
+TOML
+}
+
 nfsd_start() {
-    ip netns exec "$NS" "$NFSD" --socket "$LAB/verbs.sock" --listen 10.77.0.2:20049 --mount 10.77.0.1:20050 \
-        --key "$LAB/key" --clients "$LAB/clients" --lease-s 15 \
-        --export "/data=$LAB/data,10.77.0.0/24,rw,root" >"$LAB/nfsd.log" 2>&1 &
+    ip netns exec "$NS" "$NFSD" --config "$LAB/nfsd.toml" >"$LAB/nfsd.log" 2>&1 &
     NFSD_PID=$!
     for _ in $(seq 100); do
-        grep -q '^serving' "$LAB/nfsd.log" && return
+        grep -q 'serving at' "$LAB/nfsd.log" && return
         kill -0 "$NFSD_PID" 2>/dev/null || break
         sleep 0.1
     done
@@ -159,6 +181,7 @@ main() {
     mkdir -p "$LAB/data/tree"
     cp -r docs configs rdma/src "$LAB/data/tree"
     head -c $((MIB << 20)) /dev/urandom >"$LAB/data/big"
+    write_nfsd_config
     check "iwarp-nfsd starts" nfsd_start
     guest_boot nfs guest0 52:54:00:77:00:05 10.77.0.5/24 fd77::5/64 || exit 1
     local options=vers=3,proto=rdma,port=20049,addr=10.77.0.2,mountaddr=10.77.0.1,mountproto=tcp,mountport=20050,nolock

@@ -1,4 +1,4 @@
-//! Configuration file of iwarpd: parser, checks, reports of mistakes, memory plan.
+//! Configuration files of iwarpd and iwarp-nfsd: parser, checks, reports of mistakes, memory plan.
 //!
 //! ```text
 //! text ──toml──▶ table with spans ──check──▶ Config        every value in range, every default filled in
@@ -18,6 +18,7 @@
 mod check;
 mod errors;
 mod machine;
+mod nfsd;
 mod plan;
 mod read;
 #[cfg(feature = "testutil")]
@@ -31,6 +32,7 @@ mod tests;
 
 pub use errors::{ConfigErrors, Mistake, Source};
 pub use machine::Machine;
+pub use nfsd::{Nfs, Nfsd, NfsdClients, NfsdControl, NfsdExport, NfsdRdma, NfsdSquash, NfsdState, NfsdTcp};
 pub use plan::{Kind, MemoryPlan, PlanItem, connection_window_bytes, connection_window_line, memory_plan};
 pub use text::{RegionName, parse_size, token_from_file, token_from_text};
 pub use types::{

@@ -5,5 +5,6 @@ mod files;
 mod machine;
 mod mistakes;
 mod neighbors;
+mod nfsd;
 mod random;
 mod values;

@@ -15,9 +15,11 @@
 //! client can only use those that the server has issued: they lead to nothing outside of an export.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
+pub mod args;
 mod attributes;
 mod backend;
 mod codec;
+pub mod daemon;
 mod directory;
 mod export;
 mod file;

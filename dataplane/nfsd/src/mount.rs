@@ -8,6 +8,7 @@ use iwarp_rpc::xdr::{Reader, Writer};
 use nfs3_types::mount::mountstat3;
 
 use crate::codec::put;
+use crate::export::Exports;
 use crate::server::{Caller, Fault, Server};
 
 /// Flavor numbers that clients may use: AUTH_SYS, and none at all.
@@ -34,7 +35,7 @@ impl Server {
             0 => {}
             1 => {
                 let path = path(&mut reader)?;
-                match self.handle_of(caller.address, &path) {
+                match self.handle_of(caller, &path) {
                     Ok(handle) => {
                         put(&mut writer, &mountstat3::MNT3_OK);
                         writer.opaque(&handle);
@@ -57,18 +58,19 @@ impl Server {
                 self.mounts().retain(|mount| *mount != (caller.address, path.clone()));
             }
             4 => self.mounts().retain(|(client, _)| *client != caller.address),
-            5 => self.list(&mut writer),
+            5 => list(caller.exports, &mut writer),
             _ => return Err(Fault::Procedure),
         }
         Ok(writer.into_bytes())
     }
 
     /// Returns the handle of an export's topmost directory. A slash at the end of a path means nothing.
-    fn handle_of(&self, client: IpAddr, path: &str) -> Result<Vec<u8>, mountstat3> {
+    fn handle_of(&self, caller: &Caller<'_>, path: &str) -> Result<Vec<u8>, mountstat3> {
         let wanted = path.trim_end_matches('/');
-        let found = self.exports.iter().find(|(_, export)| export.path.trim_end_matches('/') == wanted);
+        let mut exports = caller.exports.list().iter();
+        let found = exports.find(|(_, export)| export.path.trim_end_matches('/') == wanted);
         let (number, export) = found.ok_or(mountstat3::MNT3ERR_NOENT)?;
-        export.rule(client).ok_or(mountstat3::MNT3ERR_ACCES)?;
+        export.rule(caller.address).ok_or(mountstat3::MNT3ERR_ACCES)?;
         self.seals.seal(*number, &export.backend.root()).ok_or(mountstat3::MNT3ERR_SERVERFAULT)
     }
 
@@ -83,18 +85,18 @@ impl Server {
         }
         mounts.push(mount);
     }
+}
 
-    /// Lists all exports with the prefixes of their clients.
-    fn list(&self, writer: &mut Writer) {
-        for (_, export) in &self.exports {
+/// Lists all exports with the prefixes of their clients.
+fn list(exports: &Exports, writer: &mut Writer) {
+    for (_, export) in exports.list() {
+        writer.bool(true);
+        writer.opaque(export.path.as_bytes());
+        for rule in &export.rules {
             writer.bool(true);
-            writer.opaque(export.path.as_bytes());
-            for rule in &export.rules {
-                writer.bool(true);
-                writer.opaque(rule.clients.to_string().as_bytes());
-            }
-            writer.bool(false);
+            writer.opaque(rule.clients.to_string().as_bytes());
         }
         writer.bool(false);
     }
+    writer.bool(false);
 }

@@ -22,11 +22,11 @@ use iwarp_rpc::Item;
 use iwarp_rpc::message::executed;
 use iwarp_rpc::xdr::{Reader, Writer, XdrError};
 
-use crate::export::{Export, Seals};
+use crate::export::Seals;
 use crate::server::{Caller, Fault, PAYLOADS_MAX, Reply, Server, Target};
 use crate::state::{Channel, Sequence, State, StateLimits, Stateid};
 use crate::status::Status;
-use pseudo::Tree;
+pub(crate) use pseudo::Tree;
 use record::Record;
 
 /// Longest tag, owner or name, in bytes (NFS4_OPAQUE_LIMIT).
@@ -49,12 +49,11 @@ mod op {
     pub(super) const ILLEGAL: u32 = 10044;
 }
 
-/// The state of a server, and the tree of its exports.
+/// State of a server.
 #[derive(Debug)]
 pub(crate) struct Nfs4 {
     state: Mutex<State<Arc<OwnedFd>>>,
     record: Option<Record>,
-    tree: Tree,
     /// Identity of the server, the same after a restart: a client compares it over several addresses.
     name: Vec<u8>,
     epoch: u32,
@@ -63,12 +62,11 @@ pub(crate) struct Nfs4 {
 
 impl Nfs4 {
     #[allow(clippy::disallowed_methods, reason = "leases run from the start of the server")]
-    pub(crate) fn new(exports: &[(u32, Export)], seals: &Seals, verifier: u64) -> Self {
+    pub(crate) fn new(seals: &Seals, verifier: u64) -> Self {
         let epoch = u32::try_from(verifier >> 32 ^ verifier & u64::from(u32::MAX)).unwrap_or(0).max(1);
         Self {
             state: Mutex::new(State::new(StateLimits::default(), epoch, Default::default())),
             record: None,
-            tree: Tree::new(exports, seals),
             name: format!("iwarp-nfsd {:08x}", seals.number("server")).into_bytes(),
             epoch,
             started: Instant::now(),
@@ -341,7 +339,7 @@ impl Compound<'_, '_> {
 
     /// Finds the object of a handle, which must be in an export.
     fn target<'h>(&'h self, handle: &'h [u8]) -> Result<Target<'h>, Status> {
-        if self.server.nfs4.tree.directory(handle).is_some() {
+        if self.caller.exports.tree.directory(handle).is_some() {
             return Err(Status::RoFs);
         }
         self.server.target(self.caller, handle).map_err(Status::from)
@@ -393,7 +391,7 @@ impl Compound<'_, '_> {
             18 => self.open(reader, out)?,
             21 => self.downgrade(reader, out)?,
             22 => self.put_handle(reader)?,
-            23 | 24 => self.go_to(self.server.nfs4.tree.root().to_vec()),
+            23 | 24 => self.go_to(self.caller.exports.tree.root().to_vec()),
             25 => self.read(reader, out)?,
             26 => self.readdir(reader, out)?,
             27 => self.readlink(out)?,

@@ -9,6 +9,7 @@ mod connection;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,7 +61,12 @@ impl RdmaServer {
     ///
     /// # Errors
     /// The daemon cannot be reached, or refuses.
-    pub fn start(server: Arc<Server>, socket: &str, address: SocketAddr, limits: RdmaLimits) -> Result<Self> {
+    pub fn start(
+        server: Arc<Server>,
+        socket: &Path,
+        address: SocketAddr,
+        limits: RdmaLimits,
+    ) -> Result<Self> {
         let per_connection = connection::queue_entries(&limits);
         let entries = per_connection.saturating_mul(limits.connections_max.into());
         let queue_bytes = u64::from(entries).saturating_mul(512).saturating_add(1 << 20);

@@ -4,14 +4,14 @@ use std::io;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use iwarp_rpc::Item;
 use iwarp_rpc::message::{self, AuthStatus, Call, CallError, Credential, NotExecuted};
 use iwarp_rpc::xdr::{Reader, XdrError, padding};
 use nfs3_types::nfs3::nfsstat3;
 
-use crate::export::{Export, ExportError, Rule, Seals};
+use crate::export::{Export, ExportError, Exports, Rule, Seals};
 use crate::identity::User;
 use crate::mount::Mounts;
 use crate::nfs3::{ReadCall, WriteCall};
@@ -24,8 +24,6 @@ const MOUNT: u32 = nfs3_types::mount::PROGRAM;
 const VERSION: u32 = 3;
 /// Highest version of NFS that is served.
 const NFS_VERSION_MAX: u32 = 4;
-/// Longest path of an export, in bytes (RFC 1813 §5.1.1).
-const MOUNT_PATH_MAX: usize = nfs3_types::mount::MNTPATHLEN;
 
 /// Payloads of a reply, at most.
 pub(crate) const PAYLOADS_MAX: u16 = 4;
@@ -102,7 +100,7 @@ impl From<XdrError> for Fault {
 /// NFS versions 3 and 4.1, and MOUNT version 3, over a set of exports.
 #[derive(Debug)]
 pub struct Server {
-    pub(crate) exports: Vec<(u32, Export)>,
+    exports: RwLock<Arc<Exports>>,
     pub(crate) seals: Seals,
     /// Changes with each start: a client repeats unstable writes that are not committed (RFC 1813 §3.3.7).
     pub(crate) verifier: u64,
@@ -116,6 +114,8 @@ pub struct Server {
 pub(crate) struct Caller<'a> {
     pub(crate) address: IpAddr,
     pub(crate) call: &'a Call,
+    /// The exports when the call began: a reload replaces them for later calls.
+    pub(crate) exports: &'a Exports,
     pub(crate) copy_out: CopyOut<'a>,
 }
 
@@ -142,23 +142,25 @@ impl Server {
         transfer_max: u32,
     ) -> Result<Self, ExportError> {
         let seals = Seals::new(key);
-        let mut numbered: Vec<(u32, Export)> = Vec::with_capacity(exports.len());
-        for export in exports {
-            let path = &export.path;
-            if !path.starts_with('/') || path.len() > MOUNT_PATH_MAX {
-                return Err(ExportError::Path(path.clone()));
-            }
-            let number = seals.number(path);
-            if numbered.iter().any(|(other, _)| *other == number) {
-                return Err(ExportError::Duplicate(path.clone()));
-            }
-            if seals.seal(number, &export.backend.root()).is_none() {
-                return Err(ExportError::Handle(path.clone()));
-            }
-            numbered.push((number, export));
-        }
-        let nfs4 = Nfs4::new(&numbered, &seals, verifier);
-        Ok(Self { exports: numbered, seals, verifier, transfer_max, mounts: Mutex::default(), nfs4 })
+        let nfs4 = Nfs4::new(&seals, verifier);
+        let exports = RwLock::new(Arc::new(Exports::new(exports, &seals)?));
+        Ok(Self { exports, seals, verifier, transfer_max, mounts: Mutex::default(), nfs4 })
+    }
+
+    /// Replaces all exports. Calls that have begun use the former ones; file handles and opens of an export whose path
+    /// is no more become stale.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; then the exports are the former ones.
+    pub fn reload(&self, exports: Vec<Export>) -> Result<(), ExportError> {
+        let exports = Arc::new(Exports::new(exports, &self.seals)?);
+        *self.exports.write().unwrap_or_else(PoisonError::into_inner) = exports;
+        Ok(())
+    }
+
+    /// Returns the exports of a call that begins now.
+    pub(crate) fn exports(&self) -> Arc<Exports> {
+        Arc::clone(&self.exports.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Sets the limits of NFS version 4.1, and the file that keeps the clients with state over a restart. Without this
@@ -197,7 +199,8 @@ impl Server {
         if matches!(call.credential, Credential::Other(_)) {
             return Some(message::auth_error(call.xid, AuthStatus::TooWeak).into());
         }
-        let caller = Caller { address: address.to_canonical(), call: &call, copy_out };
+        let exports = self.exports();
+        let caller = Caller { address: address.to_canonical(), call: &call, exports: &exports, copy_out };
         let result = match call.program {
             NFS if call.version == VERSION => self.nfs(&caller, reader),
             NFS => self.nfs4(&caller, reader).map(Step::Done),
@@ -211,14 +214,9 @@ impl Server {
     }
 
     /// Finds the object of a handle, and the rights of the caller.
-    pub(crate) fn target<'a>(
-        &'a self,
-        caller: &Caller<'_>,
-        handle: &'a [u8],
-    ) -> Result<Target<'a>, nfsstat3> {
+    pub(crate) fn target<'a>(&self, caller: &Caller<'a>, handle: &'a [u8]) -> Result<Target<'a>, nfsstat3> {
         let (number, object) = self.seals.open(handle).ok_or(nfsstat3::NFS3ERR_BADHANDLE)?;
-        let export = self.exports.iter().find(|(it, _)| *it == number).ok_or(nfsstat3::NFS3ERR_STALE)?;
-        let export = &export.1;
+        let export = caller.exports.find(number).ok_or(nfsstat3::NFS3ERR_STALE)?;
         let rule = *export.rule(caller.address).ok_or(nfsstat3::NFS3ERR_ACCES)?;
         let user = rule.user(&caller.call.credential);
         Ok(Target { number, export, rule, user, object })

@@ -5,7 +5,7 @@
 //! it and never looks into it. No delegation is ever granted.
 //!
 //! After a restart, the clients of [`State::record`] may reclaim their opens and locks until all of them have said
-//! RECLAIM_COMPLETE, or a lease time has passed. Nobody else gets an open or a lock until then.
+//! RECLAIM_COMPLETE, or the grace period has passed. Nobody else gets an open or a lock until then.
 
 mod client;
 mod lock;
@@ -49,8 +49,10 @@ pub struct StateLimits {
     pub locks_max: usize,
     /// Bytes of a reply that is kept for a repeated call, 1024 or more.
     pub cached_bytes_max: u32,
-    /// Time after which a silent client loses its state, and time in which clients reclaim it after a restart.
+    /// Time after which a silent client loses its state.
     pub lease: Duration,
+    /// Time in which clients reclaim their state after a restart, at least `lease`.
+    pub grace: Duration,
 }
 
 impl Default for StateLimits {
@@ -63,6 +65,7 @@ impl Default for StateLimits {
             locks_max: 4096,
             cached_bytes_max: 4096,
             lease: Duration::from_secs(90),
+            grace: Duration::from_secs(90),
         }
     }
 }
@@ -146,7 +149,7 @@ impl<F> State<F> {
             opens: HashMap::new(),
             lockers: HashMap::new(),
             files: HashMap::new(),
-            grace: Grace { until: limits.lease, waiting: record },
+            grace: Grace { until: limits.grace, waiting: record },
             swept: Duration::ZERO,
             record_changed: false,
         }

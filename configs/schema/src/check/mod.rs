@@ -3,6 +3,7 @@
 mod applications;
 mod memory;
 mod metrics;
+pub(crate) mod nfsd;
 mod port;
 mod service;
 mod tcp;
@@ -64,7 +65,12 @@ impl Config {
     }
 }
 
-pub(crate) fn load(path: &Path, machine: Option<Machine>) -> Result<Config, ConfigErrors> {
+fn load(path: &Path, machine: Option<Machine>) -> Result<Config, ConfigErrors> {
+    load_text(path).and_then(|text| parse(&path.display().to_string(), &text, machine))
+}
+
+/// Reads the text of a file.
+fn load_text(path: &Path) -> Result<String, ConfigErrors> {
     let name = path.display().to_string();
     let unreadable = |e: std::io::Error| {
         ConfigErrors::unreadable(&name, format!("cannot read {name}: {e}"), "name a readable TOML file")
@@ -80,29 +86,39 @@ pub(crate) fn load(path: &Path, machine: Option<Machine>) -> Result<Config, Conf
         let message = format!("{name} is larger than {FILE_BYTES_MAX} bytes");
         return Err(ConfigErrors::unreadable(&name, message, "a configuration is a few kilobytes"));
     }
-    match String::from_utf8(bytes) {
-        Ok(text) => parse(&name, &text, machine),
-        Err(e) => {
-            let message = format!("{name} is not UTF-8 at byte {}", e.utf8_error().valid_up_to());
-            Err(ConfigErrors::unreadable(&name, message, "save the file as UTF-8"))
-        }
-    }
+    String::from_utf8(bytes).map_err(|e| {
+        let message = format!("{name} is not UTF-8 at byte {}", e.utf8_error().valid_up_to());
+        ConfigErrors::unreadable(&name, message, "save the file as UTF-8")
+    })
 }
 
-pub(crate) fn parse(name: &str, text: &str, machine: Option<Machine>) -> Result<Config, ConfigErrors> {
-    let (config, found, _) = parse_parts(name, text, machine);
+fn parse(name: &str, text: &str, machine: Option<Machine>) -> Result<Config, ConfigErrors> {
+    finished(name, text, parse_parts(name, text, machine))
+}
+
+/// A configuration, its mistakes, and the keys that were read.
+type Parts<T> = (Option<T>, Vec<Found>, Vec<String>);
+
+/// Returns the configuration, unless there are mistakes.
+fn finished<T>(name: &str, text: &str, (config, found, _): Parts<T>) -> Result<T, ConfigErrors> {
     match config {
         Some(config) if found.is_empty() => Ok(config),
         _ => Err(ConfigErrors::new(name, text, found)),
     }
 }
 
-/// Returns the configuration, the mistakes, and the keys that were read.
-pub(crate) fn parse_parts(
-    name: &str,
+/// Checks the text of a file of iwarpd.
+pub(crate) fn parse_parts(name: &str, text: &str, machine: Option<Machine>) -> Parts<Config> {
+    let folder = Path::new(name).parent().unwrap_or(Path::new(""));
+    parse_with(text, machine, |top, report| check_top(top, report, folder))
+}
+
+/// Passes the table of a text to `check`, unless the text is no TOML.
+pub(crate) fn parse_with<T>(
     text: &str,
     machine: Option<Machine>,
-) -> (Option<Config>, Vec<Found>, Vec<String>) {
+    check: impl FnOnce(Section<'_>, &Report) -> T,
+) -> Parts<T> {
     let (table, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
         // The text after a syntax error may be misread, so it is not checked.
@@ -110,9 +126,8 @@ pub(crate) fn parse_parts(
         return (None, found, Vec::new());
     }
     let report = Report::new(machine);
-    let folder = Path::new(name).parent().unwrap_or(Path::new(""));
     let top = Section::new(&report, Some(table.get_ref()), Place { key: String::new(), span: 0..0 });
-    let config = check_top(top, &report, folder);
+    let config = check(top, &report);
     let (found, asked) = report.into_parts();
     (Some(config), found, asked)
 }

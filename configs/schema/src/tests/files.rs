@@ -19,7 +19,8 @@ fn every_file_loads_and_fits_its_own_limit() {
     let mut seen = 0;
     for entry in std::fs::read_dir(folder()).unwrap() {
         let path = entry.unwrap().path();
-        if path.extension().is_some_and(|e| e == "toml") {
+        // That of iwarp-nfsd has tests of its own.
+        if path.extension().is_some_and(|e| e == "toml") && !path.ends_with("nfsd.toml") {
             let config = Config::load(&path).unwrap_or_else(|e| panic!("{}", e.short()));
             let limit = config.memory.hugepage_limit_bytes.expect("each shipped file states a limit");
             assert!(memory_plan(&config).hugepage_bytes() <= limit, "{}", path.display());

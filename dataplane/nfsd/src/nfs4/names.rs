@@ -125,9 +125,9 @@ impl Compound<'_, '_> {
         let max = self.session.map_or(max, |it| max.min(it.channel.response_bytes.saturating_sub(1024)));
         let mut list = List { entries: Writer::new(), room: (max as usize).saturating_sub(LIST_BYTES) };
         let handle = self.handle()?;
-        let at_end = match self.server.nfs4.tree.directory(handle) {
+        let at_end = match self.caller.exports.tree.directory(handle) {
             Some(directory) => {
-                let names = directory.visible(&self.server.exports, self.caller.address);
+                let names = directory.visible(self.caller.exports.list(), self.caller.address);
                 let numbered = (COOKIES_RESERVED.saturating_add(1)..).zip(names);
                 let mut left = numbered.filter(|(at, _)| *at > cookie);
                 left.all(|(at, name)| {

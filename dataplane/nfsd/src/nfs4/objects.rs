@@ -53,7 +53,7 @@ impl Compound<'_, '_> {
 
     /// Returns what the wanted attributes of an object describe.
     fn describe<'h>(&self, handle: &'h [u8], wanted: Bitmap) -> Result<Facts<'h>, Status> {
-        if let Some(directory) = self.server.nfs4.tree.directory(handle) {
+        if let Some(directory) = self.caller.exports.tree.directory(handle) {
             return Ok(self.facts(directory.attributes(), handle, 0));
         }
         let target = self.server.target(self.caller, handle)?;
@@ -98,7 +98,7 @@ impl Compound<'_, '_> {
     /// PUTFH: the export must exist, and admit the client.
     pub(super) fn put_handle(&mut self, reader: &mut Reader<'_>) -> Result<(), Status> {
         let handle = reader.opaque(128)?;
-        if self.server.nfs4.tree.directory(handle).is_none() {
+        if self.caller.exports.tree.directory(handle).is_none() {
             self.server.target(self.caller, handle)?;
         }
         self.go_to(handle.to_vec());
@@ -150,7 +150,7 @@ impl Compound<'_, '_> {
     pub(super) fn access(&self, reader: &mut Reader<'_>, out: &mut Writer) -> Result<(), Status> {
         let wanted = reader.u32()? & RIGHTS;
         let handle = self.handle()?;
-        let granted = if self.server.nfs4.tree.directory(handle).is_some() {
+        let granted = if self.caller.exports.tree.directory(handle).is_some() {
             wanted & (ACCESS3_READ | ACCESS3_LOOKUP)
         } else {
             let target = self.server.target(self.caller, handle)?;
@@ -165,8 +165,8 @@ impl Compound<'_, '_> {
     /// Finds a name in the current directory.
     fn find(&self, name: &[u8]) -> Result<Vec<u8>, Status> {
         let handle = self.handle()?;
-        if let Some(directory) = self.server.nfs4.tree.directory(handle) {
-            let mut names = directory.visible(&self.server.exports, self.caller.address);
+        if let Some(directory) = self.caller.exports.tree.directory(handle) {
+            let mut names = directory.visible(self.caller.exports.list(), self.caller.address);
             let found = names.find(|it| it.name.as_bytes() == name);
             return found.map(|it| it.handle.clone()).ok_or(Status::NoEnt);
         }
@@ -190,7 +190,7 @@ impl Compound<'_, '_> {
     /// LOOKUPP: the directory above an export is one of the tree.
     pub(super) fn lookup_parent(&mut self) -> Result<(), Status> {
         let handle = self.handle()?;
-        let tree = &self.server.nfs4.tree;
+        let tree = &self.caller.exports.tree;
         let above = match (tree.directory(handle), tree.above(handle)) {
             (Some(directory), _) => directory.parent.clone().ok_or(Status::NoEnt)?,
             (None, Some(above)) => above.handle.clone(),

@@ -11,33 +11,33 @@ use crate::export::{Export, Seals};
 
 /// A name in a directory of the tree.
 #[derive(Debug)]
-pub(super) struct Name {
-    pub(super) name: String,
+pub(crate) struct Name {
+    pub(crate) name: String,
     /// Handle of what has the name.
-    pub(super) handle: Vec<u8>,
+    pub(crate) handle: Vec<u8>,
     /// Number of the export; `None` for a directory of the tree.
-    pub(super) export: Option<u32>,
+    pub(crate) export: Option<u32>,
 }
 
 /// A directory of the tree.
 #[derive(Debug)]
-pub(super) struct Directory {
-    pub(super) handle: Vec<u8>,
-    pub(super) fileid: u64,
+pub(crate) struct Directory {
+    pub(crate) handle: Vec<u8>,
+    pub(crate) fileid: u64,
     /// Handle of the directory above.
-    pub(super) parent: Option<Vec<u8>>,
-    pub(super) names: Vec<Name>,
+    pub(crate) parent: Option<Vec<u8>>,
+    pub(crate) names: Vec<Name>,
 }
 
 /// All directories of the tree.
 #[derive(Debug)]
-pub(super) struct Tree {
+pub(crate) struct Tree {
     root: Vec<u8>,
     directories: Vec<Directory>,
 }
 
 impl Tree {
-    pub(super) fn new(exports: &[(u32, Export)], seals: &Seals) -> Self {
+    pub(crate) fn new(exports: &[(u32, Export)], seals: &Seals) -> Self {
         let top = directory(seals, "", None);
         let mut tree = Self { root: top.handle.clone(), directories: vec![top] };
         let mut exports: Vec<_> = exports.iter().collect();
@@ -84,17 +84,17 @@ impl Tree {
         }
     }
 
-    pub(super) fn root(&self) -> &[u8] {
+    pub(crate) fn root(&self) -> &[u8] {
         &self.root
     }
 
     /// Finds the directory of a handle; `None` if the handle is one of an export.
-    pub(super) fn directory(&self, handle: &[u8]) -> Option<&Directory> {
+    pub(crate) fn directory(&self, handle: &[u8]) -> Option<&Directory> {
         self.directories.iter().find(|directory| directory.handle == handle)
     }
 
     /// Finds the directory that holds an export's topmost directory.
-    pub(super) fn above(&self, handle: &[u8]) -> Option<&Directory> {
+    pub(crate) fn above(&self, handle: &[u8]) -> Option<&Directory> {
         self.directories.iter().find(|it| it.names.iter().any(|name| name.handle == handle))
     }
 }
@@ -107,7 +107,7 @@ fn directory(seals: &Seals, path: &str, parent: Option<Vec<u8>>) -> Directory {
 
 impl Directory {
     /// Returns the attributes, which never change.
-    pub(super) fn attributes(&self) -> fattr3 {
+    pub(crate) fn attributes(&self) -> fattr3 {
         let time = nfstime3 { seconds: 1, nseconds: 0 };
         fattr3 {
             type_: ftype3::NF3DIR,
@@ -127,7 +127,7 @@ impl Directory {
     }
 
     /// Returns the names that a client may see.
-    pub(super) fn visible<'a>(
+    pub(crate) fn visible<'a>(
         &'a self,
         exports: &'a [(u32, Export)],
         client: IpAddr,

@@ -18,6 +18,7 @@ const LIMITS: StateLimits = StateLimits {
     locks_max: 6,
     cached_bytes_max: 4096,
     lease: Duration::from_secs(90),
+    grace: Duration::from_secs(120),
 };
 
 fn at(seconds: u64) -> Duration {
@@ -336,12 +337,14 @@ fn after_a_restart_the_recorded_clients_reclaim_first() {
 }
 
 #[test]
-fn the_grace_period_ends_after_a_lease_time() {
+fn the_grace_period_ends_after_its_time() {
     let mut state = State::<u32>::new(LIMITS, 8, BTreeSet::from([b"gone".to_vec()]));
     let (a, _) = join(&mut state, at(80), b"a");
     state.reclaim_complete(a).unwrap();
     assert_eq!(state.may_claim(a, false), Err(Status::Grace));
-    state.sweep(at(90));
+    state.sweep(at(119));
+    assert_eq!(state.may_claim(a, false), Err(Status::Grace));
+    state.sweep(at(120));
     assert_eq!(state.may_claim(a, false), Ok(()));
     assert_eq!(state.record(), Some(BTreeSet::from([b"a".to_vec()])));
 }

@@ -1,0 +1,172 @@
+//! The server as a program: it starts with a configuration, reloads its exports, and ends.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use iwarp_config::{Machine, Nfs, Nfsd, NfsdExport, NfsdRdma, NfsdSquash, NfsdTcp};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sd_notify::NotifyState;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::{
+    Directory, Export, RdmaLimits, RdmaServer, Rule, Server, Squash, StateLimits, TcpLimits, TcpServer,
+};
+
+/// Serves until SIGTERM or SIGINT. SIGHUP reloads the exports of the file.
+///
+/// # Errors
+/// An export cannot be opened, an address is not available, or `iwarpd` has ended.
+pub fn run(file: &Path, config: &Nfsd) -> Result<()> {
+    // From here on a signal ends the server in order.
+    let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot catch signals")?;
+    let folder = &config.state.directory;
+    let key_file = folder.join("key");
+    let key = key(&key_file).with_context(|| format!("{}", key_file.display()))?;
+    let verifier = getrandom::u64().context("no random bytes")?;
+    let server = Server::new(open(config)?, key, verifier, config.nfs.transfer_bytes)?;
+    let record = folder.join("clients");
+    let server = server.with_state(state_limits(&config.nfs), &record);
+    let server = Arc::new(server.with_context(|| format!("{}", record.display()))?);
+    allow_files()?;
+    let tcp = config.tcp.as_ref().map(|tcp| {
+        let started = TcpServer::start(Arc::clone(&server), tcp.listen, tcp_limits(tcp));
+        started.with_context(|| format!("tcp.listen {}: cannot listen", tcp.listen))
+    });
+    let tcp = tcp.transpose()?;
+    let (socket, listen) = (&config.rdma.socket, config.rdma.listen);
+    let mut rdma = RdmaServer::start(Arc::clone(&server), socket, listen, rdma_limits(&config.rdma))
+        .with_context(|| format!("rdma.listen {listen} at {}", socket.display()))?;
+    let ends = Arc::new(AtomicBool::new(false));
+    let reload = Reload { file: file.to_owned(), server };
+    let handle = signals.handle();
+    let handler = {
+        let ends = Arc::clone(&ends);
+        std::thread::Builder::new()
+            .name("nfsd-signals".to_owned())
+            .spawn(move || obey(signals, &reload, &ends))
+            .context("cannot start a thread")?
+    };
+    let over_tcp = tcp.as_ref().map(|tcp| format!(" and {} (TCP)", tcp.address()));
+    eprintln!("iwarp-nfsd: serving at {listen} (RDMA){}", over_tcp.unwrap_or_default());
+    tell(NotifyState::Ready);
+    let served = rdma.run(&|| ends.load(Ordering::Acquire));
+    tell(NotifyState::Stopping);
+    handle.close();
+    let _ = handler.join();
+    served
+}
+
+/// Tells the service manager, if there is one. Without one that listens, the server goes on.
+fn tell(state: NotifyState<'_>) {
+    let _ = sd_notify::notify(&[state]);
+}
+
+/// Handles signals until one ends the server.
+fn obey(mut signals: Signals, reload: &Reload, ends: &AtomicBool) {
+    for signal in &mut signals {
+        if signal != SIGHUP {
+            ends.store(true, Ordering::Release);
+            continue;
+        }
+        match reload.run() {
+            Ok(exports) => eprintln!("iwarp-nfsd: {exports} exports loaded from {}", reload.file.display()),
+            Err(error) => eprintln!("iwarp-nfsd: the exports stay as they are: {error:#}"),
+        }
+    }
+}
+
+/// Loads the exports of the configuration file again.
+#[derive(Debug)]
+struct Reload {
+    file: PathBuf,
+    server: Arc<Server>,
+}
+
+impl Reload {
+    /// Replaces the exports, all of them or none. Returns their number.
+    fn run(&self) -> Result<usize> {
+        let config = Nfsd::load_on(&self.file, &Machine::this())
+            .map_err(|errors| anyhow::anyhow!("{errors}\n{}", errors.short().trim_end()))?;
+        let exports = open(&config)?;
+        let count = exports.len();
+        self.server.reload(exports)?;
+        Ok(count)
+    }
+}
+
+/// Opens the exports of a configuration.
+fn open(config: &Nfsd) -> Result<Vec<Export>> {
+    config.exports.iter().map(export).collect()
+}
+
+fn export(export: &NfsdExport) -> Result<Export> {
+    let NfsdExport { path, directory, clients, .. } = export;
+    let backend = Directory::open(directory)
+        .with_context(|| format!("export {path}: cannot export the directory {}", directory.display()))?;
+    let rules = clients.iter().map(|clients| Rule {
+        clients: clients.prefix,
+        write: clients.write,
+        squash: match clients.squash {
+            NfsdSquash::None => Squash::None,
+            NfsdSquash::Root => Squash::Root,
+            NfsdSquash::All => Squash::All,
+        },
+        anonymous: (clients.anonuid, clients.anongid),
+    });
+    Ok(Export { path: path.clone(), backend: Box::new(backend), rules: rules.collect() })
+}
+
+fn state_limits(nfs: &Nfs) -> StateLimits {
+    StateLimits {
+        clients_max: nfs.clients_max as usize,
+        sessions_max: nfs.sessions_max as usize,
+        slots_max: nfs.slots_max,
+        opens_max: nfs.opens_max as usize,
+        locks_max: nfs.locks_max as usize,
+        cached_bytes_max: nfs.cached_reply_bytes,
+        lease: Duration::from_secs(nfs.lease_s.into()),
+        grace: Duration::from_secs(nfs.grace_s.into()),
+    }
+}
+
+fn tcp_limits(tcp: &NfsdTcp) -> TcpLimits {
+    TcpLimits {
+        connections_max: tcp.connections_max.into(),
+        idle_timeout: Duration::from_secs(tcp.idle_timeout_s.into()),
+    }
+}
+
+fn rdma_limits(rdma: &NfsdRdma) -> RdmaLimits {
+    let NfsdRdma { connections_max, credits, inline_bytes, segments_max, .. } = *rdma;
+    RdmaLimits { connections_max, credits, inline_bytes, segments_max }
+}
+
+/// Returns the key of file handles, which is made with the first start.
+fn key(path: &Path) -> Result<[u8; 16]> {
+    let mut key = [0; 16];
+    match File::open(path) {
+        Ok(mut file) => file.read_exact(&mut key)?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            getrandom::fill(&mut key).context("no random bytes")?;
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+            file.write_all(&key)?;
+            file.sync_all()?;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    Ok(key)
+}
+
+/// Raises the limit of open files to the largest that is allowed: opens of NFS version 4.1 hold files.
+fn allow_files() -> Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    setrlimit(Resource::Nofile, raised).context("the limit of open files")
+}
