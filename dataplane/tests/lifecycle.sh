@@ -202,7 +202,7 @@ check "a daemon on a TAP" serving
 check "a second one on the TAP is refused, and told by whom" \
     second_is_refused "in use by process $DAEMON_PID " "$tap"
 check "a second one on the socket is refused" \
-    second_is_refused "another iwarpd serves" 'driver = "ring"' "$SOCKET"
+    second_is_refused "another program serves" 'driver = "ring"' "$SOCKET"
 check "SIGTERM ends it with status 0" ends
 wire_serving() { veth && config "$packet" && daemon_start "$LAB/config.toml"; }
 check "a daemon on a veth" wire_serving

@@ -13,14 +13,12 @@ mod connection;
 mod groups;
 mod peer;
 mod server;
-mod socket;
 mod stats;
 
 #[cfg(test)]
 mod tests;
 
 pub use connection::{Handler, Reply};
-pub use peer::{Peer, Policy, group_id};
+pub use peer::{Peer, Policy};
 pub use server::{BindError, Server, ServerConfig};
-pub(crate) use socket::{SocketFile, listen};
 pub use stats::{ControlStats, SharedStats};

@@ -49,25 +49,6 @@ impl Peer {
     }
 }
 
-/// Returns the number of a group, given by number or by its name in `/etc/group`.
-///
-/// # Errors
-/// The file cannot be read, or has no group of this name.
-pub fn group_id(name: &str) -> io::Result<u32> {
-    if let Ok(id) = name.parse() {
-        return Ok(id);
-    }
-    find_group(&std::fs::read_to_string("/etc/group")?, name).ok_or_else(|| {
-        io::Error::new(io::ErrorKind::NotFound, format!("there is no group `{name}` in /etc/group"))
-    })
-}
-
-fn find_group(file: &str, name: &str) -> Option<u32> {
-    let mut entries = file.lines().map(|line| line.split(':'));
-    entries
-        .find_map(|mut fields| (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -94,17 +75,5 @@ mod tests {
         assert!(!private.admits(&peer(1000, 77, &[77])));
         assert!(!private.admits(&peer(1000, 0, &[0])), "root's group is not root");
         assert!(Policy { everybody: true, ..private }.admits(&peer(1000, 77, &[])));
-    }
-
-    #[test]
-    fn group_names() {
-        let file = "root:x:0:\nbad\niwarp:x:77:alice,bob\nempty:x::\n";
-        assert_eq!(find_group(file, "iwarp"), Some(77));
-        assert_eq!(find_group(file, "bad"), None);
-        assert_eq!(find_group(file, "empty"), None);
-        assert_eq!(find_group(file, "alice"), None);
-        assert_eq!(group_id("42").unwrap(), 42);
-        assert_eq!(group_id("root").unwrap(), 0);
-        assert!(group_id("no such group").is_err());
     }
 }

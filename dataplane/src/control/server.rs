@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+pub use iwarp_control::socket::BindError;
+use iwarp_control::socket::{SocketFile, group_id, listen};
 use iwarp_control::{ErrorKind, ErrorObject};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{JoinSet, LocalSet};
 
 use super::connection::{ClientLimits, Connection, Handler, reject};
-use super::peer::{Peer, Policy, group_id};
-pub use super::socket::BindError;
-use super::socket::{SocketFile, listen};
+use super::peer::{Peer, Policy};
 use super::stats::SharedStats;
 
 /// Pause after a failed accept, such as when descriptors have run out.

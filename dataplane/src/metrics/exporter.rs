@@ -14,13 +14,13 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use iwarp_config::MetricsAddress;
+use iwarp_control::socket::{SocketFile, group_id, listen};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, timeout};
 
 use super::family::{Family, text};
-use crate::control::{SocketFile, group_id, listen};
 
 /// Path of the only resource.
 const PATH: &str = "/metrics";

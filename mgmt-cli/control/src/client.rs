@@ -19,6 +19,8 @@ use crate::transfer;
 
 /// The longest silence of the daemon before a call fails, by default.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Name of the daemon whose methods are those of the crate's root.
+const IWARPD: &str = "iwarpd";
 /// Bytes read at a time.
 const CHUNK: usize = 16 * 1024;
 
@@ -26,6 +28,7 @@ const CHUNK: usize = 16 * 1024;
 #[derive(Debug)]
 pub struct Client {
     socket: UnixStream,
+    daemon: &'static str,
     path: PathBuf,
     patience: Duration,
     last_id: i64,
@@ -37,46 +40,56 @@ pub struct Client {
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No daemon listens on the control socket.
-    #[error("cannot reach iwarpd at {}: {cause}", path.display())]
+    #[error("cannot reach {daemon} at {}: {cause}", path.display())]
     Unreachable {
+        /// The name of the daemon.
+        daemon: &'static str,
         /// The path of the control socket.
         path: PathBuf,
         /// The error of the system call.
         cause: io::Error,
     },
     /// The socket exists, and the caller may not connect to it.
-    #[error("not allowed to talk to iwarpd at {}: {cause}", path.display())]
+    #[error("not allowed to talk to {daemon} at {}: {cause}", path.display())]
     Denied {
+        /// The name of the daemon.
+        daemon: &'static str,
         /// The path of the control socket.
         path: PathBuf,
         /// The error of the system call.
         cause: io::Error,
     },
     /// The request is longer than one line may be.
-    #[error("the request has {bytes} bytes; iwarpd reads at most {REQUEST_BYTES_MAX}")]
+    #[error("the request has {bytes} bytes; the daemon reads at most {REQUEST_BYTES_MAX}")]
     RequestTooLong {
         /// The length of the request in bytes.
         bytes: usize,
     },
     /// The daemon did not answer within the time limit.
-    #[error("iwarpd at {} did not answer within {} s", path.display(), waited.as_secs_f32())]
+    #[error("{daemon} at {} did not answer within {} s", path.display(), waited.as_secs_f32())]
     Timeout {
+        /// The name of the daemon.
+        daemon: &'static str,
         /// The path of the control socket.
         path: PathBuf,
         /// The time limit of the call.
         waited: Duration,
     },
     /// The connection ended before the reply.
-    #[error("the connection to iwarpd at {} was lost: {cause}", path.display())]
+    #[error("the connection to {daemon} at {} was lost: {cause}", path.display())]
     Lost {
+        /// The name of the daemon.
+        daemon: &'static str,
         /// The path of the control socket.
         path: PathBuf,
         /// The error of the system call.
         cause: io::Error,
     },
     /// The reply violates the protocol.
-    #[error("iwarpd at {} answered with what this program cannot read: {reason}", path.display())]
+    #[error("{daemon} at {} answered with what this program cannot read: {reason}", path.display())]
     Malformed {
+        /// The name of the daemon.
+        daemon: &'static str,
         /// The path of the control socket.
         path: PathBuf,
         /// The violation, in words.
@@ -103,15 +116,18 @@ impl ClientError {
     #[must_use]
     pub fn help(&self) -> Option<String> {
         match self {
-            Self::Unreachable { .. } => Some(
-                "is the daemon running? `systemctl status iwarpd`; another socket: --socket PATH".to_owned(),
-            ),
+            Self::Unreachable { daemon, .. } => {
+                let option = if *daemon == IWARPD { "--socket" } else { "--server" };
+                Some(format!(
+                    "is the daemon running? `systemctl status {daemon}`; another socket: {option} PATH"
+                ))
+            }
             Self::Denied { .. } => Some(
                 "run as root, or join the socket's group (control.group in the configuration)".to_owned(),
             ),
             Self::RequestTooLong { .. } => None,
-            Self::Timeout { .. } | Self::Lost { .. } => {
-                Some("the daemon's log says more: `journalctl -u iwarpd`".to_owned())
+            Self::Timeout { daemon, .. } | Self::Lost { daemon, .. } => {
+                Some(format!("the daemon's log says more: `journalctl -u {daemon}`"))
             }
             Self::Malformed { .. } => Some(
                 "the daemon and this program may be of different versions: compare `version` of both"
@@ -157,6 +173,18 @@ impl Client {
     /// # Errors
     /// [`ClientError::Unreachable`] or [`ClientError::Denied`].
     pub fn connect_with(path: impl AsRef<Path>, patience: Duration) -> Result<Self, ClientError> {
+        Self::connect_to(IWARPD, path, patience)
+    }
+
+    /// Connects to another daemon that serves the protocol, such as `iwarp-nfsd`. Errors name it.
+    ///
+    /// # Errors
+    /// As [`Self::connect_with`].
+    pub fn connect_to(
+        daemon: &'static str,
+        path: impl AsRef<Path>,
+        patience: Duration,
+    ) -> Result<Self, ClientError> {
         let path = path.as_ref().to_path_buf();
         let open = || {
             let socket = UnixStream::connect(&path)?;
@@ -165,9 +193,9 @@ impl Client {
             Ok(socket)
         };
         match open() {
-            Ok(socket) => Ok(Self { socket, path, patience, last_id: 0, pending: Vec::new() }),
-            Err(source) if denied(&source) => Err(ClientError::Denied { path, cause: source }),
-            Err(source) => Err(ClientError::Unreachable { path, cause: source }),
+            Ok(socket) => Ok(Self { socket, daemon, path, patience, last_id: 0, pending: Vec::new() }),
+            Err(source) if denied(&source) => Err(ClientError::Denied { daemon, path, cause: source }),
+            Err(source) => Err(ClientError::Unreachable { daemon, path, cause: source }),
         }
     }
 
@@ -328,17 +356,17 @@ impl Client {
     }
 
     fn failed(&self, source: io::Error) -> ClientError {
-        let path = self.path.clone();
+        let (daemon, path) = (self.daemon, self.path.clone());
         match source.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                ClientError::Timeout { path, waited: self.patience }
+                ClientError::Timeout { daemon, path, waited: self.patience }
             }
-            _ => ClientError::Lost { path, cause: source },
+            _ => ClientError::Lost { daemon, path, cause: source },
         }
     }
 
     fn malformed(&self, reason: impl Into<String>) -> ClientError {
-        ClientError::Malformed { path: self.path.clone(), reason: reason.into() }
+        ClientError::Malformed { daemon: self.daemon, path: self.path.clone(), reason: reason.into() }
     }
 }
 

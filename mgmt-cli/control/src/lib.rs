@@ -25,9 +25,11 @@ mod event;
 mod exit;
 mod message;
 mod method;
+pub mod nfs;
 mod port;
 mod prefix;
 mod region;
+pub mod socket;
 mod status;
 #[cfg(feature = "testutil")]
 #[allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]

@@ -1,4 +1,4 @@
-//! Creates the socket file for `server`. The file of a dead daemon is replaced; that of a living one is not.
+//! Creates the socket file of a server. The file of a dead one is replaced; that of a living one is not.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
@@ -13,8 +13,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 /// Error of the creation of the control socket.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// A daemon holds the socket's lock file, or answers on the socket.
-    #[error("another iwarpd serves {}: stop it, or give this one another {key}", path.display())]
+    /// A server holds the socket's lock file, or answers on the socket.
+    #[error("another program serves {}: stop it, or give this one another {key}", path.display())]
     Taken {
         /// Path of the socket file.
         path: PathBuf,
@@ -51,7 +51,7 @@ pub enum BindError {
 
 /// The socket file, removed when this is dropped.
 #[derive(Debug)]
-pub(crate) struct SocketFile {
+pub struct SocketFile {
     path: PathBuf,
     /// Device and inode of the created file: a later file at the same path is not removed.
     identity: (u64, u64),
@@ -68,8 +68,11 @@ impl Drop for SocketFile {
     }
 }
 
-/// Creates the socket file and listens on it. `key` of the configuration names it, for messages.
-pub(crate) fn listen(
+/// Creates the socket file and listens on it, without blocking. `key` of the configuration names it, for messages.
+///
+/// # Errors
+/// Another server listens there, the path is taken, or the system refuses.
+pub fn listen(
     path: &Path,
     mode: u32,
     gid: Option<u32>,
@@ -89,6 +92,25 @@ pub(crate) fn listen(
     std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed("its mode"))?;
     listener.set_nonblocking(true).map_err(failed("non-blocking mode"))?;
     Ok((listener, file))
+}
+
+/// Returns the number of a group, given by number or by its name in `/etc/group`.
+///
+/// # Errors
+/// The file cannot be read, or has no group of this name.
+pub fn group_id(name: &str) -> io::Result<u32> {
+    if let Ok(id) = name.parse() {
+        return Ok(id);
+    }
+    find_group(&std::fs::read_to_string("/etc/group")?, name).ok_or_else(|| {
+        io::Error::new(io::ErrorKind::NotFound, format!("there is no group `{name}` in /etc/group"))
+    })
+}
+
+fn find_group(file: &str, name: &str) -> Option<u32> {
+    let mut entries = file.lines().map(|line| line.split(':'));
+    entries
+        .find_map(|mut fields| (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten())
 }
 
 /// Creates the folder of the socket if it is missing; its parent must exist.
@@ -220,8 +242,21 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let refused =
             listen(&folder.path().join("no/such/folder"), 0o600, None, "control.socket").unwrap_err();
-        let message = format!("{:#}", anyhow::Error::from(refused));
+        let message = refused.to_string();
         assert_eq!(message.matches("No such file").count(), 1, "{message}");
+        assert!(std::error::Error::source(&refused).is_none(), "a chain would name it again");
+    }
+
+    #[test]
+    fn group_names() {
+        let file = "root:x:0:\nbad\niwarp:x:77:alice,bob\nempty:x::\n";
+        assert_eq!(find_group(file, "iwarp"), Some(77));
+        assert_eq!(find_group(file, "bad"), None);
+        assert_eq!(find_group(file, "empty"), None);
+        assert_eq!(find_group(file, "alice"), None);
+        assert_eq!(group_id("42").unwrap(), 42);
+        assert_eq!(group_id("root").unwrap(), 0);
+        assert!(group_id("no such group").is_err());
     }
 
     #[test]
