@@ -3,7 +3,7 @@
 use crate::header::{Body, ChunkLists, Header, RdmaError, Segment};
 use crate::message;
 use crate::private_data::PrivateData;
-use crate::xdr::{Reader, Writer};
+use crate::xdr::{Chunk, Data, Reader, Writer, padding};
 use crate::{Item, Limits, Piece, Received, Reply, Responder, Stats};
 
 /// Limits of a responder under test.
@@ -126,7 +126,96 @@ fn check(lists: &ChunkLists, reply: &Reply, stream: &[u8], length: u32) {
     }
 }
 
-/// Returns the inputs that a corpus begins with.
+/// Reads the RPC header of a call. Checks that it is that of the stream, or refused with a reply to the same call.
+pub fn calls(data: &[u8]) {
+    let mut reader = Reader::new(data);
+    match message::Call::read(&mut reader) {
+        Ok(call) => {
+            assert_eq!(call.xid.to_be_bytes(), data[..4]);
+            assert_eq!(usize::try_from(reader.position()).unwrap() + reader.rest().len(), data.len());
+            if let message::Credential::Sys(sys) = call.credential {
+                assert!(sys.groups.len() <= message::GROUPS_MAX);
+            }
+        }
+        Err(message::CallError::Refused(reply)) => {
+            assert!(reply[..4] == data[..4] && reply[4..8] == [0, 0, 0, 1] && reply.len() % 4 == 0);
+        }
+        Err(message::CallError::NotACall) => {}
+    }
+}
+
+/// Longest item that [`arguments`] accepts, in bytes.
+const ITEM_MAX: usize = 64;
+
+/// Reads a stream as items whose types the first 16 bytes select, and data items from a chunk at the position that the
+/// next two bytes select. Checks that the items are as long as the stream says, and that their encoding is.
+pub fn arguments(data: &[u8]) {
+    let Some((types, data)) = data.split_first_chunk::<16>() else { return };
+    let Some(([position, length], data)) = data.split_first_chunk() else { return };
+    let chunk = Chunk { position: u32::from(*position) * 4, offset: 7, length: (*length).into() };
+    let mut reader = Reader::with_chunks(data, std::slice::from_ref(&chunk));
+    let (mut again, mut chunk_bytes, mut is_used) = (Writer::new(), 0, false);
+    for kind in types {
+        let done = match kind % 7 {
+            0 => reader.u32().map(|word| again.u32(word)),
+            1 => reader.u64().map(|word| again.u64(word)),
+            2 => reader.bool().map(|flag| again.bool(flag)),
+            3 => reader.opaque(ITEM_MAX).map(|item| again.opaque(item)),
+            4 => reader.fixed((kind / 7).into()).map(|item| again.fixed(item)),
+            5 => reader.option(Reader::u32).map(|word| {
+                again.bool(word.is_some());
+                word.into_iter().for_each(|word| again.u32(word));
+            }),
+            _ => reader.reducible(ITEM_MAX).map(|item| match item {
+                Data::Inline(item) => again.opaque(item),
+                Data::Fetched { offset, length } => {
+                    assert!(offset == chunk.offset && length <= chunk.length && length as usize <= ITEM_MAX);
+                    chunk_bytes = length as usize + padding(length as usize);
+                    is_used = true;
+                    again.u32(length);
+                }
+            }),
+        };
+        if done.is_err() {
+            return;
+        }
+        let read = usize::try_from(reader.position()).unwrap();
+        assert_eq!(again.position() + chunk_bytes, read);
+        assert_eq!(read - chunk_bytes + reader.rest().len(), data.len());
+    }
+    assert_eq!(reader.finish().is_ok(), is_used);
+}
+
+/// Returns the inputs that the corpus of [`calls`] begins with.
+#[must_use]
+pub fn call_seeds() -> Vec<Vec<u8>> {
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
+    let sys = [7, 0, 2, 100_003, 3, 1, 1, 28, 9, 4, 0x686f_7374, 1000, 1000, 1, 4, 0, 0];
+    vec![
+        words(&[7, 0, 2, 100_003, 3, 0, 0, 0, 0, 0]),
+        words(&sys),
+        words(&[7, 0, 3, 100_003, 3, 0, 0, 0, 0, 0]),
+        words(&[7, 0, 2, 100_003, 4, 1, 6, 8, 1, 2, 0, 0]),
+        words(&[7, 1, 0, 0, 0, 0]),
+    ]
+}
+
+/// Returns the inputs that the corpus of [`arguments`] begins with.
+#[must_use]
+pub fn argument_seeds() -> Vec<Vec<u8>> {
+    let seed = |types: [u8; 16], chunk: [u8; 2], words: &[u32]| {
+        let words = words.iter().flat_map(|word| word.to_be_bytes());
+        types.into_iter().chain(chunk).chain(words).collect()
+    };
+    let mixed = [0, 1, 2, 3, 32, 5, 6, 5, 0, 0, 0, 0, 0, 0, 0, 0];
+    vec![
+        seed(mixed, [0, 0], &[1, 2, 3, 1, 5, 0x6162_6364, 0x6500_0000, 0x6162_6364, 1, 9, 4, 7, 0]),
+        seed([6, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], [1, 5], &[5, 8, 0, 1, 2, 3]),
+        seed([3; 16], [9, 9], &[64, 0, 0]),
+    ]
+}
+
+/// Returns the inputs that the corpus of [`messages`] begins with.
 #[must_use]
 pub fn seeds() -> Vec<Vec<u8>> {
     let segment = |stag, length| Segment { stag: rdma::Stag(stag), length, offset: 7 << 32 };

@@ -268,6 +268,12 @@ impl Writer {
         self.0.len()
     }
 
+    /// Borrows the bytes written.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// Returns the bytes written.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {

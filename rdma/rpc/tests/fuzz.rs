@@ -1,7 +1,7 @@
-//! Runs the fuzz target of `rdma/rpc/fuzz` on the stable toolchain, over its corpus and random inputs.
+//! Runs the fuzz targets of `rdma/rpc/fuzz` on the stable toolchain, over their corpora and random inputs.
 
 use iwarp_corpus::Corpora;
-use iwarp_rpc::testutil::{messages, seeds};
+use iwarp_rpc::testutil::{argument_seeds, arguments, call_seeds, calls, messages, seeds};
 
 fn corpora() -> Corpora {
     Corpora::of(env!("CARGO_MANIFEST_DIR"))
@@ -13,6 +13,16 @@ fn the_messages_of_a_peer() {
 }
 
 #[test]
-fn the_corpus_is_small() {
-    corpora().assert_small(["messages"]);
+fn the_headers_of_calls() {
+    iwarp_corpus::run(calls, &corpora().read("calls", &call_seeds()), 20_000);
+}
+
+#[test]
+fn the_arguments_of_calls() {
+    iwarp_corpus::run(arguments, &corpora().read("arguments", &argument_seeds()), 20_000);
+}
+
+#[test]
+fn the_corpora_are_small() {
+    corpora().assert_small(["arguments", "calls", "messages"]);
 }
