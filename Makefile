@@ -45,7 +45,7 @@ run: root build ## iwarpd in the foreground on the TAP iw0
 	@.ci/hugepages.sh 512 || true
 	$(IWARPD) --config configs/tap.toml
 
-test: root check unit build build-debian13 instructions ports lifecycle operations drivers rping programs-quick wire-proof verbs flat idle load crowd-out flood starve forged-arp interop pci-quick ## everything; at most 35 minutes on two cores
+test: root check unit build build-debian13 instructions ports lifecycle operations nfsd drivers rping programs-quick wire-proof verbs flat idle load crowd-out flood starve forged-arp interop pci-quick ## everything; at most 35 minutes on two cores
 	@echo "all suites passed"
 
 quick: ## format, lints and tests of what needs neither DPDK nor root; under two minutes warm
@@ -146,6 +146,12 @@ crowd-out: root build ## one host that takes every connection, and an honest pee
 
 interop: root build ## Linux soft-iWARP in a QEMU guest
 	dataplane/tests/siw/run.sh
+
+nfsd: root build ## the NFS server as a service: configuration, iwarpctl nfs, reload, signals
+	dataplane/tests/nfsd.sh
+
+nfs-malformed: build-deps ## ten million malformed calls to the NFS server: nothing returned, no memory kept; minutes
+	MALFORMED_CALLS=10000000 $(CARGO) test --release --locked -p iwarp-nfsd --test malformed -- --nocapture
 
 nfs-demo: root build ## Linux in a QEMU guest mounts a directory by NFS over RDMA, copies a tree, compares digests
 	dataplane/tests/nfs.sh

@@ -15,8 +15,10 @@ use rdma::Access;
 
 use crate::complete;
 
+mod nfs;
 mod observe;
 
+pub(crate) use nfs::{Nfs, NfsCommand};
 pub(crate) use observe::{Capture, Log, Monitor};
 
 const EXAMPLES: &str = "\
@@ -149,6 +151,12 @@ pub(crate) enum Command {
     Monitor(Monitor),
     /// Captures frames of the daemon's ports, in the pcapng format.
     Capture(Capture),
+    /// iwarp-nfsd, the server of NFS over RDMA: its state, exports, clients and counters.
+    #[command(
+        infer_subcommands = true,
+        after_help = "Examples:\n  iwarpctl nfs status\n  iwarpctl nfs exports\n  iwarpctl nfs stats"
+    )]
+    Nfs(Nfs),
     /// The daemon's log: its level.
     #[command(
         subcommand,

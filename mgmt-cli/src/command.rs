@@ -10,7 +10,7 @@ use iwarp_control::{
     ConnShow, ConnShowMethod, CqListMethod, DropsMethod, Exit, LogLevelChange, LogLevelMethod, Method,
     MrListMethod, NoParams, PortListMethod, PortShow, PortShowMethod, PortStats, PortStatsMethod,
     QpListMethod, RegionDeregister, RegionDeregisterMethod, RegionListMethod, RegionQuery, RegionRegister,
-    RegionRegisterMethod, RegionShowMethod, State, StatsMethod, StatsReply, StatusMethod, bounds,
+    RegionRegisterMethod, RegionShowMethod, State, StatsMethod, StatsReply, StatusMethod, bounds, nfs,
 };
 use iwarp_remote::{KernelTcp, read_token};
 use iwarp_terminal::clock::{self, Clock};
@@ -20,8 +20,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::args::{
-    App, Args, Call, Command, Config, Conn, Doctor, Global, Log, Mistakes, Objects, Port, Region, Register,
-    Stats,
+    App, Args, Call, Command, Config, Conn, Doctor, Global, Log, Mistakes, Nfs, NfsCommand, Objects, Port,
+    Region, Register, Stats,
 };
 use crate::{args, capture, complete, doctor, monitor, render};
 
@@ -78,6 +78,7 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
         }
         Command::Monitor(options) => monitor::run(options, global, output)?,
         Command::Capture(options) => capture::run(options, global, output)?,
+        Command::Nfs(command) => nfs(command, global, output)?,
         Command::Log(command) => log(command, global, output)?,
         Command::Config(Config::Check { file, machine, format }) => check(file, *machine, *format, output)?,
         Command::Doctor(options) => return examine(options, global, output),
@@ -112,6 +113,28 @@ pub(crate) fn connect(global: &Global) -> Result<Client, Failure> {
 
 fn call<M: Method>(global: &Global, params: &M::Params) -> Result<M::Reply, Failure> {
     Ok(connect(global)?.call::<M>(params)?)
+}
+
+/// Calls a method of iwarp-nfsd.
+fn nfs(Nfs { server, command }: &Nfs, global: &Global, output: &Output) -> Result<(), Failure> {
+    let mut client = Client::connect_to("iwarp-nfsd", server, global.timeout)?;
+    let (none, width) = (NoParams {}, output.width());
+    match command {
+        NfsCommand::Status => output.result(&client.call::<nfs::StatusMethod>(&none)?, render::nfs::status),
+        NfsCommand::Exports => {
+            let exports = client.call::<nfs::ExportsMethod>(&none)?;
+            output.result(&exports, |exports| render::nfs::exports(exports, width))
+        }
+        NfsCommand::Clients => {
+            let clients = client.call::<nfs::ClientsMethod>(&none)?;
+            output.result(&clients, |clients| render::nfs::clients(clients, width))
+        }
+        NfsCommand::Stats => {
+            let stats = client.call::<nfs::StatsMethod>(&none)?;
+            output.result(&stats, |stats| render::nfs::stats(stats, width))
+        }
+        NfsCommand::Reload => output.result(&client.call::<nfs::ReloadMethod>(&none)?, render::nfs::reloaded),
+    }
 }
 
 fn status(global: &Global, output: &Output) -> Result<Exit, Failure> {

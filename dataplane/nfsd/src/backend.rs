@@ -64,6 +64,9 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// Returns the handle of the topmost directory.
     fn root(&self) -> Vec<u8>;
 
+    /// Describes the content for operators: the path of a directory.
+    fn content(&self) -> String;
+
     /// Returns the attributes of an object.
     ///
     /// # Errors

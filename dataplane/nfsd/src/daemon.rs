@@ -2,19 +2,23 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use iwarp_config::{Machine, Nfs, Nfsd, NfsdExport, NfsdRdma, NfsdSquash, NfsdTcp};
+use iwarp_control::nfs::{Nfs4Client, Status};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::control::ControlSocket;
+use crate::report::ms;
 use crate::{
     Directory, Export, RdmaLimits, RdmaServer, Rule, Server, Squash, StateLimits, TcpLimits, TcpServer,
 };
@@ -26,6 +30,8 @@ use crate::{
 pub fn run(file: &Path, config: &Nfsd) -> Result<()> {
     // From here on a signal ends the server in order.
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot catch signals")?;
+    // No other server has the socket, and thus the folder of this configuration.
+    let control = ControlSocket::bind(&config.control)?;
     let folder = &config.state.directory;
     let key_file = folder.join("key");
     let key = key(&key_file).with_context(|| format!("{}", key_file.display()))?;
@@ -44,13 +50,21 @@ pub fn run(file: &Path, config: &Nfsd) -> Result<()> {
     let mut rdma = RdmaServer::start(Arc::clone(&server), socket, listen, rdma_limits(&config.rdma))
         .with_context(|| format!("rdma.listen {listen} at {}", socket.display()))?;
     let ends = Arc::new(AtomicBool::new(false));
-    let reload = Reload { file: file.to_owned(), server };
+    let program = Arc::new(Program {
+        file: file.to_owned(),
+        started: started(),
+        rdma: listen,
+        tcp: tcp.as_ref().map(TcpServer::address),
+        reload_error: Mutex::new(None),
+        server,
+    });
+    control.serve(Arc::clone(&program)).context("cannot serve the control socket")?;
     let handle = signals.handle();
     let handler = {
         let ends = Arc::clone(&ends);
         std::thread::Builder::new()
             .name("nfsd-signals".to_owned())
-            .spawn(move || obey(signals, &reload, &ends))
+            .spawn(move || obey(signals, &program, &ends))
             .context("cannot start a thread")?
     };
     let over_tcp = tcp.as_ref().map(|tcp| format!(" and {} (TCP)", tcp.address()));
@@ -69,35 +83,83 @@ fn tell(state: NotifyState<'_>) {
 }
 
 /// Handles signals until one ends the server.
-fn obey(mut signals: Signals, reload: &Reload, ends: &AtomicBool) {
+fn obey(mut signals: Signals, program: &Program, ends: &AtomicBool) {
     for signal in &mut signals {
         if signal != SIGHUP {
             ends.store(true, Ordering::Release);
             continue;
         }
-        match reload.run() {
-            Ok(exports) => eprintln!("iwarp-nfsd: {exports} exports loaded from {}", reload.file.display()),
-            Err(error) => eprintln!("iwarp-nfsd: the exports stay as they are: {error:#}"),
-        }
+        // It has reported what it did.
+        let _ = program.reload();
     }
 }
 
-/// Loads the exports of the configuration file again.
-#[derive(Debug)]
-struct Reload {
-    file: PathBuf,
-    server: Arc<Server>,
+#[allow(clippy::disallowed_methods, reason = "the age of the program is measured here")]
+fn started() -> Instant {
+    Instant::now()
 }
 
-impl Reload {
-    /// Replaces the exports, all of them or none. Returns their number.
-    fn run(&self) -> Result<usize> {
+/// A server that runs, as the control socket and signals see it.
+#[derive(Debug)]
+pub(crate) struct Program {
+    file: PathBuf,
+    started: Instant,
+    rdma: SocketAddr,
+    tcp: Option<SocketAddr>,
+    /// Mistake of the latest reload.
+    reload_error: Mutex<Option<String>>,
+    pub(crate) server: Arc<Server>,
+}
+
+impl Program {
+    /// Loads the exports of the configuration file again, all of them or none. Returns their number, and reports what
+    /// it did.
+    pub(crate) fn reload(&self) -> Result<usize> {
+        let loaded = self.load();
+        let error = loaded.as_ref().err().map(|error| format!("{error:#}"));
+        match &error {
+            None => eprintln!("iwarp-nfsd: the exports of {} are loaded", self.file.display()),
+            Some(error) => eprintln!("iwarp-nfsd: the exports stay as they are: {error}"),
+        }
+        *self.reload_error.lock().unwrap_or_else(PoisonError::into_inner) = error;
+        loaded
+    }
+
+    fn load(&self) -> Result<usize> {
         let config = Nfsd::load_on(&self.file, &Machine::this())
             .map_err(|errors| anyhow::anyhow!("{errors}\n{}", errors.short().trim_end()))?;
         let exports = open(&config)?;
         let count = exports.len();
         self.server.reload(exports)?;
         Ok(count)
+    }
+
+    /// Returns the state on one screen.
+    pub(crate) fn status(&self) -> Status {
+        let peers = self.server.stats.connections();
+        let over = |transport| peers.iter().filter(|peer| peer.transport == transport).count() as u64;
+        let clients = self.server.nfs4.clients();
+        let sum = |count: fn(&Nfs4Client) -> u64| clients.iter().map(count).fold(0, u64::saturating_add);
+        let (calls, errors) = self.server.calls();
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_ms: ms(self.started.elapsed()),
+            config: self.file.clone(),
+            rdma: self.rdma,
+            tcp: self.tcp,
+            in_grace: self.server.nfs4.in_grace(),
+            exports: self.server.exports().list().len() as u64,
+            connections_rdma: over("rdma"),
+            connections_tcp: over("tcp"),
+            clients: clients.len() as u64,
+            sessions: sum(|client| client.sessions),
+            opens: sum(|client| client.opens),
+            locks: sum(|client| client.locks),
+            calls,
+            errors,
+            reload_error: self.reload_error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
     }
 }
 

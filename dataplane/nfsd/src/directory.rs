@@ -8,7 +8,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nfs3_types::nfs3::{
     ACCESS3_DELETE, ACCESS3_EXECUTE, ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ, fattr3,
@@ -38,6 +38,7 @@ pub struct Directory {
     mount: OwnedFd,
     handle: Vec<u8>,
     fileid: (u64, u64),
+    path: PathBuf,
 }
 
 impl Directory {
@@ -54,7 +55,8 @@ impl Directory {
         // This fails at once if the program may not open files by handle.
         handle::open(mount.as_fd(), &handle)?;
         let found = fattr(&stat(root.as_fd())?);
-        Ok(Self { root, mount, handle, fileid: (found.fsid, found.fileid) })
+        let fileid = (found.fsid, found.fileid);
+        Ok(Self { root, mount, handle, fileid, path: path.to_owned() })
     }
 
     fn object(&self, handle: &[u8]) -> Result<OwnedFd, nfsstat3> {
@@ -124,6 +126,10 @@ fn stat(object: BorrowedFd<'_>) -> Result<Statx, Errno> {
 impl Backend for Directory {
     fn root(&self) -> Vec<u8> {
         self.handle.clone()
+    }
+
+    fn content(&self) -> String {
+        self.path.display().to_string()
     }
 
     fn attributes(&self, object: &[u8]) -> Result<fattr3, nfsstat3> {

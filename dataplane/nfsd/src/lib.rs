@@ -19,6 +19,7 @@ pub mod args;
 mod attributes;
 mod backend;
 mod codec;
+mod control;
 pub mod daemon;
 mod directory;
 mod export;
@@ -28,8 +29,10 @@ mod mount;
 mod nfs3;
 mod nfs4;
 mod rdma;
+mod report;
 mod server;
 mod state;
+mod stats;
 mod status;
 mod tcp;
 

@@ -24,6 +24,11 @@ impl Server {
         self.mounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the clients and the exports that they have mounted.
+    pub(crate) fn mounted(&self) -> Mounts {
+        self.mounts().clone()
+    }
+
     /// Executes a procedure of MOUNT and returns the reply.
     pub(crate) fn mount(&self, caller: &Caller<'_>, mut reader: Reader<'_>) -> Result<Vec<u8>, Fault> {
         let mut writer = executed(caller.call.xid);

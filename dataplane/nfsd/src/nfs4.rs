@@ -18,6 +18,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use iwarp_control::nfs::Nfs4Client;
 use iwarp_rpc::Item;
 use iwarp_rpc::message::executed;
 use iwarp_rpc::xdr::{Reader, Writer, XdrError};
@@ -25,6 +26,7 @@ use iwarp_rpc::xdr::{Reader, Writer, XdrError};
 use crate::export::Seals;
 use crate::server::{Caller, Fault, PAYLOADS_MAX, Reply, Server, Target};
 use crate::state::{Channel, Sequence, State, StateLimits, Stateid};
+use crate::stats::Program;
 use crate::status::Status;
 pub(crate) use pseudo::Tree;
 use record::Record;
@@ -40,6 +42,7 @@ const MINOR_VERSION: u32 = 1;
 /// Numbers of operations that the order of a COMPOUND depends on.
 mod op {
     pub(super) const SETATTR: u32 = 34;
+    pub(super) const WRITE: u32 = 38;
     pub(super) const BIND_CONN_TO_SESSION: u32 = 41;
     pub(super) const EXCHANGE_ID: u32 = 42;
     pub(super) const CREATE_SESSION: u32 = 43;
@@ -87,6 +90,16 @@ impl Nfs4 {
 
     fn now(&self) -> std::time::Duration {
         self.started.elapsed()
+    }
+
+    /// Returns true while clients reclaim their state.
+    pub(crate) fn in_grace(&self) -> bool {
+        self.state().in_grace()
+    }
+
+    /// Lists the clients.
+    pub(crate) fn clients(&self) -> Vec<Nfs4Client> {
+        self.state().list(self.now())
     }
 
     /// Stores the record of clients, if it has changed.
@@ -176,6 +189,8 @@ impl Server {
         let (mut status, mut done) = (Status::Ok, 0_u32);
         if minor != MINOR_VERSION {
             status = Status::MinorVersMismatch;
+            let reason = Program::Nfs4.status_name(status as u32);
+            self.stats.error(Program::Nfs4, Some(status as u32), reason);
         } else {
             while done < count && status == Status::Ok {
                 done = done.saturating_add(1);
@@ -203,6 +218,7 @@ impl Compound<'_, '_> {
         };
         let (payloads, content) = (self.payloads.len(), self.content.len());
         let code = if matches!(code, 3..=58) { code } else { op::ILLEGAL };
+        let mut measured = self.server.stats.begin(Program::Nfs4, code);
         let result = self.in_order(code, number, count).map_err(Failure::from);
         let result = result.and_then(|()| {
             let out = self.execute(code, reader)?;
@@ -213,7 +229,14 @@ impl Compound<'_, '_> {
             self.payloads.truncate(payloads);
             self.content.truncate(content);
         }
-        self.result(code, result)
+        let written = result.as_ref().ok().filter(|_| code == op::WRITE).map(|out| out.bytes());
+        measured.written =
+            written.and_then(<[u8]>::first_chunk).map_or(0, |count| u32::from_be_bytes(*count).into());
+        let read = self.content.len().saturating_sub(content) as u64;
+        let status = self.result(code, result);
+        let failed = status != Status::Ok;
+        measured.end(read, failed.then(|| (status as u32, Program::Nfs4.status_name(status as u32))));
+        status
     }
 
     /// Appends the result of an operation: its number, its status, and what follows that.

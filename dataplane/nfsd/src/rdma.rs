@@ -178,6 +178,9 @@ impl RdmaServer {
                 self.close(handle);
             }
         }
+        if polled > 0 {
+            self.server.stats.publish(&self.stats);
+        }
         Ok(polled > 0)
     }
 }

@@ -17,6 +17,7 @@ use crate::mount::Mounts;
 use crate::nfs3::{ReadCall, WriteCall};
 use crate::nfs4::Nfs4;
 use crate::state::StateLimits;
+use crate::stats::{Connected, Measured, Program, Stats};
 
 /// Program numbers, and the lowest version that is served of both.
 const NFS: u32 = nfs3_types::nfs3::PROGRAM;
@@ -24,6 +25,9 @@ const MOUNT: u32 = nfs3_types::mount::PROGRAM;
 const VERSION: u32 = 3;
 /// Highest version of NFS that is served.
 const NFS_VERSION_MAX: u32 = 4;
+
+/// Offset of the result in the reply to a call that was executed (RFC 5531 §9).
+const RESULT_AT: usize = 24;
 
 /// Payloads of a reply, at most.
 pub(crate) const PAYLOADS_MAX: u16 = 4;
@@ -62,6 +66,17 @@ pub type CopyOut<'a> = &'a dyn Fn(Range<u32>) -> Vec<u8>;
 impl From<Vec<u8>> for Reply {
     fn from(stream: Vec<u8>) -> Self {
         Self { stream, ..Self::default() }
+    }
+}
+
+impl Measured {
+    /// Counts a call that is executed. The first word of its result is a status, unless it has none.
+    pub(crate) fn replied(self, reply: &Reply, has_status: bool) {
+        let read = reply.payloads.iter().map(|item| u64::from(item.length)).fold(0, u64::saturating_add);
+        let word = reply.stream.get(RESULT_AT..).and_then(|result| result.first_chunk());
+        let status = word.map_or(0, |word| u32::from_be_bytes(*word));
+        let failed = (has_status && status != 0).then(|| (status, self.program.status_name(status)));
+        self.end(read, failed);
     }
 }
 
@@ -108,6 +123,7 @@ pub struct Server {
     pub(crate) transfer_max: u32,
     pub(crate) mounts: Mutex<Mounts>,
     pub(crate) nfs4: Nfs4,
+    pub(crate) stats: Arc<Stats>,
 }
 
 /// Caller of a procedure.
@@ -144,7 +160,8 @@ impl Server {
         let seals = Seals::new(key);
         let nfs4 = Nfs4::new(&seals, verifier);
         let exports = RwLock::new(Arc::new(Exports::new(exports, &seals)?));
-        Ok(Self { exports, seals, verifier, transfer_max, mounts: Mutex::default(), nfs4 })
+        let (mounts, stats) = Default::default();
+        Ok(Self { exports, seals, verifier, transfer_max, mounts, nfs4, stats })
     }
 
     /// Replaces all exports. Calls that have begun use the former ones; file handles and opens of an export whose path
@@ -186,9 +203,15 @@ impl Server {
         let call = match Call::read(&mut reader) {
             Ok(call) => call,
             Err(CallError::NotACall) => return None,
-            Err(CallError::Refused(reply)) => return Some(reply.into()),
+            Err(CallError::Refused(reply)) => {
+                self.stats.error(Program::Rpc, None, "Refused".to_owned());
+                return Some(reply.into());
+            }
         };
-        let not_executed = |status| Some(message::not_executed(call.xid, status).into());
+        let not_executed = |status| {
+            self.stats.error(Program::Rpc, None, format!("{status:?}"));
+            Some(message::not_executed(call.xid, status).into())
+        };
         if call.program != NFS && call.program != MOUNT {
             return not_executed(NotExecuted::ProgramUnavailable);
         }
@@ -197,20 +220,44 @@ impl Server {
             return not_executed(NotExecuted::VersionMismatch { low: VERSION, high });
         }
         if matches!(call.credential, Credential::Other(_)) {
+            self.stats.error(Program::Rpc, None, format!("{:?}", AuthStatus::TooWeak));
             return Some(message::auth_error(call.xid, AuthStatus::TooWeak).into());
         }
         let exports = self.exports();
         let caller = Caller { address: address.to_canonical(), call: &call, exports: &exports, copy_out };
-        let result = match call.program {
-            NFS if call.version == VERSION => self.nfs(&caller, reader),
-            NFS => self.nfs4(&caller, reader).map(Step::Done),
-            _ => self.mount(&caller, reader).map(Step::from),
-        };
-        match result {
+        match self.execute(&caller, reader) {
             Ok(step) => Some(step),
             Err(Fault::Arguments) => not_executed(NotExecuted::GarbageArguments),
             Err(Fault::Procedure) => not_executed(NotExecuted::ProcedureUnavailable),
         }
+    }
+
+    fn execute<'a>(&self, caller: &Caller<'_>, reader: Reader<'a>) -> Result<Step<'a>, Fault> {
+        let program = match (caller.call.program, caller.call.version) {
+            (NFS, VERSION) => Program::Nfs3,
+            (NFS, _) => Program::Nfs4,
+            _ => Program::Mount,
+        };
+        let measured = self.stats.begin(program, caller.call.procedure);
+        let step = match program {
+            Program::Nfs3 => self.nfs(caller, reader)?,
+            Program::Nfs4 => Step::Done(self.nfs4(caller, reader)?),
+            _ => self.mount(caller, reader)?.into(),
+        };
+        Ok(match step {
+            Step::Done(reply) => {
+                let has_status = program != Program::Mount || caller.call.procedure == 1;
+                measured.replied(&reply, has_status);
+                Step::Done(reply)
+            }
+            Step::Read(call) => Step::Read(call.measured(measured)),
+            Step::Write(call) => Step::Write(call.measured(measured)),
+        })
+    }
+
+    /// Enters a connection in the list of clients, until the result is dropped.
+    pub(crate) fn connected(&self, address: IpAddr, transport: &'static str) -> Connected {
+        self.stats.connected(address, transport)
     }
 
     /// Finds the object of a handle, and the rights of the caller.

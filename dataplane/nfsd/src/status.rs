@@ -13,6 +13,17 @@ macro_rules! status {
             $($own = $own_value,)*
         }
 
+        impl Status {
+            /// Returns the name of a value.
+            pub(crate) fn name(value: u32) -> Option<&'static str> {
+                match value {
+                    $($value => Some(stringify!($name)),)*
+                    $($own_value => Some(stringify!($own)),)*
+                    _ => None,
+                }
+            }
+        }
+
         impl From<nfsstat3> for Status {
             fn from(status: nfsstat3) -> Self {
                 match status {

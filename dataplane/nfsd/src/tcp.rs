@@ -55,6 +55,25 @@ enum End {
     Counted(fn(&TcpStats) -> &AtomicU64),
 }
 
+impl TcpStats {
+    /// Calls `f(name, help, value)` once per counter.
+    pub(crate) fn visit(&self, f: &mut dyn FnMut(&'static str, &'static str, u64)) {
+        let rows = [
+            ("connections", "Connections accepted, those closed at once included.", &self.connections),
+            ("calls", "Calls answered, those with an error included.", &self.calls),
+            ("closed_limit", "Connections closed: too many.", &self.closed_limit),
+            ("closed_record", "Connections closed: a record was too long, or empty.", &self.closed_record),
+            ("closed_no_call", "Connections closed: a record held no RPC call.", &self.closed_no_call),
+            (
+                "closed_idle",
+                "Connections closed: silent, or not reading replies, for too long.",
+                &self.closed_idle,
+            ),
+        ];
+        rows.into_iter().for_each(|(name, help, counter)| f(name, help, counter.load(Ordering::Relaxed)));
+    }
+}
+
 impl From<io::Error> for End {
     fn from(error: io::Error) -> Self {
         match error.kind() {
@@ -76,7 +95,6 @@ pub struct TcpServer {
 struct Shared {
     server: Arc<Server>,
     limits: TcpLimits,
-    stats: TcpStats,
     open: AtomicUsize,
     /// The connections, to end them.
     streams: Mutex<Vec<Option<TcpStream>>>,
@@ -95,7 +113,6 @@ impl TcpServer {
         let shared = Arc::new(Shared {
             server,
             limits,
-            stats: TcpStats::default(),
             open: AtomicUsize::new(0),
             streams: Mutex::new(streams),
             ends: false.into(),
@@ -116,7 +133,7 @@ impl TcpServer {
     /// Returns the counters of all connections.
     #[must_use]
     pub fn stats(&self) -> &TcpStats {
-        &self.shared.stats
+        &self.shared.server.stats.tcp
     }
 
     /// Returns the number of open connections.
@@ -141,6 +158,10 @@ impl Drop for TcpServer {
 }
 
 impl Shared {
+    fn stats(&self) -> &TcpStats {
+        &self.server.stats.tcp
+    }
+
     fn streams(&self) -> std::sync::MutexGuard<'_, Vec<Option<TcpStream>>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -168,21 +189,21 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
         if shared.ends.load(Ordering::Acquire) {
             return;
         }
-        shared.stats.connections.fetch_add(1, Ordering::Relaxed);
+        shared.stats().connections.fetch_add(1, Ordering::Relaxed);
         let Some(place) = shared.enter(&stream) else {
-            shared.stats.closed_limit.fetch_add(1, Ordering::Relaxed);
+            shared.stats().closed_limit.fetch_add(1, Ordering::Relaxed);
             continue;
         };
         let serving = Arc::clone(shared);
         let serve = move || {
             if let Err(End::Counted(counter)) = serve(&serving, stream, peer) {
-                counter(&serving.stats).fetch_add(1, Ordering::Relaxed);
+                counter(serving.stats()).fetch_add(1, Ordering::Relaxed);
             }
             serving.leave(place);
         };
         if std::thread::Builder::new().name("nfsd-tcp".to_owned()).spawn(serve).is_err() {
             shared.leave(place);
-            shared.stats.closed_limit.fetch_add(1, Ordering::Relaxed);
+            shared.stats().closed_limit.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -194,13 +215,15 @@ fn serve(shared: &Shared, mut stream: TcpStream, peer: SocketAddr) -> Result<(),
     stream.set_nodelay(true)?;
     let max = CALL_BYTES.saturating_add(shared.server.transfer_max as usize);
     let mut record = Vec::new();
+    let connected = shared.server.connected(peer.ip(), "tcp");
     loop {
         receive(&mut stream, &mut record, max)?;
         // No chunk: everything is in the record.
         let step = shared.server.call(peer.ip(), Reader::new(&record), &|_| Vec::new());
         let step = step.ok_or(End::Counted(|stats| &stats.closed_no_call))?;
         send(&mut stream, &execute(step))?;
-        shared.stats.calls.fetch_add(1, Ordering::Relaxed);
+        shared.stats().calls.fetch_add(1, Ordering::Relaxed);
+        connected.answered();
     }
 }
 

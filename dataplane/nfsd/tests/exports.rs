@@ -230,3 +230,26 @@ fn any_arguments_are_survived() {
     assert_eq!(fs::read_dir(sibling.path()).unwrap().count(), 0);
     assert!(client.attributes(&client.root).is_ok());
 }
+
+#[test]
+fn a_reload_replaces_all_exports_or_none() {
+    let client = Client::new();
+    let rules = |write| vec![rule("0.0.0.0/0", write, Squash::None)];
+    let export = |path: &str, write| {
+        let backend = Box::new(Directory::open(client.folder.path()).unwrap());
+        Export { path: path.to_owned(), backend, rules: rules(write) }
+    };
+    // The handles of an export whose path stays are those of before; its rights are the new ones.
+    client.server.reload(vec![export("/data", false), export("/more", true)]).unwrap();
+    assert_eq!(client.mkdir(&client.root, "a").err(), Some(nfsstat3::NFS3ERR_ROFS));
+    let more = client.mount("/more").unwrap();
+    client.mkdir(&more, "a").unwrap();
+    let twice = client.server.reload(vec![export("/data", true), export("/data", true)]);
+    assert_eq!(twice, Err(ExportError::Duplicate("/data".to_owned())));
+    client.mkdir(&more, "b").unwrap();
+    assert_eq!(client.mkdir(&client.root, "c").err(), Some(nfsstat3::NFS3ERR_ROFS));
+    client.server.reload(vec![export("/more", true)]).unwrap();
+    assert_eq!(client.attributes(&client.root).err(), Some(nfsstat3::NFS3ERR_STALE));
+    assert_eq!(client.mount("/data").err(), Some(2));
+    client.mkdir(&more, "c").unwrap();
+}

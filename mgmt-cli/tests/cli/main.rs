@@ -6,6 +6,7 @@ mod commands;
 mod completion;
 mod daemon;
 mod habits;
+mod nfs;
 mod terminal;
 
 use std::io::Write as _;

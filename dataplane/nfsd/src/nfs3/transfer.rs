@@ -12,6 +12,7 @@ use super::{after, changed, copied, failed, result};
 use crate::attributes::{fattr, status};
 use crate::codec::{fixed, handle, put};
 use crate::server::{Caller, Fault, Reply, Server, Step};
+use crate::stats::Measured;
 
 /// READ: the caller reads up to `length` bytes from the file at `offset` into its buffer.
 #[derive(Debug)]
@@ -22,6 +23,7 @@ pub struct ReadCall {
     /// Bytes to read, at most.
     pub length: u32,
     writer: Writer,
+    measured: Option<Measured>,
 }
 
 /// WRITE: the caller writes the data to the file at `offset`, without making it durable.
@@ -35,6 +37,7 @@ pub struct WriteCall<'a> {
     stable: stable_how,
     verifier: u64,
     writer: Writer,
+    measured: Option<Measured>,
 }
 
 fn attributes(file: BorrowedFd<'_>) -> post_op_attr {
@@ -58,7 +61,20 @@ impl ReadCall {
     /// Returns the reply. `read` is the number of bytes that the caller has read: fewer than asked for mean the end of
     /// the file.
     #[must_use]
-    pub fn reply(self, read: Result<u32, Errno>) -> Reply {
+    pub fn reply(mut self, read: Result<u32, Errno>) -> Reply {
+        let measured = self.measured.take();
+        let reply = self.finish(read);
+        if let Some(measured) = measured {
+            measured.replied(&reply, true);
+        }
+        reply
+    }
+
+    pub(crate) fn measured(self, measured: Measured) -> Self {
+        Self { measured: Some(measured), ..self }
+    }
+
+    fn finish(self, read: Result<u32, Errno>) -> Reply {
         let mut writer = self.writer;
         let found = attributes(self.file.as_fd());
         let read = match read {
@@ -80,11 +96,25 @@ impl ReadCall {
     }
 }
 
-impl WriteCall<'_> {
+impl<'a> WriteCall<'a> {
+    pub(crate) fn measured(self, measured: Measured) -> Self {
+        Self { measured: Some(measured), ..self }
+    }
+
     /// Makes the data durable if the client asks for that, and returns the reply. `written` is the number of bytes that
     /// the caller has written.
     #[must_use]
-    pub fn reply(self, written: Result<u32, Errno>) -> Reply {
+    pub fn reply(mut self, written: Result<u32, Errno>) -> Reply {
+        let measured = self.measured.take();
+        let reply = self.finish(written);
+        if let Some(mut measured) = measured {
+            measured.written = written.unwrap_or(0).into();
+            measured.replied(&reply, true);
+        }
+        reply
+    }
+
+    fn finish(self, written: Result<u32, Errno>) -> Reply {
         let mut writer = self.writer;
         let synced = written.and_then(|written| {
             match self.stable {
@@ -140,7 +170,7 @@ impl Server {
         let (offset, length) = (reader.u64()?, reader.u32()?.min(self.transfer_max));
         reader.finish()?;
         match copied(&target).and_then(|it| it.export.backend.open(&it.user, it.object, false)) {
-            Ok(file) => Ok(Step::Read(ReadCall { file, offset, length, writer })),
+            Ok(file) => Ok(Step::Read(ReadCall { file, offset, length, writer, measured: None })),
             Err(status) => Ok(Step::Done(failed(writer, status, &after(&target)))),
         }
     }
@@ -164,7 +194,8 @@ impl Server {
         });
         match opened {
             Ok(file) => {
-                Ok(Step::Write(WriteCall { file, offset, data, stable, verifier: self.verifier, writer }))
+                let verifier = self.verifier;
+                Ok(Step::Write(WriteCall { file, offset, data, stable, verifier, writer, measured: None }))
             }
             Err(status) => Ok(Step::Done(failed(writer, status, &changed(&target)))),
         }

@@ -14,6 +14,7 @@ use iwarp_verbs::{
 use super::RdmaLimits;
 use crate::file::{read_all, write_all};
 use crate::server::{PAYLOADS_MAX, Server, Step};
+use crate::stats::Connected;
 
 /// Bytes of a call or a reply besides its payload, at most.
 const STREAM_BYTES: u32 = 64 << 10;
@@ -66,6 +67,7 @@ pub(super) struct Connection {
     /// Calls by slot, with their messages.
     calls: Vec<Option<(Call, Vec<u8>)>>,
     address: IpAddr,
+    connected: Connected,
     id: Id,
 }
 
@@ -98,7 +100,8 @@ impl Connection {
         let mr = pd.alloc_mr(bytes, Access::LOCAL_READ | Access::LOCAL_WRITE)?;
         let responder = Responder::new(limits.rpc(area), own, peer);
         let calls = (0..limits.credits).map(|_| None).collect();
-        let connection = Self { qp, mr, layout, responder, calls, address, id };
+        let connected = server.connected(address, "rdma");
+        let connection = Self { qp, mr, layout, responder, calls, address, connected, id };
         for slot in 0..limits.credits {
             connection.post_recv(slot.into())?;
         }
@@ -202,7 +205,10 @@ impl Connection {
             Err(refusal) => return self.refuse(slot, &call, refusal, stats),
         };
         match self.responder.reply(&call, &stream, &items, stats) {
-            Ok(reply) => self.send(slot, &reply, &items),
+            Ok(reply) => {
+                self.connected.answered();
+                self.send(slot, &reply, &items)
+            }
             Err(refusal) => self.refuse(slot, &call, refusal, stats),
         }
     }

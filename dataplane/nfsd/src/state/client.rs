@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use iwarp_control::nfs::Nfs4Client;
+
 use super::State;
 use super::session::{Session, SessionId};
 use crate::status::Status;
@@ -85,6 +87,23 @@ impl<F> State<F> {
     fn owned_by(&self, owner: &[u8], confirmed: bool) -> Option<(u64, &Client)> {
         let mut clients = self.clients.iter().map(|(id, client)| (*id, client));
         clients.find(|(_, client)| client.owner == owner && client.confirmed == confirmed)
+    }
+
+    /// Lists the clients with their state.
+    pub(crate) fn list(&mut self, now: Duration) -> Vec<Nfs4Client> {
+        self.sweep(now);
+        let sessions = |id| self.sessions.values().filter(|session| session.client == id).count();
+        let row = |(id, client): (&u64, &Client)| Nfs4Client {
+            id: *id,
+            owner: String::from_utf8_lossy(&client.owner).into_owned(),
+            confirmed: client.confirmed,
+            reclaimed: client.complete,
+            silent_ms: u64::try_from(now.saturating_sub(client.renewed).as_millis()).unwrap_or(u64::MAX),
+            sessions: sessions(*id) as u64,
+            opens: client.opens as u64,
+            locks: client.ranges as u64,
+        };
+        self.clients.iter().map(row).collect()
     }
 
     /// Returns the ID of the client, the next sequence of CREATE_SESSION, and whether the client is confirmed.

@@ -1,0 +1,114 @@
+//! The state of a server in the messages of the control socket.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use iwarp_control::nfs::{Clients, Connection, Errors, Export, ExportClients, Nfs4Client, Procedure, Stats};
+use iwarp_control::{CounterGroup, CounterRow};
+
+use crate::export::{Rule, Squash};
+use crate::server::Server;
+use crate::stats::{Program, Row, value};
+
+pub(crate) fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Server {
+    /// Lists the exports.
+    pub(crate) fn exports_report(&self) -> Vec<Export> {
+        let mounts = self.mounted();
+        let exports = self.exports();
+        let report = exports.list().iter().map(|(_, export)| {
+            let mounted = mounts.iter().filter(|(_, path)| path.trim_end_matches('/') == export.path);
+            let mut mounts: Vec<IpAddr> = mounted.map(|(client, _)| *client).collect();
+            mounts.sort_unstable();
+            Export {
+                path: export.path.clone(),
+                content: export.backend.content(),
+                clients: export.rules.iter().map(rights).collect(),
+                mounts,
+            }
+        });
+        report.collect()
+    }
+
+    /// Lists the connections, and the clients of NFS version 4.1.
+    pub(crate) fn clients_report(&self) -> Clients {
+        let connections = self.stats.connections();
+        let connections = connections.iter().map(|peer| Connection {
+            address: peer.address,
+            transport: peer.transport.to_owned(),
+            age_ms: ms(peer.age()),
+            calls: value(&peer.calls),
+        });
+        let mut nfs4: Vec<Nfs4Client> = self.nfs4.clients();
+        nfs4.sort_unstable_by_key(|client| client.id);
+        Clients { connections: connections.collect(), nfs4 }
+    }
+
+    /// Returns the counters.
+    pub(crate) fn stats_report(&self) -> Stats {
+        let programs = [Program::Nfs3, Program::Nfs4, Program::Mount];
+        let procedures = programs.into_iter().flat_map(|program| {
+            let named = program.procedures().iter().zip(self.stats.rows(program));
+            named
+                .filter(|(_, row)| value(&row.calls) > 0)
+                .map(move |(name, row)| procedure(program, name, row))
+        });
+        let errors = self.stats.errors().into_iter().map(|((program, status, reason), count)| Errors {
+            program: program.name().to_owned(),
+            reason,
+            status,
+            count,
+        });
+        let mut rpcrdma = CounterGroup { group: "rpcrdma".to_owned(), counters: Vec::new() };
+        self.stats.rdma().visit(&mut |name, help, value| rpcrdma.counters.push(counter(name, help, value)));
+        let mut tcp = CounterGroup { group: "tcp".to_owned(), counters: Vec::new() };
+        self.stats.tcp.visit(&mut |name, help, value| tcp.counters.push(counter(name, help, value)));
+        Stats { procedures: procedures.collect(), errors: errors.collect(), groups: vec![rpcrdma, tcp] }
+    }
+
+    /// Returns the calls executed, and those of them that failed.
+    pub(crate) fn calls(&self) -> (u64, u64) {
+        let rows = |program| self.stats.rows(program).iter();
+        // A COMPOUND is a call; its operations have rows of their own.
+        let rows = rows(Program::Nfs3).chain(rows(Program::Nfs4).take(2)).chain(rows(Program::Mount));
+        rows.fold((0, 0), |(calls, errors), row| {
+            (u64::saturating_add(calls, value(&row.calls)), u64::saturating_add(errors, value(&row.errors)))
+        })
+    }
+}
+
+fn counter(name: &str, help: &str, value: u64) -> CounterRow {
+    CounterRow { name: name.to_owned(), help: help.trim().to_owned(), value }
+}
+
+fn rights(rule: &Rule) -> ExportClients {
+    let squash = match rule.squash {
+        Squash::None => "none",
+        Squash::Root => "root",
+        Squash::All => "all",
+    };
+    ExportClients {
+        prefix: rule.clients,
+        access: if rule.write { "rw" } else { "ro" }.to_owned(),
+        squash: squash.to_owned(),
+        anonuid: rule.anonymous.0,
+        anongid: rule.anonymous.1,
+    }
+}
+
+fn procedure(program: Program, name: &str, row: &Row) -> Procedure {
+    Procedure {
+        program: program.name().to_owned(),
+        procedure: name.to_owned(),
+        calls: value(&row.calls),
+        errors: value(&row.errors),
+        read_bytes: value(&row.read_bytes),
+        written_bytes: value(&row.written_bytes),
+        mean_ns: row.mean_ns(),
+        p99_ns: row.p99_ns(),
+        max_ns: value(&row.max_ns),
+    }
+}

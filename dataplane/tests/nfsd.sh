@@ -1,0 +1,177 @@
+#!/usr/bin/env bash
+# iwarp-nfsd as a service: its configuration file and mistakes in it, iwarpctl nfs, reload of the exports, signals, and
+# its end with the daemon. No NFS client is needed; `make nfs-demo` mounts. `make nfsd`; needs root.
+# Last line: `N passed, N failed`.
+#
+#   IWARPD, IWARPCTL, NFSD   the programs (default: target/release)
+source "$(dirname "$0")/lib.sh"
+
+NFSD=${NFSD:-${IWARPD%/*}/iwarp-nfsd}
+NFSD_PID=
+
+write_config() {
+    cat >"$LAB/iwarpd.toml" <<TOML
+[memory]
+hugepages = "prefer"
+file_prefix = "$NS"
+[[port]]
+name = "lab"
+driver = "tap"
+interface = "iw0"
+addresses = ["10.77.0.2/24"]
+[workers]
+cores = [0]
+idle = "adaptive"
+[tcp]
+connections_max = 64
+[control]
+socket = "$SOCKET"
+[applications]
+socket = "$LAB/verbs.sock"
+TOML
+}
+
+write_nfsd_config() { # EXPORT…: exports of directories of these names
+    cat >"$LAB/nfsd.toml" <<TOML
+[rdma]
+listen = "10.77.0.2:20049"
+socket = "$LAB/verbs.sock"
+[tcp]
+listen = "127.0.0.1:20050"
+[state]
+directory = "$LAB/state"
+[control]
+socket = "$LAB/nfsd.sock"
+TOML
+    local name
+    for name; do
+        cat >>"$LAB/nfsd.toml" <<TOML
+[[export]]
+path = "/$name"
+directory = "$LAB/$name"
+[[export.client]]
+prefix = "127.0.0.0/8"
+access = "rw"
+[[export.client]]
+prefix = "10.77.0.0/24"
+TOML
+    done
+}
+
+nfs() { "$IWARPCTL" nfs --server "$LAB/nfsd.sock" "$@"; }
+field() { nfs -j "$1" | python3 -c 'import json, sys; print(eval(sys.argv[1], {}, {"r": json.load(sys.stdin)}))' "$2"; }
+
+nfsd_start() {
+    ip netns exec "$NS" "$NFSD" --config "$LAB/nfsd.toml" >"$LAB/nfsd.log" 2>&1 &
+    NFSD_PID=$!
+    for _ in $(seq 300); do
+        nfs status >/dev/null 2>&1 && return
+        kill -0 "$NFSD_PID" 2>/dev/null || break
+        sleep 0.1
+    done
+    cat "$LAB/nfsd.log"
+    return 1
+}
+
+ended() { # CODE: the server ends with this code
+    for _ in $(seq 300); do kill -0 "$NFSD_PID" 2>/dev/null || break; sleep 0.1; done
+    ! kill -0 "$NFSD_PID" 2>/dev/null || { echo "it goes on"; return 1; }
+    wait "$NFSD_PID"
+    local code=$?
+    cat "$LAB/nfsd.log"
+    [ "$code" = "$1" ] || { echo "exit code $code, not $1"; return 1; }
+}
+
+exits() { # CODE COMMAND…
+    local code=0 wanted=$1
+    shift
+    "$@" || code=$?
+    [ "$code" = "$wanted" ] || { echo "exit code $code, not $wanted"; return 1; }
+}
+
+# rpc PROGRAM PROCEDURE [PATH]: a call over TCP; prints the reply's words from the status of its acceptance on.
+rpc() {
+    ip netns exec "$NS" python3 - "$@" <<'PYTHON'
+import socket, struct, sys
+program, procedure, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+arguments = b"".join(struct.pack(">I", len(it)) + it.encode() + bytes(-len(it) % 4) for it in path)
+call = struct.pack(">10I", 7, 0, 2, program, 3, procedure, 0, 0, 0, 0) + arguments
+with socket.create_connection(("127.0.0.1", 20050), 10) as tcp:
+    tcp.sendall(struct.pack(">I", len(call) | 1 << 31) + call)
+    reply = tcp.recv(4096)
+print(*struct.unpack_from(">2I", reply + bytes(8), 24))
+PYTHON
+}
+
+mistakes() {
+    sed 's/^listen = "10.*/listen = "nowhere"/; s/^access.*/acces = "rw"/' "$LAB/nfsd.toml" >"$LAB/bad.toml"
+    exits 2 "$NFSD" --check --format short --config "$LAB/bad.toml" 2>"$LAB/mistakes" || return 1
+    cat "$LAB/mistakes"
+    grep -q 'bad.toml:2:10: rdma.listen: ' "$LAB/mistakes" && grep -q 'did you mean `access`?' "$LAB/mistakes"
+}
+lacks() {
+    sed "s|$LAB/data|$LAB/none|" "$LAB/nfsd.toml" >"$LAB/lacks.toml"
+    exits 0 "$NFSD" --check --config "$LAB/lacks.toml" && exits 1 "$NFSD" --check --machine --config "$LAB/lacks.toml"
+}
+paths() { field exports '" ".join(it["path"] for it in r)'; }
+refused_reload() {
+    exits 1 nfs reload || return 1
+    nfs status | grep 'nfsd.toml:' && [ "$(paths)" = "/data /more" ]
+}
+
+main() {
+    lab_open ironwarp-nfsd
+    write_config
+    mkdir "$LAB"/{state,data,more}
+    write_nfsd_config data
+    check "mistakes are reported at once, with their places" mistakes
+    check "a valid file, and a machine that lacks a directory" lacks
+    check "no server: iwarpctl nfs says so" exits 3 nfs status
+    check "no daemon: the server does not start" not_without_daemon
+    daemon_start "$LAB/iwarpd.toml" || exit 1
+    check "the server starts" nfsd_start
+    check "its key is its own" test "$(stat -c %a "$LAB/state/key")" = 600
+    check "a second one on the same socket is refused" second_refused
+    check "NFS answers" test "$(rpc 100003 0)" = "0 0"
+    check "a client mounts an export" test "$(rpc 100005 1 /data | cut -d' ' -f1)" = 0
+    check "and none that is not there" test "$(rpc 100005 1 /more | cut -d' ' -f1)" = 2
+    check "the exports have the client" becomes "['127.0.0.1']" 10 field exports 'r[0]["mounts"]'
+    check "calls are counted" becomes 2 10 field stats \
+        'sum(it["calls"] for it in r["procedures"] if (it["program"], it["procedure"]) == ("mount", "MNT"))'
+    check "errors are counted by reason" becomes "[('mount', 2, 1)]" 10 field stats \
+        '[(it["program"], it["status"], it["count"]) for it in r["errors"]]'
+    check "status, exports, clients and stats as text" texts
+    write_nfsd_config data more
+    kill -HUP "$NFSD_PID"
+    check "SIGHUP loads the exports" becomes "/data /more" 20 paths
+    check "a client mounts the new one" test "$(rpc 100005 1 /more | cut -d' ' -f1)" = 0
+    write_nfsd_config data more gone
+    check "a directory that is missing: nothing changes" refused_reload
+    write_nfsd_config more
+    check "iwarpctl nfs reload" nfs reload
+    check "the exports are those of the file" becomes "/more" 10 paths
+    check "no mistake is left" becomes None 10 field status 'r.get("reload_error")'
+    kill -TERM "$NFSD_PID"
+    check "SIGTERM ends it" ended 0
+    check "its socket is removed" test ! -e "$LAB/nfsd.sock"
+    check "it starts again" nfsd_start
+    check "the daemon ends" daemon_stop
+    check "the server ends with it" ended 1
+    score
+}
+
+not_without_daemon() {
+    exits 1 timeout 60 ip netns exec "$NS" "$NFSD" --config "$LAB/nfsd.toml"
+}
+second_refused() {
+    sed 's/:20049/:20051/; s/:20050/:20052/' "$LAB/nfsd.toml" >"$LAB/second.toml"
+    exits 1 timeout 60 ip netns exec "$NS" "$NFSD" --config "$LAB/second.toml" 2>"$LAB/second"
+    cat "$LAB/second"
+    grep -q 'control.socket' "$LAB/second"
+}
+texts() {
+    nfs status | grep '10.77.0.2:20049' && nfs exports | grep '/data .*127.0.0.0/8' && nfs clients | grep TRANSPORT &&
+        nfs stats | grep 'mount .*MNT'
+}
+
+main

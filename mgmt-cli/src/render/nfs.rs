@@ -1,0 +1,120 @@
+//! Formats replies of iwarp-nfsd.
+
+use std::time::Duration;
+
+use iwarp_control::nfs::{Clients, Export, Reloaded, Stats, Status};
+use iwarp_terminal::units;
+
+use super::{Width, list, pairs, table, table_within, yes_no};
+
+/// Formats the state, a line per property.
+pub(crate) fn status(status: &Status) -> String {
+    let time = |ms| units::duration(Duration::from_millis(ms));
+    let tcp = status.tcp.map_or_else(|| "-".to_owned(), |address| address.to_string());
+    let mut rows = vec![
+        ("version", status.version.clone()),
+        ("pid", status.pid.to_string()),
+        ("up", time(status.uptime_ms)),
+        ("config", status.config.display().to_string()),
+        ("rdma", format!("{}, {} connections", status.rdma, status.connections_rdma)),
+        ("tcp", format!("{tcp}, {} connections", status.connections_tcp)),
+        ("exports", status.exports.to_string()),
+        ("clients", format!("{} of NFS 4.1, {} sessions", status.clients, status.sessions)),
+        ("opens", status.opens.to_string()),
+        ("locks", status.locks.to_string()),
+        ("grace", yes_no(status.in_grace).to_owned()),
+        ("calls", format!("{}, {} failed", status.calls, status.errors)),
+    ];
+    if let Some(error) = &status.reload_error {
+        rows.push(("reload", error.clone()));
+    }
+    pairs(&rows)
+}
+
+/// Formats all exports, a line per prefix of clients.
+pub(crate) fn exports(exports: &[Export], width: Width) -> String {
+    let rows = exports.iter().flat_map(|export| {
+        export.clients.iter().enumerate().map(|(at, clients)| {
+            let mounts = if at == 0 { list(&export.mounts) } else { "-".to_owned() };
+            vec![
+                export.path.clone(),
+                clients.prefix.to_string(),
+                clients.access.clone(),
+                clients.squash.clone(),
+                format!("{}:{}", clients.anonuid, clients.anongid),
+                export.content.clone(),
+                mounts,
+            ]
+        })
+    });
+    let header = ["PATH", "CLIENTS", "ACCESS", "SQUASH", "ANONYMOUS", "CONTENT", "MOUNTED BY"];
+    table_within(width, &header, &["MOUNTED BY", "ANONYMOUS", "CONTENT"], &rows.collect::<Vec<_>>())
+}
+
+/// Formats the connections, and the clients of NFS 4.1.
+pub(crate) fn clients(clients: &Clients, width: Width) -> String {
+    let time = |ms| units::duration(Duration::from_millis(ms));
+    let connections = clients
+        .connections
+        .iter()
+        .map(|it| vec![it.address.to_string(), it.transport.clone(), time(it.age_ms), it.calls.to_string()]);
+    let mut text = table(width, &["ADDRESS", "TRANSPORT", "AGE", "CALLS"], connections);
+    if !clients.nfs4.is_empty() {
+        let rows = clients.nfs4.iter().map(|it| {
+            let counts = [it.sessions, it.opens, it.locks].map(|count| count.to_string());
+            let state = if it.confirmed { "confirmed" } else { "new" };
+            [vec![state.to_owned(), time(it.silent_ms)], counts.to_vec(), vec![printable(&it.owner)]].concat()
+        });
+        text += "\n";
+        text += &table(width, &["NFS 4.1", "SILENT", "SESSIONS", "OPENS", "LOCKS", "OWNER"], rows);
+    }
+    text
+}
+
+/// Replaces control characters: a client chooses its name.
+fn printable(text: &str) -> String {
+    text.chars().map(|it| if it.is_control() { '\u{fffd}' } else { it }).collect()
+}
+
+/// Formats the counters that are not zero.
+pub(crate) fn stats(stats: &Stats, width: Width) -> String {
+    let rows = stats.procedures.iter().map(|it| {
+        vec![
+            it.program.clone(),
+            it.procedure.clone(),
+            it.calls.to_string(),
+            it.errors.to_string(),
+            units::size(it.read_bytes),
+            units::size(it.written_bytes),
+            units::micros(it.mean_ns),
+            units::micros(it.p99_ns),
+            units::micros(it.max_ns),
+        ]
+    });
+    let header = ["PROGRAM", "PROCEDURE", "CALLS", "ERRORS", "READ", "WRITTEN", "MEAN", "P99", "MAX"];
+    let mut text = table_within(width, &header, &["P99", "MEAN", "ERRORS"], &rows.collect::<Vec<_>>());
+    if !stats.errors.is_empty() {
+        let rows = stats.errors.iter().map(|it| {
+            let status = it.status.map_or_else(|| "-".to_owned(), |status| status.to_string());
+            vec![it.program.clone(), status, it.count.to_string(), it.reason.clone()]
+        });
+        text += "\n";
+        text += &table(width, &["PROGRAM", "STATUS", "COUNT", "REASON"], rows);
+    }
+    let counters = stats.groups.iter().flat_map(|group| {
+        let counted = group.counters.iter().filter(|row| row.value > 0);
+        counted
+            .map(|row| vec![group.group.clone(), row.name.clone(), row.value.to_string(), row.help.clone()])
+    });
+    let counters: Vec<_> = counters.collect();
+    if !counters.is_empty() {
+        text += "\n";
+        text += &table(width, &["GROUP", "COUNTER", "COUNT", "MEANING"], counters);
+    }
+    text
+}
+
+/// Formats the reply to `nfs reload`.
+pub(crate) fn reloaded(reloaded: &Reloaded) -> String {
+    format!("{} exports loaded\n", reloaded.exports)
+}
