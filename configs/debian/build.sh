@@ -25,7 +25,8 @@ cp configs/nfsd.toml "$stage/etc/iwarpd/nfsd.toml"
 cp configs/80-iwarpd-hugepages.conf "$stage/sysctl/"
 cp configs/*.toml configs/monitoring/* dataplane/verbs/examples/wait.{c,py} "$stage/examples/"
 cp docs/{applications,nfs,programs,operations,region-service,limits,deviations,nics,rping,glossary}.md "$stage/docs/"
-configs/debian/licenses.py dataplane mgmt-cli iwarp-nfsd iwarp-rping iwarp-run iwarp-drop-in benches >"$stage/THIRD-PARTY-LICENSES"
+configs/debian/licenses.py \
+    dataplane mgmt-cli iwarp-nfsd iwarp-rping iwarp-run iwarp-drop-in benches >"$stage/THIRD-PARTY-LICENSES"
 
 mkdir "$stage/debian"
 cp configs/debian/{control,rules,ironwarp.*,ironwarp-bench.*} "$stage/debian/"

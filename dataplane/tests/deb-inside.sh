@@ -113,7 +113,8 @@ for program in iwarpd iwarpctl iwarp-nfsd iwarp-rping iwarp-run iwarp-bench; do
     is "$program" "$("$program" --version | cut -d' ' -f1)" "$program"
 done
 for file in /etc/iwarpd/iwarpd.toml /etc/iwarpd/nfsd.toml /usr/lib/sysctl.d/80-iwarpd-hugepages.conf "$UNIT" \
-    "${UNIT%/*}/iwarp-nfsd.service" /usr/share/doc/ironwarp/copyright /usr/share/doc/ironwarp/THIRD-PARTY-LICENSES.gz; do
+    "${UNIT%/*}/iwarp-nfsd.service" /usr/share/doc/ironwarp/copyright \
+    /usr/share/doc/ironwarp/THIRD-PARTY-LICENSES.gz; do
     grep -q . "$file" || fail "$file is not there"
 done
 for service in iwarpd iwarp-nfsd; do
