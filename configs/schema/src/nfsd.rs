@@ -121,9 +121,9 @@ pub struct NfsdClients {
     pub write: bool,
     /// Users that become the anonymous one.
     pub squash: NfsdSquash,
-    /// Anonymous user.
+    /// User that squashed callers become.
     pub anonuid: u32,
-    /// Anonymous group.
+    /// Group that squashed callers become.
     pub anongid: u32,
 }
 
@@ -134,6 +134,6 @@ pub enum NfsdSquash {
     None,
     /// The user and the group 0.
     Root,
-    /// All users.
+    /// All users, whatever their number.
     All,
 }

@@ -155,7 +155,7 @@ pub(crate) struct Exports {
 }
 
 impl Exports {
-    /// Numbers the exports.
+    /// Opens the exports and numbers them.
     pub(crate) fn new(exports: Vec<Export>, seals: &Seals) -> Result<Self, ExportError> {
         let mut list: Vec<(u32, Export)> = Vec::with_capacity(exports.len());
         for export in exports {

@@ -97,7 +97,7 @@ impl Nfs4 {
         self.state().in_grace()
     }
 
-    /// Lists the clients.
+    /// Returns the clients with their state.
     pub(crate) fn clients(&self) -> Vec<Nfs4Client> {
         self.state().list(self.now())
     }

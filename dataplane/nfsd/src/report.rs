@@ -15,7 +15,7 @@ pub(crate) fn ms(duration: Duration) -> u64 {
 }
 
 impl Server {
-    /// Lists the exports.
+    /// Returns the exports with their mounts.
     pub(crate) fn exports_report(&self) -> Vec<Export> {
         let mounts = self.mounted();
         let exports = self.exports();
@@ -47,7 +47,7 @@ impl Server {
         Clients { connections: connections.collect(), nfs4 }
     }
 
-    /// Returns the counters.
+    /// Returns the counters since the start.
     pub(crate) fn stats_report(&self) -> Stats {
         let programs = [Program::Nfs3, Program::Nfs4, Program::Mount];
         let procedures = programs.into_iter().flat_map(|program| {

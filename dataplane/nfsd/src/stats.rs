@@ -273,7 +273,7 @@ impl Stats {
         self.rows(program).get(procedure as usize)
     }
 
-    /// Counts an error.
+    /// Counts an error by its reason.
     pub(crate) fn error(&self, program: Program, status: Option<u32>, reason: String) {
         let mut errors = locked(&self.errors);
         let count = errors.entry((program, status, reason)).or_default();

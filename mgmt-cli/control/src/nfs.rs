@@ -36,7 +36,7 @@ pub struct Status {
     pub pid: u32,
     /// Milliseconds since the start.
     pub uptime_ms: u64,
-    /// The configuration file.
+    /// Path of the configuration file.
     pub config: PathBuf,
     /// The address at which it serves NFS over RDMA.
     pub rdma: SocketAddr,
@@ -45,11 +45,11 @@ pub struct Status {
     pub tcp: Option<SocketAddr>,
     /// True while clients reclaim the opens and locks that they had before a restart.
     pub in_grace: bool,
-    /// Number of exports.
+    /// Exports that clients may mount.
     pub exports: u64,
-    /// Connections over RDMA.
+    /// Open connections of clients over RDMA.
     pub connections_rdma: u64,
-    /// Connections over TCP.
+    /// Open connections of clients over TCP.
     pub connections_tcp: u64,
     /// Clients of NFS version 4.1.
     pub clients: u64,
@@ -61,21 +61,21 @@ pub struct Status {
     pub locks: u64,
     /// Calls executed since the start, the operations of a COMPOUND not counted.
     pub calls: u64,
-    /// Calls that failed.
+    /// Calls that ended with an error.
     pub errors: u64,
     /// The mistake that kept the latest reload from changing the exports; absent if it did, or if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reload_error: Option<String>,
 }
 
-/// An export.
+/// Export as the server applies it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Export {
     /// The path by which clients mount it.
     pub path: String,
     /// The content: the path of a directory.
     pub content: String,
-    /// Rights by prefix.
+    /// Rights of clients, by prefix.
     pub clients: Vec<ExportClients>,
     /// Clients that mount it by NFS version 3, as far as they have said so.
     pub mounts: Vec<IpAddr>,
@@ -90,9 +90,9 @@ pub struct ExportClients {
     pub access: String,
     /// The users that become the anonymous one: `none`, `root` or `all`.
     pub squash: String,
-    /// The anonymous user.
+    /// User that squashed callers become.
     pub anonuid: u32,
-    /// The anonymous group.
+    /// Group that squashed callers become.
     pub anongid: u32,
 }
 
@@ -114,7 +114,7 @@ pub struct Connection {
     pub transport: String,
     /// Milliseconds since it was accepted.
     pub age_ms: u64,
-    /// Calls answered.
+    /// Calls answered since the start.
     pub calls: u64,
 }
 
@@ -131,9 +131,9 @@ pub struct Nfs4Client {
     pub reclaimed: bool,
     /// Milliseconds since it renewed its lease.
     pub silent_ms: u64,
-    /// Number of sessions.
+    /// Sessions of the client (NFS 4.1).
     pub sessions: u64,
-    /// Number of opens.
+    /// Files that the client has open.
     pub opens: u64,
     /// Number of locked byte ranges.
     pub locks: u64,
@@ -144,7 +144,7 @@ pub struct Nfs4Client {
 pub struct Stats {
     /// Procedures and operations that were called.
     pub procedures: Vec<Procedure>,
-    /// Errors by reason.
+    /// Number of errors by their reason.
     pub errors: Vec<Errors>,
     /// Counters of the transports.
     pub groups: Vec<CounterGroup>,
@@ -157,9 +157,9 @@ pub struct Procedure {
     pub program: String,
     /// The name of the procedure or operation.
     pub procedure: String,
-    /// Calls executed.
+    /// Calls of the procedure that were executed.
     pub calls: u64,
-    /// Calls that failed.
+    /// Calls that ended with an error.
     pub errors: u64,
     /// Payload bytes that clients have read.
     pub read_bytes: u64,

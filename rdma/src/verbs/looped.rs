@@ -1,6 +1,6 @@
-//! Looped connections: both ends belong to one device, and what one end sends goes to the other without TCP. The adapter
-//! decides when a direction begins to do so ([`Device::may_loop`], [`Device::loop_out`]), and then calls [`Device::transmit_looped`] in place
-//! of [`Device::transmit`].
+//! Looped connections: both ends belong to one device, and what one end sends goes to the other without TCP. The
+//! adapter decides when a direction begins to do so ([`Device::may_loop`], [`Device::loop_out`]), and then calls
+//! [`Device::transmit_looped`] in place of [`Device::transmit`].
 //!
 //! ```text
 //!  queue pair A ──▶ LoopQueue: Send, Read Request, … as bytes ──▶ queue pair B
@@ -29,7 +29,7 @@ const SEGMENTS_MAX: usize = 64;
 /// Payload in bytes that one connection sends at a time, before others have their turn.
 const BUDGET_BYTES: usize = 256 << 10;
 
-/// Segment that waits.
+/// Segment that waits for the other end.
 #[derive(Debug)]
 enum Waiting {
     /// FPDU of so many bytes, next in [`LoopQueue::bytes`].

@@ -262,11 +262,18 @@ fn configurations_in_documents_are_configurations() {
                 continue;
             }
             seen += 1;
+            let name = format!("{path}:{line}");
+            if body.contains("[[export]]") {
+                if let Err(errors) = iwarp_config::Nfsd::parse(&name, &body) {
+                    offences.push(format!("{name}: {}", errors.short()));
+                }
+                continue;
+            }
             // A fragment must be valid in a configuration with a port.
             let port = "\n[[port]]\ndriver = \"tap\"\ninterface = \"iw0\"\naddresses = [\"10.77.0.2/24\"]\n";
             let whole = if body.contains("[[port]]") { body } else { body + port };
-            if let Err(errors) = iwarp_config::Config::parse(&format!("{path}:{line}"), &whole) {
-                offences.push(format!("{path}:{line}: {}", errors.short()));
+            if let Err(errors) = iwarp_config::Config::parse(&name, &whole) {
+                offences.push(format!("{name}: {}", errors.short()));
             }
         }
     }

@@ -8,6 +8,8 @@
 //! server compares it and answers with a Send. The client reads it back, and adds to a counter of the server. It then
 //! binds a memory window and sends its key; the server writes through the window and invalidates it with its last Send.
 
+mod simple;
+
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -20,8 +22,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Parser;
 use iwarp_verbs::{
-    Access, AsyncEvent, AtomicOp, Bind, CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, Context,
-    Data, Error, Event, Id, MemoryWindow, Mr, ProtectionDomain, QpCap, QpNum, QpOptions, QueuePair, RecvWr,
+    Access, AsyncEvent, AtomicOp, Bind, CmEventKind, CmId, CompletionQueue, ConnParam, Context, Data, Error,
+    Event, Id, MemoryWindow, Mr, PostError, ProtectionDomain, QpCap, QpNum, QpOptions, QueuePair, RecvWr,
     SendFlags, SendOp, SendWr, Sge, SharedReceiveQueue, Stag, WcOpcode, WcStatus, WorkCompletion, inc_rkey,
 };
 
@@ -170,10 +172,10 @@ fn run(args: &Args) -> Result<()> {
     let queue_bytes = (1 << 20) + (u64::from(args.connections) << 16);
     let context = Context::open_sized(&args.socket, None, Some(queue_bytes))?;
     if let (Some(peer), Some(region)) = (args.connect, &args.region) {
-        return exchange_with_region(&context, (peer, region), args.immediate, args.size);
+        return simple::exchange_with_region(&context, (peer, region), args.immediate, args.size);
     }
     if let (Some(local), true) = (args.listen, args.itself) {
-        return exchange_with_itself(&context, local, args.size, args.rounds);
+        return simple::exchange_with_itself(&context, local, args.size, args.rounds);
     }
     let mut program = Program::new(context, args)?;
     let param = ConnParam::default();
@@ -213,119 +215,9 @@ fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Objects of a connection that only Writes and Reads.
-struct Simple {
-    cq: CompletionQueue,
-    qp: QueuePair,
-    mr: Mr,
-    size: u32,
-    /// Messages received.
-    received: Cell<usize>,
-}
-
-impl Simple {
-    fn new(context: &Context, size: u32) -> Result<Self> {
-        let pd = context.alloc_pd()?;
-        let cq = context.create_cq(16)?;
-        let cap = QpCap { max_send_wr: 8, ..QpCap::default() };
-        let qp = pd.create_qp(&QpOptions { cap, ..QpOptions::new(&cq) })?;
-        let local = Access::LOCAL_READ | Access::LOCAL_WRITE;
-        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE;
-        let mr = pd.alloc_mr(u64::from(size) * 2, local | remote)?;
-        Ok(Self { cq, qp, mr, size, received: Cell::new(0) })
-    }
-
-    /// Returns the number of requests that have completed, and counts the messages received.
-    fn poll(&self) -> Result<usize> {
-        let mut out = [WorkCompletion::default(); 2];
-        let polled = self.cq.poll(&mut out).map_err(|error| anyhow::anyhow!("poll: {error:?}"))?;
-        ensure!(out[..polled].iter().all(|wc| wc.status == WcStatus::Success), "{out:?}");
-        let received = out[..polled].iter().filter(|wc| wc.opcode == WcOpcode::Recv).count();
-        self.received.set(self.received.get() + received);
-        Ok(polled - received)
-    }
-
-    /// Writes a pattern into remote memory, reads it back and compares it.
-    fn write_and_read(&self, remote_addr: u64, rkey: Stag, immediate: Option<u64>) -> Result<()> {
-        self.mr.write(0, &pattern(7, self.size))?;
-        let write = match immediate.map(u64::to_be_bytes) {
-            Some(imm_data) => SendOp::RdmaWriteWithImm { remote_addr, rkey, imm_data },
-            None => SendOp::RdmaWrite { remote_addr, rkey },
-        };
-        let read = SendOp::RdmaRead { remote_addr, rkey };
-        for (op, offset) in [(write, 0), (read, self.size)] {
-            let sge = [self.mr.sge(offset.into(), self.size)];
-            let wr = SendWr { wr_id: 0, op, data: Data::List(&sge), flags: SendFlags::SIGNALED };
-            self.qp.post_send(&[wr]).map_err(|(_, error)| anyhow::anyhow!("post_send: {error:?}"))?;
-        }
-        let mut done = 0;
-        while done < 2 {
-            done += self.poll()?;
-        }
-        let mut bytes = vec![0; self.size as usize];
-        self.mr.read(self.size.into(), &mut bytes)?;
-        ensure!(bytes == pattern(7, self.size), "other bytes come back");
-        Ok(())
-    }
-}
-
-fn cm_event(context: &Context) -> Result<CmEvent> {
-    match context.wait_event(Duration::from_secs(20))?.context("no event")? {
-        Event::Cm(event) => Ok(event),
-        other => bail!("{other:?}"),
-    }
-}
-
-/// Connects to a region service, with a request for remote read and write (docs/region-service.md).
-fn exchange_with_region(
-    context: &Context,
-    (peer, region): (SocketAddr, &str),
-    immediate: Option<u64>,
-    size: u32,
-) -> Result<()> {
-    let simple = Simple::new(context, size)?;
-    let request = [b"IWR1".as_slice(), &[3, u8::try_from(region.len())?, 0, 0], region.as_bytes()].concat();
-    let id = context.create_id(None)?;
-    id.connect(&simple.qp, peer, &ConnParam { private_data: &request, ..ConnParam::default() })?;
-    let event = cm_event(context)?;
-    let CmEventKind::Established { private_data: reply, .. } = event.kind else { bail!("{event:?}") };
-    let word = |at: usize| reply.get(at..)?.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
-    let (rkey, remote_addr) = word(8).zip(word(16)).context("a short reply")?;
-    simple.write_and_read(remote_addr, Stag(u32::try_from(rkey >> 32)?), immediate)?;
-    println!("{size} bytes written and read back, compared");
-    Ok(())
-}
-
-/// Connects two queue pairs of this program with each other.
-fn exchange_with_itself(context: &Context, local: SocketAddr, size: u32, rounds: u32) -> Result<()> {
-    let (client, server) = (Simple::new(context, size)?, Simple::new(context, size)?);
-    let (listener, id) = (context.create_id(Some(local))?, context.create_id(None)?);
-    listener.listen(NonZeroU16::MIN, &ConnParam::default())?;
-    id.connect(&client.qp, local, &ConnParam::default())?;
-    let event = cm_event(context)?;
-    ensure!(matches!(event.kind, CmEventKind::ConnectRequest { .. }), "{event:?}");
-    let accepted = context.id(event.id);
-    let buffer = RecvWr { wr_id: 0, sg_list: &[client.mr.sge(0, 0)] };
-    client.qp.post_recv(&[buffer]).map_err(|(_, error)| anyhow::anyhow!("post_recv: {error:?}"))?;
-    accepted.accept(&server.qp, b"")?;
-    // A responder may post at once. The message follows the initiator's first one.
-    let hello = SendWr::new(0, SendOp::SEND, &[]);
-    server.qp.post_send(&[hello]).map_err(|(_, error)| anyhow::anyhow!("post_send: {error:?}"))?;
-    loop {
-        let event = cm_event(context)?;
-        ensure!(matches!(event.kind, CmEventKind::Established { .. }), "{event:?}");
-        if event.id == id.handle() {
-            break;
-        }
-    }
-    for _ in 0..rounds {
-        client.write_and_read(server.mr.addr(), server.mr.rkey(), None)?;
-    }
-    while client.received.get() == 0 {
-        client.poll()?;
-    }
-    println!("{size} bytes written and read back, compared, {rounds} times");
-    Ok(())
+/// Returns the error of a call that posts requests, with its name.
+fn posted(result: Result<(), (usize, PostError)>, call: &str) -> Result<()> {
+    result.map_err(|(_, error)| anyhow::anyhow!("{call}: {error:?}"))
 }
 
 impl Program {
@@ -361,8 +253,7 @@ impl Program {
     /// Posts a receive buffer again.
     fn post_recv(&self, slot: u64) -> Result<()> {
         let sge = [self.buffers.sge(slot * u64::from(MESSAGE), MESSAGE)];
-        let posted = self.srq.post_recv(&[RecvWr { wr_id: slot, sg_list: &sge }]);
-        posted.map_err(|(_, error)| anyhow::anyhow!("post_recv: {error:?}"))
+        posted(self.srq.post_recv(&[RecvWr { wr_id: slot, sg_list: &sge }]), "post_recv")
     }
 
     fn conn(&self, id: Id, seed: u8) -> Result<Conn> {
@@ -516,7 +407,7 @@ impl Conn {
 
     fn post(&self, op: SendOp, data: Data<'_>) -> Result<()> {
         let wr = SendWr { wr_id: 0, op, data, flags: SendFlags::SIGNALED };
-        self.qp.post_send(&[wr]).map_err(|(_, error)| anyhow::anyhow!("post_send: {error:?}"))?;
+        posted(self.qp.post_send(&[wr]), "post_send")?;
         self.outstanding.set(self.outstanding.get() + 1);
         Ok(())
     }
