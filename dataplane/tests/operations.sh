@@ -65,6 +65,18 @@ values_move() {
     echo "$before $after"
     [ $((after - before)) = 1000000 ] && [ "$(sum_of iwarp_port_link_up)" = 1 ]
 }
+timed() { # every handshake is in the histogram, in one bucket
+    local before
+    scrape >"$LAB/metrics"
+    before=$(sum_of iwarp_verbs_handshake_seconds_count)
+    [ "$before" -gt 0 ] && [ "$before" = "$(sum_of iwarp_mpa_accepts_out_total)" ] || return 1
+    remote put "$LAB/file" 10.77.0.2:7400/lab && remote ping '[fd77::2]:7400/lab' --count 1 || return 1
+    becomes $((before + 2)) 5 handshakes && scrape >"$LAB/metrics" || return 1
+    grep -o '^iwarp_verbs_handshake_seconds_bucket{le="+Inf".* [0-9]*$' "$LAB/metrics" | awk '{print $NF}' >"$LAB/all"
+    [ "$(cat "$LAB/all")" = $((before + 2)) ] &&
+        awk '/^iwarp_verbs_handshake_seconds_sum/ {sum += $NF} END {exit !(sum > 0 && sum < 60)}' "$LAB/metrics"
+}
+handshakes() { scrape | awk '/^iwarp_verbs_handshake_seconds_count/ {sum += $NF} END {print sum + 0}'; }
 examples_name_what_exists() { # dashboard and alert rules use only metrics that the daemon exports
     scrape | sed -n 's/^\(iwarp_[a-z0-9_]*\).*/\1/p' | sort -u >"$LAB/exported"
     jq -e '.panels | length > 5' "$MONITORING/grafana.json" || return 1
@@ -102,6 +114,7 @@ check "the socket has the configured mode" mode_is 600
 check "a scrape is OpenMetrics" typed
 check "every counter of \`iwarpctl stats\` is exported with its help" every_counter_is_exported
 check "a put of 1,000,000 bytes is seen" values_move
+check "handshakes are timed, each once" timed
 check "the dashboard and the alert rules use what is exported" examples_name_what_exists
 if command -v promtool >/dev/null; then
     check "promtool accepts the alert rules" rules_are_valid

@@ -56,6 +56,8 @@ memory_regions_max = 2048
 watch_entries = 4
 user_queue_pairs_max = 2048
 user_memory = "4G"
+[metrics]
+listen = "$LAB/$n.metrics"
 TOML
 }
 source "$(dirname "$0")/daemons.sh"
@@ -186,6 +188,23 @@ for ADDRESS in 10.78.0.10:7500 '[fd78::10]:7500'; do
     check "loss and reordering: memory of the programs, $ADDRESS" exchange --own --connections 8 --size 100000
 done
 check "frames were lost and reordered" good_link
+
+# --- the histogram of completions
+scrape() { curl -sS --max-time 10 --unix-socket "$LAB/$1.metrics" http://localhost/metrics; } # N
+completions() { # N: successful send requests that daemon N has timed
+    scrape "$1" | awk '/^iwarp_verbs_completion_seconds_count/ {sum += $NF} END {print sum + 0}'
+}
+timed() { # those of both programs
+    local before=() n
+    for n in 0 1; do before[n]=$(completions "$n"); done
+    exchange --size 1000 || return 1
+    for n in 0 1; do
+        becomes more 5 compared "$n" "${before[n]}" || return 1
+        [ "$(scrape "$n" | grep -c '^iwarp_verbs_completion_seconds_bucket{')" -ge 25 ] || return 1
+    done
+}
+compared() { [ "$(completions "$1")" -gt "$2" ] && echo more; } # N BEFORE
+check "completions are timed" timed
 
 # --- programs that watch a region of daemon 0
 watching() { # COUNT OPTIONS…: starts a program that receives COUNT messages, as $WATCHER

@@ -360,3 +360,40 @@ fn a_right_revoked_between_two_transmit_passes_ends_the_message() {
         assert_eq!(ends(&net.nodes[0].poll(a.cq)), [(1, LocalProtectionError)]);
     }
 }
+
+#[test]
+fn completions_and_handshakes_are_timed_once() {
+    let at = std::time::Duration::from_micros;
+    let mut net = Net::new();
+    net.now = at(100);
+    net.nodes[1].device.set_now(at(300));
+    let (a, b) = pair(&mut net);
+    let times = |net: &Net, node: usize| *net.nodes[node].device.times();
+    // The peer's connection began at 100 µs. Here, the program asked and was answered in the same poll.
+    let handshakes = [0, 1].map(|node| times(&net, node).handshake);
+    assert_eq!(handshakes.map(|it| (it.count(), it.sum_ns())), [(1, 0), (1, 200_000)]);
+
+    let node = &mut net.nodes[0];
+    node.device.set_now(at(1000));
+    a.post(node, 1, b.write_to(0), &[a.mr.sge(0, 100)]);
+    let unsignaled = SendFlags { signaled: false, ..SendFlags::SIGNALED };
+    let list = [a.mr.sge(0, 100)];
+    let quiet = SendWr { flags: unsignaled, ..send_wr(2, b.write_to(0), &list) };
+    node.device.post_send(a.qp, &quiet).unwrap();
+    node.device.set_now(at(1003));
+    a.post(node, 3, b.read_from(0), &[a.mr.sge(0, 100)]);
+    node.device.set_now(at(1010));
+    net.run();
+    assert_eq!(net.nodes[0].poll(a.cq).len(), 2);
+    let completion = times(&net, 0).completion;
+    assert_eq!((completion.count(), completion.sum_ns()), (2, 10_000 + 7_000));
+
+    // Work that is flushed has no latency.
+    net.nodes[1].device.destroy_qp(b.qp).unwrap();
+    net.run();
+    a.post(&mut net.nodes[0], 4, b.write_to(0), &[a.mr.sge(0, 100)]);
+    net.run();
+    assert_eq!(ends(&net.nodes[0].poll(a.cq)), [(4, WrFlushError)]);
+    assert_eq!(times(&net, 0).completion.count(), 2);
+    assert_eq!(times(&net, 1).completion.count(), 0);
+}

@@ -3,12 +3,18 @@
 
 use std::time::Duration;
 
+use iwarp_counters::Histogram;
+
 use super::report;
 use super::{ControlHandler, PortEntry, resident_bytes};
 use crate::metrics::{Family, Kind, Sample, Source, merged};
+use crate::worker::{Row, is_histogram};
 
 /// Group of the values of a moment among the workers' counters.
 const GAUGE_GROUP: &str = "now";
+
+/// Group of the workers' histograms.
+const HISTOGRAM_GROUP: &str = "verbs";
 
 /// Longest wait for the list of regions.
 pub(super) const LOCK_WAIT: Duration = Duration::from_millis(100);
@@ -103,22 +109,21 @@ impl Source for ControlHandler {
 }
 
 impl ControlHandler {
-    /// Returns the published counters, one sample per worker.
+    /// Returns the published counters and histograms, one sample per worker.
     fn worker_families(&self) -> Vec<Family> {
         let mut families: Vec<Family> = Vec::new();
         for (worker, handle) in self.workers.iter().enumerate() {
-            for (at, (row, value)) in handle.published.totals().into_iter().enumerate() {
-                let sample = Sample { label: Some(("worker", worker.to_string())), value };
+            let totals = handle.published.totals();
+            let same = |(row, _): &(Row, u64), (next, _): &(Row, u64)| {
+                row.group == next.group && is_histogram(row.group)
+            };
+            for (at, rows) in totals.chunk_by(same).enumerate() {
+                let label = Some(("worker", worker.to_string()));
+                let Some(mut family) = family_of(rows, label) else { continue };
                 // Every worker has every port, and so the same counters in the same order.
                 match families.get_mut(at) {
-                    Some(family) => family.samples.push(sample),
-                    None => families.push(Family {
-                        group: row.group.to_owned(),
-                        name: row.name.to_owned(),
-                        help: row.help.trim().to_owned(),
-                        kind: if row.group == GAUGE_GROUP { Kind::Gauge } else { Kind::Counter },
-                        samples: vec![sample],
-                    }),
+                    Some(known) => known.samples.append(&mut family.samples),
+                    None => families.push(family),
                 }
             }
         }
@@ -144,6 +149,21 @@ impl ControlHandler {
         }
         families
     }
+}
+
+/// Returns the family of one counter or gauge, or of all values of a histogram.
+fn family_of(rows: &[(Row, u64)], label: Option<(&'static str, String)>) -> Option<Family> {
+    let (row, value) = rows.first()?;
+    let help = row.help.trim().to_owned();
+    if is_histogram(row.group) {
+        let durations = Histogram::from_values(rows.iter().map(|(_, value)| *value));
+        let sample = Sample { label, value: durations.count(), durations: Some(Box::new(durations)) };
+        let (group, name) = (HISTOGRAM_GROUP.to_owned(), row.group.to_owned());
+        return Some(Family { group, name, help, kind: Kind::Histogram, samples: vec![sample] });
+    }
+    let samples = vec![Sample { label, value: *value, durations: None }];
+    let kind = if row.group == GAUGE_GROUP { Kind::Gauge } else { Kind::Counter };
+    Some(Family { group: row.group.to_owned(), name: row.name.to_owned(), help, kind, samples })
 }
 
 /// Returns the values of a port. A device that does not answer has no counters.

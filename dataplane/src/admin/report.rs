@@ -20,7 +20,7 @@ use super::worker_handle::WorkerHandle;
 use crate::dpdk::{Mempool, worker_reserve};
 use crate::engine::ConnRow;
 use crate::port::Port;
-use crate::worker::{Command, ConnSelector, Row};
+use crate::worker::{Command, ConnSelector, Row, is_histogram};
 
 /// Names of what connections use.
 #[derive(Debug)]
@@ -160,7 +160,7 @@ pub(super) fn worker_status(workers: &[WorkerHandle], loads: &[Load], idle: Idle
         .collect()
 }
 
-/// Returns all counters, summed over workers and ports.
+/// Returns all counters, summed over workers and ports. The histograms are left out: the exporter has them.
 fn sums(workers: &[WorkerHandle]) -> impl Iterator<Item = (Row, u64)> {
     let mut sums: Vec<(Row, u64)> = Vec::new();
     for handle in workers {
@@ -174,7 +174,7 @@ fn sums(workers: &[WorkerHandle]) -> impl Iterator<Item = (Row, u64)> {
             }
         }
     }
-    sums.into_iter()
+    sums.into_iter().filter(|(row, _)| !is_histogram(row.group))
 }
 
 /// Composes the reply to `stats`.

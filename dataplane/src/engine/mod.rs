@@ -39,7 +39,7 @@ use crate::events::NoticeRing;
 pub use crate::services::{ListenerService, ServiceStats};
 use crate::services::{RegionResponder, TcpService, TcpServices, clear_waits_for_buffers};
 pub use crate::transport::LocalPorts;
-use crate::transport::{ConnTable, Deadlines, RdmaState, StreamIds, TxOutcome};
+use crate::transport::{ConnTable, Deadlines, RdmaState, StreamIds, TxOutcome, since_start};
 pub use commands::ConnRow;
 use contexts::SharedContexts;
 pub use contexts::Wakers;
@@ -200,6 +200,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         out: &mut impl FnMut(TxFrame<P::Buf>),
         max: usize,
     ) -> usize {
+        self.device.set_now(since_start(now));
         // Before the frames: a receive buffer that was posted before a message was sent is there when it arrives.
         self.post_of_contexts();
         self.stack.handle_frames(now, frames);

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fmt;
+use std::time::Duration;
 
+use iwarp_counters::Histogram;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -18,6 +20,8 @@ pub enum Kind {
     Counter,
     /// Value at this moment.
     Gauge,
+    /// Distribution of the durations since the daemon started.
+    Histogram,
 }
 
 /// Values of one counter or gauge.
@@ -29,7 +33,7 @@ pub struct Family {
     pub name: String,
     /// One-line description.
     pub help: String,
-    /// Type of the values: counter or gauge.
+    /// Type of the values.
     pub kind: Kind,
     /// One value per worker, port or pool; at least one.
     pub samples: Vec<Sample>,
@@ -40,8 +44,10 @@ pub struct Family {
 pub struct Sample {
     /// Name and value of the label that distinguishes the samples of a family, if there are several.
     pub label: Option<(&'static str, String)>,
-    /// Value of the counter or gauge.
+    /// Value of the counter or gauge, or number of durations of the histogram.
     pub value: u64,
+    /// Durations of a histogram; `None` for a counter or gauge.
+    pub durations: Option<Box<Histogram>>,
 }
 
 impl Family {
@@ -61,7 +67,7 @@ impl Family {
                 name: name.to_owned(),
                 help: help.trim().to_owned(),
                 kind,
-                samples: vec![Sample { label, value }],
+                samples: vec![Sample { label, value, durations: None }],
             });
         });
         families
@@ -87,19 +93,29 @@ pub(crate) fn merged(families: impl IntoIterator<Item = Family>) -> Vec<Family> 
     merged
 }
 
-/// Returns the groups of the families for DPDK's telemetry, each value summed over its samples.
+/// Returns the groups of the families for DPDK's telemetry, each value summed over its samples. Of a histogram, they
+/// have number and sum.
 pub(crate) fn telemetry(families: &[Family]) -> Vec<TelemetryGroup> {
     let mut groups: Vec<TelemetryGroup> = Vec::new();
     for family in families {
-        // Names are identifiers: no name contains a zero byte.
-        let (Ok(group), Ok(name)) = (CString::new(family.group.as_str()), CString::new(family.name.as_str()))
-        else {
-            continue;
+        let values = match family.kind {
+            Kind::Counter | Kind::Gauge => vec![(family.name.clone(), family.sum())],
+            Kind::Histogram => {
+                let durations = family.samples.iter().filter_map(|sample| sample.durations.as_ref());
+                let sum_ns = durations.fold(0u64, |sum, it| sum.wrapping_add(it.sum_ns()));
+                let name = family.name.trim_end_matches("_seconds");
+                vec![(format!("{name}_count"), family.sum()), (format!("{name}_sum_ns"), sum_ns)]
+            }
         };
-        let counter = (name, family.sum());
-        match groups.iter_mut().find(|known| known.name == group) {
-            Some(known) => known.counters.push(counter),
-            None => groups.push(TelemetryGroup { name: group, counters: vec![counter] }),
+        for (name, value) in values {
+            // Names are identifiers: no name contains a zero byte.
+            let (Ok(group), Ok(name)) = (CString::new(family.group.as_str()), CString::new(name)) else {
+                continue;
+            };
+            match groups.iter_mut().find(|known| known.name == group) {
+                Some(known) => known.counters.push((name, value)),
+                None => groups.push(TelemetryGroup { name: group, counters: vec![(name, value)] }),
+            }
         }
     }
     groups
@@ -127,15 +143,25 @@ impl Collector for Families {
             let kind_of_metric = match kind {
                 Kind::Counter => MetricType::Counter,
                 Kind::Gauge => MetricType::Gauge,
+                Kind::Histogram => MetricType::Histogram,
             };
             let mut family = encoder.encode_descriptor(&name, &escaped(help), None, kind_of_metric)?;
-            for Sample { label, value } in samples {
+            for Sample { label, value, durations } in samples {
                 let labels = label.as_ref().map(|(name, value)| [(*name, value.as_str())]);
                 let labels = labels.as_ref().map_or([].as_slice(), |labels| labels.as_slice());
                 let mut sample = family.encode_family(&labels)?;
-                match kind {
-                    Kind::Counter => sample.encode_counter::<NoLabelSet, u64, u64>(value, None)?,
-                    Kind::Gauge => sample.encode_gauge(value)?,
+                match (kind, durations) {
+                    (Kind::Counter, _) => sample.encode_counter::<NoLabelSet, u64, u64>(value, None)?,
+                    (Kind::Gauge, _) => sample.encode_gauge(value)?,
+                    (Kind::Histogram, Some(durations)) => {
+                        let seconds = durations.sum_ns() as f64 / 1e9;
+                        let bound =
+                            |bound: Option<Duration>| bound.map_or(f64::INFINITY, |it| it.as_secs_f64());
+                        let buckets: Vec<_> =
+                            durations.buckets().map(|(to, count)| (bound(to), count)).collect();
+                        sample.encode_histogram::<NoLabelSet>(seconds, *value, &buckets, None)?;
+                    }
+                    (Kind::Histogram, None) => {}
                 }
             }
         }

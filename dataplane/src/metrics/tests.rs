@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::ffi::CStr;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -10,10 +11,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use iwarp_config::Config;
+use iwarp_counters::Histogram;
 use tokio::sync::oneshot;
 
 use super::family::merged;
 use super::*;
+use crate::dpdk::TelemetryGroup;
 use crate::worker::{Published, WorkerStats};
 
 /// Sample of the text: name, labels with their values, value.
@@ -94,6 +97,7 @@ fn family(group: &str, name: &str, kind: Kind, samples: &[(Option<&str>, u64)]) 
     let sample = |(label, value): &(Option<&str>, u64)| Sample {
         label: label.map(|label| ("port", label.to_owned())),
         value: *value,
+        durations: None,
     };
     let (group, name, help) =
         (group.to_owned(), name.to_owned(), "The \"help\",\non two \\ lines.".to_owned());
@@ -132,6 +136,37 @@ fn every_declared_counter_of_a_worker_is_a_family_with_its_help() {
         assert_eq!((row.name, row.help.trim(), *total), (&*family.name, &*family.help, family.sum()));
     }
     assert_eq!(parse(&text(families).unwrap()).len(), WorkerStats::COUNT);
+}
+
+#[test]
+fn a_histogram_counts_in_seconds_up_to_each_bound() {
+    let mut durations = Histogram::default();
+    for micros in [1, 1500, 1500, 60_000_000] {
+        durations.record(Duration::from_micros(micros));
+    }
+    let label = Some(("worker", "0".to_owned()));
+    let samples = vec![Sample { label, value: durations.count(), durations: Some(Box::new(durations)) }];
+    let family = Family { samples, ..family("verbs", "completion_seconds", Kind::Histogram, &[]) };
+    let [TelemetryGroup { counters, .. }] = &telemetry(std::slice::from_ref(&family))[..] else { panic!() };
+    let counter = |name: &CStr, value| (name.to_owned(), value);
+    assert_eq!(*counters, [counter(c"completion_count", 4), counter(c"completion_sum_ns", 60_003_001_000)]);
+    let text = text(vec![family]).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[1], "# TYPE iwarp_verbs_completion_seconds histogram");
+    assert_eq!(lines[2], "iwarp_verbs_completion_seconds_sum{worker=\"0\"} 60.003001");
+    assert_eq!(lines[3], "iwarp_verbs_completion_seconds_count{worker=\"0\"} 4");
+    assert_eq!(lines[4], "iwarp_verbs_completion_seconds_bucket{le=\"0.000001024\",worker=\"0\"} 1");
+    let bucket = |line: &str| {
+        let (id, count) = line.rsplit_once(' ').unwrap();
+        let bound = id.split('"').nth(1).unwrap();
+        (bound.replace("+Inf", "inf").parse::<f64>().unwrap(), count.parse::<u64>().unwrap())
+    };
+    let buckets: Vec<(f64, u64)> = lines[4..4 + Histogram::BUCKETS].iter().map(|line| bucket(line)).collect();
+    assert!(buckets.is_sorted(), "{buckets:?}");
+    let up_to = |seconds: f64| buckets.iter().rfind(|(bound, _)| *bound <= seconds).unwrap().1;
+    assert_eq!((up_to(0.001), up_to(0.003), up_to(10.0)), (1, 3, 3));
+    assert_eq!(*buckets.last().unwrap(), (f64::INFINITY, 4));
+    assert_eq!(lines.last(), Some(&"# EOF"));
 }
 
 #[test]
@@ -175,7 +210,11 @@ impl Source for Fake {
         self.0.set(self.0.get() + 1);
         // Larger than the buffers of a socket: a client that does not read blocks the writer.
         let samples: Vec<Sample> = (0..200_000)
-            .map(|port| Sample { label: Some(("port", format!("p{port}"))), value: self.0.get() })
+            .map(|port| Sample {
+                label: Some(("port", format!("p{port}"))),
+                value: self.0.get(),
+                durations: None,
+            })
             .collect();
         vec![Family { samples, ..family("fake", "asked", Kind::Counter, &[]) }]
     }

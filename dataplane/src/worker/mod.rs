@@ -30,6 +30,7 @@ pub use loopback::LoopbackStats;
 pub use poll_loop::{PollLoop, PollResult};
 pub use published::{Published, Row, Visit};
 pub use steer::{Mesh, SteerStats, mesh};
+pub use visit::is_histogram;
 pub use watch_command::{NewWatch, WatchCommand};
 pub use worker_port::{Relays, Transmit, WorkerPort};
 

@@ -1,5 +1,6 @@
 //! Visits every counter of a worker's port in a fixed order, for [`Published`](super::Published).
 
+use rdma::verbs::DeviceTimes;
 use tcp_stack::{StackStats, State};
 
 use super::{Visit, WorkerPort};
@@ -14,10 +15,28 @@ impl Visit for WorkerPort {
         engine.rdma_stats().visit(f);
         engine.rdma_cm_stats().visit(&mut |name, help, value| f("verbs", name, help, value));
         engine.device().stats().visit(&mut |name, help, value| f("verbs", name, help, value));
+        times(engine.device().times(), f);
         engine.memory().kernel_stats().visit(&mut |name, help, value| f("mr", name, help, value));
         engine.notices().stats().visit(&mut |name, help, value| f("notices", name, help, value));
         engine.service_stats().visit(&mut |name, help, value| f("services", name, help, value));
     }
+}
+
+/// Names of the histograms. The values of each are rows of a group with its name.
+const HANDSHAKE: &str = "handshake_seconds";
+const COMPLETION: &str = "completion_seconds";
+
+/// Returns true if the rows of a group are the values of a histogram.
+pub fn is_histogram(group: &str) -> bool {
+    [HANDSHAKE, COMPLETION].contains(&group)
+}
+
+fn times(times: &DeviceTimes, f: Sink<'_>) {
+    let help =
+        "From the established TCP connection, or from an application's connect, to the RDMA connection.";
+    times.handshake.visit(&mut |part, value| f(HANDSHAKE, part, help, value));
+    let help = "From the post of a send request of an application to its successful completion.";
+    times.completion.visit(&mut |part, value| f(COMPLETION, part, help, value));
 }
 
 fn queues(port: &WorkerPort, f: Sink<'_>) {

@@ -201,6 +201,8 @@ pub(super) struct Details {
     pub(super) config: Option<Box<EndpointConfig>>,
     pub(super) silent: SilentLink,
     pub(super) termination: Option<Termination>,
+    /// Time at which the connection was requested: by the program here, or by the peer.
+    pub(super) began: Now,
 }
 
 impl Details {
@@ -212,6 +214,7 @@ impl Details {
         config: None,
         silent: SilentLink::NONE,
         termination: None,
+        began: Now::ZERO,
     };
 }
 
@@ -344,6 +347,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         let param = (responder_resources, initiator_depth, revision, rtr);
         let pending_connect = Box::new(PendingConnect { private_data: private_data.into(), param });
         (it.details.pending_connect, it.details.peer) = (Some(pending_connect), Some(peer));
+        it.details.began = self.now;
         (it.stage, it.qp) = (Stage::Opening, Some(number));
         qp.id = Some(id);
         let local = it.details.local;

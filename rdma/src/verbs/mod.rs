@@ -51,6 +51,8 @@ pub use crate::memory::{Access, Bind, PdId, RegionId};
 pub use crate::qp::{PostError, SGE_MAX, Sge, WcOpcode, WcStatus};
 pub use crate::wire::Stag;
 
+use iwarp_counters::Histogram;
+
 use crate::endpoint::EndpointConfig;
 use crate::terminate::ErrorCode;
 use completion::Cq;
@@ -194,6 +196,16 @@ iwarp_counters::counters! {
     }
 }
 
+/// Distributions of times, at the resolution of [`Device::set_now`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DeviceTimes {
+    /// From the established TCP connection, or from the program's `connect`, to the established RDMA connection.
+    pub handshake: Histogram,
+    /// From the post of a send request to its successful completion. An RDMA Write and a Send complete when TCP has
+    /// accepted the last byte.
+    pub completion: Histogram,
+}
+
 /// All verbs objects of one worker. `C` is the type of a chunk of received bytes.
 #[derive(Debug)]
 pub struct Device<C> {
@@ -218,6 +230,9 @@ pub struct Device<C> {
     /// Segments between two connections of this device.
     looped: LoopQueue,
     stats: DeviceStats,
+    times: DeviceTimes,
+    /// Time of the adapter's current poll.
+    now: Now,
     /// True if a completion queue has overrun and its queue pairs are not in error yet.
     overrun: bool,
     /// False if `transport` and `transmit` are empty. Most polls read this one, and not the two queues.
@@ -255,6 +270,8 @@ impl<C: AsRef<[u8]>> Device<C> {
             silent: Silent::default(),
             looped: LoopQueue::default(),
             stats: DeviceStats::default(),
+            times: DeviceTimes::default(),
+            now: Now::ZERO,
             overrun: false,
             has_request: false,
             has_cm_event: false,
@@ -269,6 +286,18 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// Returns the counters of the device.
     pub const fn stats(&self) -> &DeviceStats {
         &self.stats
+    }
+
+    /// Returns the distributions of times.
+    pub const fn times(&self) -> &DeviceTimes {
+        &self.times
+    }
+
+    /// Sets the time that [`Self::times`] are measured by, since the epoch of the other calls. The adapter calls it
+    /// once per poll.
+    #[inline]
+    pub const fn set_now(&mut self, now: Duration) {
+        self.now = now;
     }
 
     /// Returns the next asynchronous event (`ibv_get_async_event`).

@@ -112,6 +112,18 @@ pub struct QpAttr {
 pub(super) struct Posted {
     pub(super) opcode: WcOpcode,
     pub(super) signaled: bool,
+    /// Time of the call that posted it.
+    pub(super) at: Now,
+}
+
+/// End of a send request that produces a completion.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ended {
+    pub(super) opcode: WcOpcode,
+    /// Slots that polling the completion frees.
+    pub(super) slots: Slots,
+    /// Time of the call that posted it.
+    pub(super) posted_at: Now,
 }
 
 #[derive(Debug)]
@@ -137,13 +149,13 @@ impl Qp {
         }
     }
 
-    /// Handles the end of the oldest send request. Returns its opcode and the slots to free if it produces a
-    /// completion.
-    pub(super) fn send_ended(&mut self, status: WcStatus) -> Option<(WcOpcode, Slots)> {
+    /// Handles the end of the oldest send request. Returns the properties of its completion if it produces one.
+    pub(super) fn send_ended(&mut self, status: WcStatus) -> Option<Ended> {
         let posted = self.posted.pop_front()?;
         self.unsignaled = self.unsignaled.saturating_add(1);
         if posted.signaled || status != WcStatus::Success {
-            Some((posted.opcode, Slots::Send(core::mem::take(&mut self.unsignaled))))
+            let slots = Slots::Send(core::mem::take(&mut self.unsignaled));
+            Some(Ended { opcode: posted.opcode, slots, posted_at: posted.at })
         } else {
             None
         }
@@ -352,7 +364,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         qp.send_used = qp.send_used.saturating_add(1);
         qp.posted.push_back(posted);
         let cq = qp.init.send_cq;
-        let Some((opcode, slots)) = qp.send_ended(status) else { return };
+        let Some(Ended { opcode, slots, .. }) = qp.send_ended(status) else { return };
         let wc = WorkCompletion { wr_id, status, opcode, qp_num: number, ..WorkCompletion::default() };
         self.push_completion(cq, wc, slots);
         self.fail_overrun_qps();

@@ -3,6 +3,10 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod histogram;
+
+pub use histogram::Histogram;
+
 /// Declares a block of counters: a struct of plain `u64`s that one thread writes.
 ///
 /// ```
