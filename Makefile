@@ -96,8 +96,9 @@ ports: root build ## starting, refusing to, and a put and get over each kind of 
 lifecycle: root build ## a log that cannot be written, signals, a second daemon, interfaces that vanish
 	dataplane/tests/lifecycle.sh
 
-operations: root build ## metrics over HTTP and in DPDK's telemetry
+operations: root build ## metrics over HTTP and in DPDK's telemetry, events, capture; transfers of iwarpctl
 	dataplane/tests/operations.sh
+	dataplane/tests/transfers.sh
 
 verbs: root build ## applications: programs with queue pairs of two daemons, and what is left of them
 	dataplane/tests/verbs.sh

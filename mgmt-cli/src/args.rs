@@ -9,6 +9,7 @@ use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum, ValueHint
 use ipnet::IpNet;
 use iwarp_config::RegionName;
 use iwarp_control::{ConnInfo, bounds};
+use iwarp_remote::bench::Bench;
 use iwarp_remote::{Remote, options};
 use iwarp_terminal::{Color, Format, Output};
 use rdma::Access;
@@ -176,7 +177,7 @@ pub(crate) enum Command {
     Doctor(Doctor),
     /// Speaks iWARP to a peer over this machine's own TCP; needs no daemon here.
     #[command(subcommand, infer_subcommands = true, after_help = options::EXAMPLES)]
-    Remote(Remote),
+    Remote(RemoteCommand),
     /// Calls a method of the control socket and writes its reply as JSON.
     Call(Call),
     /// Writes a completion script for a shell. The script asks iwarpctl, and so completes regions, connections and
@@ -190,6 +191,14 @@ pub(crate) enum Command {
     /// Shows the version of this program.
     #[command(after_help = "Examples:\n  iwarpctl version")]
     Version,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RemoteCommand {
+    #[command(flatten)]
+    Transfer(Remote),
+    /// Measures bandwidth or latency (RDMA Write, RDMA Read), in the columns of perftest.
+    Bench(Bench),
 }
 
 #[derive(Debug, Subcommand)]

@@ -12,7 +12,7 @@ use iwarp_control::{
     QpListMethod, RegionDeregister, RegionDeregisterMethod, RegionListMethod, RegionQuery, RegionRegister,
     RegionRegisterMethod, RegionShowMethod, State, StatsMethod, StatsReply, StatusMethod, bounds, nfs,
 };
-use iwarp_remote::{KernelTcp, read_token};
+use iwarp_remote::{KernelTcp, bench, read_token};
 use iwarp_terminal::clock::{self, Clock};
 use iwarp_terminal::{Failure, Output, Report, Width};
 use rdma::Access;
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use crate::args::{
     App, Args, Call, Command, Config, Conn, Doctor, Global, Log, Mistakes, Nfs, NfsCommand, Objects, Port,
-    Region, Register, Stats,
+    Region, Register, RemoteCommand, Stats,
 };
 use crate::{args, capture, complete, doctor, monitor, render};
 
@@ -82,7 +82,10 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
         Command::Log(command) => log(command, global, output)?,
         Command::Config(Config::Check { file, machine, format }) => check(file, *machine, *format, output)?,
         Command::Doctor(options) => return examine(options, global, output),
-        Command::Remote(command) => iwarp_remote::run(&mut KernelTcp, command, global.timeout, output)?,
+        Command::Remote(RemoteCommand::Transfer(command)) => {
+            iwarp_remote::run(&mut KernelTcp, command, global.timeout, output)?;
+        }
+        Command::Remote(RemoteCommand::Bench(options)) => bench::run(options, global.timeout, output)?,
         Command::Call(raw) => call_raw(raw, global, output)?,
         Command::Completion { shell } => completion(*shell, output)?,
         Command::Version => {

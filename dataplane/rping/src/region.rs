@@ -1,4 +1,4 @@
-//! Transport of `put`, `get` and `ping` over a node: implements the interface of `mgmt_cli::remote`.
+//! Transport of `put`, `get` and `ping` over a node: implements the interface of `iwarp_remote`.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::ops::ControlFlow;
@@ -16,15 +16,37 @@ use iwarp_remote::{
 use iwarp_terminal::Failure;
 use rdma::verbs::{
     Access, AddressBase, AsyncEvent, CmEventKind, CmId, ConnParam, CqId, Data, MemoryRegion, PostError,
-    QpCap, QpInit, QpNum, SendFlags, SendOp, SendWr, Sge, Stag, VerbsError, WcStatus, WorkCompletion,
+    QpCap, QpInit, QpNum, RegionId, SendFlags, SendOp, SendWr, Sge, Stag, VerbsError, WcStatus,
+    WorkCompletion,
 };
 use tcp_stack::Instant;
 
 /// Opens connections over a node.
 #[derive(Debug)]
 pub(crate) struct NodeConnector<'a> {
-    pub(crate) node: &'a mut Node,
-    pub(crate) stop: &'a AtomicBool,
+    node: &'a mut Node,
+    stop: &'a AtomicBool,
+    /// Memory of the last connection's window, and its size in bytes: the next connection has it, too.
+    window: Option<(RegionId, Arc<RegionMemory>, u32)>,
+}
+
+impl<'a> NodeConnector<'a> {
+    /// Creates a connector whose connections end when `stop` becomes true.
+    pub(crate) const fn new(node: &'a mut Node, stop: &'a AtomicBool) -> Self {
+        Self { node, stop, window: None }
+    }
+
+    /// Returns memory of a size for a window. The node keeps memory until it ends.
+    fn window(&mut self, bytes: u32) -> Result<(RegionId, Arc<RegionMemory>), Failure> {
+        if let Some((region, memory, _)) = self.window.as_ref().filter(|(_, _, size)| *size >= bytes) {
+            return Ok((*region, Arc::clone(memory)));
+        }
+        let no_memory =
+            |error: anyhow::Error| Failure::new(Exit::Failed, "no_resources", format!("{error:#}"));
+        let (region, memory) = self.node.add_region("window", bytes.into()).map_err(no_memory)?;
+        self.window = Some((region, Arc::clone(&memory), bytes));
+        Ok((region, memory))
+    }
 }
 
 impl Connector for NodeConnector<'_> {
@@ -52,6 +74,24 @@ struct Stream<'a> {
     /// Buffer for bytes on their way into or out of the window.
     scratch: Vec<u8>,
     last_received: Instant,
+    /// True if the connection closes gracefully.
+    closes: bool,
+}
+
+impl Drop for Stream<'_> {
+    /// Resets a connection that has failed, and frees its objects: another one may follow.
+    fn drop(&mut self) {
+        if self.closes {
+            return;
+        }
+        let verbs = self.node.engine_mut();
+        let device = verbs.device_mut();
+        // Nothing else uses the objects.
+        let _ = device.destroy_id(self.id);
+        let _ = device.destroy_qp(self.qp);
+        let _ = device.destroy_cq(self.cq);
+        let _ = verbs.dereg_mr(self.window.id);
+    }
 }
 
 fn refused(error: VerbsError) -> Failure {
@@ -66,10 +106,8 @@ impl<'a> Stream<'a> {
         window_bytes: u32,
         timeout: Duration,
     ) -> Result<Self, Failure> {
+        let (region, memory) = connector.window(window_bytes)?;
         let NodeConnector { node, stop, .. } = connector;
-        let no_memory =
-            |error: anyhow::Error| Failure::new(Exit::Failed, "no_resources", format!("{error:#}"));
-        let (region, memory) = node.add_region("window", window_bytes.into()).map_err(no_memory)?;
         let verbs = node.engine_mut();
         let make = |verbs: &mut PortEngine| {
             let device = verbs.device_mut();
@@ -97,7 +135,8 @@ impl<'a> Stream<'a> {
         };
         let (id, qp, cq, window) = make(verbs).map_err(refused)?;
         let last_received = node.now();
-        Ok(Self { node, stop, peer, timeout, id, qp, cq, window, memory, scratch: Vec::new(), last_received })
+        let (scratch, closes) = (Vec::new(), false);
+        Ok(Self { node, stop, peer, timeout, id, qp, cq, window, memory, scratch, last_received, closes })
     }
 
     /// Polls until `look` returns a result, or the connection ends.
@@ -247,7 +286,8 @@ impl RdmaConnection for Stream<'_> {
         })
     }
 
-    fn close(self: Box<Self>) {
+    fn close(mut self: Box<Self>) {
+        self.closes = true;
         let now = self.node.now();
         self.node.engine_mut().disconnect(self.id, now);
     }

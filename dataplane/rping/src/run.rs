@@ -88,7 +88,7 @@ fn reach_region(command: &Remote, over: &Over, config: &Config, stop: &AtomicBoo
     options.endpoint.mpa.crc = connect.crc;
     let (_thread, mut node) = node(config, &options)?;
     let output = if over.json { Output::json() } else { Output::plain() };
-    let mut connector = NodeConnector { node: &mut node, stop };
+    let mut connector = NodeConnector::new(&mut node, stop);
     let outcome = iwarp_remote::run(&mut connector, command, over.timeout, &output);
     // No wait for the close of a failed connection.
     let close_timeout = if outcome.is_ok() { CLOSE_TIMEOUT } else { Duration::ZERO };

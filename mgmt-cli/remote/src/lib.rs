@@ -1,8 +1,8 @@
 //! An initiator for the regions of a peer: over the kernel's own TCP, or over any other [`Connector`].
 //!
 //! ```text
-//!  put, get, ping ── post_write, post_read ──► RegionSession ──► dyn RdmaConnection ◄── completions
-//!                                                                  │
+//!  put, get, ping, bench ── post_write, post_read ──► RegionSession ──► dyn RdmaConnection ◄── completions
+//!                                                                         │
 //!                  window (VecMemory) ◄──► rdma::Endpoint ──► Outbox ──► socket     (kernel)
 //!                  ≤ 16 MiB                       └─◄── Chunk  ◄── socket
 //! ```
@@ -11,6 +11,7 @@
 //! remote` runs it over the kernel's TCP, `iwarp-rping` over its own dataplane.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 mod chunk;
 mod destination;
 mod get;
@@ -23,6 +24,7 @@ mod put;
 mod readback;
 pub mod refusal;
 mod report;
+mod resume;
 mod session;
 mod source;
 
@@ -31,7 +33,7 @@ use std::time::Duration;
 use iwarp_terminal::{Failure, Output};
 
 pub use self::kernel::KernelTcp;
-pub use self::options::{ConnectOptions, Get, Ping, Put, Remote, Target, crc_policy};
+pub use self::options::{ConnectOptions, Get, Ping, Put, Remote, Resume, Target, crc_policy};
 pub use self::session::{
     Completion, ConnectReply, ConnectionRequest, Connector, Fill, Inspect, Negotiated, READS_MAX,
     RdmaConnection, SEND_QUEUE, read_token,
@@ -63,7 +65,7 @@ pub fn run(
         Remote::Put(put) => output.result(&put::run(put, &mut context)?, report::transfer_text),
         Remote::Get(get) => {
             let transfer = get::run(get, &mut context)?;
-            if destination::is_stdout(&get.file) {
+            if get.files.iter().any(|file| destination::is_stdout(file)) {
                 return Ok(());
             }
             output.result(&transfer, report::transfer_text)
@@ -74,4 +76,14 @@ pub fn run(
 
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Returns a mean or a deviation of nanoseconds as a whole number.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "it lies between zero and its values"
+)]
+fn whole(nanoseconds: f64) -> u64 {
+    nanoseconds as u64
 }

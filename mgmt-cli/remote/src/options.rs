@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args as ClapArgs, Subcommand};
+use clap::{Args as ClapArgs, Subcommand, ValueHint};
 use iwarp_config::{RegionName, parse_size};
 use rdma::CrcPolicy;
 
@@ -17,53 +17,65 @@ Where the name itself ends with + and a size, as `x+4k`, the offset must be ther
 Examples:
   iwarpctl remote put image.raw 10.77.0.2:7400/lab
   iwarpctl remote get 10.77.0.2:7400/lab+4k part.raw --length 1M
-  iwarpctl remote ping '[fd77::2]:7400/lab'";
+  iwarpctl remote ping '[fd77::2]:7400/lab'
+  iwarpctl remote bench write 10.77.0.2:7400/lab --size 64k --duration 10";
 
 /// A command on a peer's region.
 #[derive(Debug, Subcommand)]
 pub enum Remote {
-    /// Writes a file into a peer's region (RDMA Write), and proves that it was placed (RDMA Read).
+    /// Writes files into a peer's region (RDMA Write), and proves that they were placed (RDMA Read).
     Put(Put),
-    /// Reads a peer's region into a file (RDMA Read).
+    /// Reads a peer's region into files (RDMA Read).
     Get(Get),
     /// Measures round trips (RDMA Read).
     Ping(Ping),
 }
 
-/// Writes a file into a peer's region (RDMA Write), and proves that it was placed (RDMA Read).
+/// Writes files into a peer's region (RDMA Write), and proves that they were placed (RDMA Read).
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:\n  iwarpctl remote put image.raw 10.77.0.2:7400/lab\n  \
                         iwarpctl remote put part.raw 10.77.0.2:7400/lab+1M --token-file lab.token\n  \
-                        iwarpctl remote put - 10.77.0.2:7400/lab < image.raw")]
+                        iwarpctl remote put a.raw b.raw c.raw 10.77.0.2:7400/lab --resume\n  \
+                        tar c photos | iwarpctl remote put - 10.77.0.2:7400/lab")]
 pub struct Put {
-    /// The file to write, or a pipe; `-` is stdin.
-    pub file: PathBuf,
+    /// The files to write, one behind the other. The last one may be a pipe; `-` is stdin.
+    #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub files: Vec<PathBuf>,
     /// The destination, as HOST:PORT/REGION[+OFFSET].
     pub target: Target,
-    /// Send this number as Immediate Data behind the file, for a program that watches the region.
+    /// Send this number as Immediate Data behind the last file, for a program that watches the region.
     #[arg(long, value_name = "NUMBER", value_parser = immediate)]
     pub immediate: Option<u64>,
     /// Read the region back and compare; the region must allow reading too. Not for a pipe.
     #[arg(long)]
     pub verify: bool,
+    /// Options of a repetition.
+    #[command(flatten)]
+    pub resume: Resume,
     /// Options of the connection.
     #[command(flatten)]
     pub connect: ConnectOptions,
 }
 
-/// Reads a peer's region into a file (RDMA Read).
+/// Reads a peer's region into files (RDMA Read).
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "The file appears whole or not at all.\n\nExamples:\n  \
+#[command(after_help = "The files appear when all of them are whole, or not at all.\n\nExamples:\n  \
                         iwarpctl remote get 10.77.0.2:7400/lab copy.raw --length 64M\n  \
+                        iwarpctl remote get 10.77.0.2:7400/lab a.raw b.raw --length 1M,4k --resume\n  \
                         iwarpctl remote get '[fd77::2]:7400/lab+1M' part.raw --length 4k")]
 pub struct Get {
     /// The source, as HOST:PORT/REGION[+OFFSET].
     pub target: Target,
-    /// The file to write; `-` is stdout, and then no report is written.
-    pub file: PathBuf,
-    /// The length in bytes, or with a unit of 1024: 64k, 64M, 1G. Default: up to the region's end.
-    #[arg(short, long, value_parser = parse_size)]
-    pub length: Option<u64>,
+    /// The files to write, from one place behind the other; `-` is stdout, and then no report is written.
+    #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub files: Vec<PathBuf>,
+    /// The length of each file, joined by commas: in bytes, or with a unit of 1024 as in 64k, 64M, 1G. Default of the
+    /// last one: up to the region's end.
+    #[arg(short, long, value_delimiter = ',', value_parser = parse_size)]
+    pub length: Vec<u64>,
+    /// Options of a repetition.
+    #[command(flatten)]
+    pub resume: Resume,
     /// Options of the connection.
     #[command(flatten)]
     pub connect: ConnectOptions,
@@ -85,6 +97,19 @@ pub struct Ping {
     /// Options of the connection.
     #[command(flatten)]
     pub connect: ConnectOptions,
+}
+
+/// Options of a repetition.
+#[derive(Debug, ClapArgs)]
+pub struct Resume {
+    /// When the connection breaks, connect again and continue behind the last byte that is known to be complete. Not
+    /// for a pipe.
+    #[arg(long)]
+    pub resume: bool,
+    /// With --resume: attempts in a row that may complete nothing. The pause before them doubles from 0.2 s to 10 s.
+    #[arg(long, value_name = "N", default_value_t = 8, requires = "resume",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub retries: u32,
 }
 
 /// Options of the connection to a peer.

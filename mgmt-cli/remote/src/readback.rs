@@ -1,13 +1,11 @@
 //! Pipelined RDMA Reads, delivered in order. `get` reads a region with them, and `put --verify` what it wrote.
 
-use std::fs::File;
-use std::path::Path;
-
 use iwarp_control::Exit;
 use iwarp_terminal::{Failure, Output};
 
 use super::session::{RegionRange, RegionSession};
-use super::{WINDOW_BYTES, progress, source};
+use super::source::Sources;
+use super::{WINDOW_BYTES, progress};
 
 /// RDMA Reads in flight, at most; fewer if the peer's IRD is smaller.
 const DEPTH: u32 = 16;
@@ -43,25 +41,27 @@ pub(super) fn each(
     Ok(())
 }
 
-/// Reads the range back and compares it with the file.
+/// Reads the range back from its byte `verified` and compares it with the files. Advances `verified`.
 pub(super) fn verify(
     session: &mut RegionSession<'_>,
     range: &RegionRange,
-    file: &File,
-    path: &Path,
+    sources: &mut Sources<'_>,
+    verified: &mut u64,
     output: &Output,
 ) -> Result<(), Failure> {
     let bar = progress::of_bytes(output, "verify", range.length);
+    bar.set_position(*verified);
     let mut expected = Vec::new();
-    each(session, range, &mut |at, bytes| {
+    each(session, &range.behind(*verified), &mut |_, bytes| {
         expected.resize(bytes.len(), 0);
-        source::read(file, path, &mut expected, at)?;
+        sources.next(&mut expected, *verified)?;
         if let Some(differs) = expected.iter().zip(bytes).position(|(ours, theirs)| ours != theirs) {
-            let byte = at.saturating_add(differs as u64);
-            let message = format!("the peer does not hold what was put: byte {byte} of the file differs");
+            let place = sources.place(verified.saturating_add(differs as u64));
+            let message = format!("the peer does not hold what was put: {place} differs");
             return Err(Failure::new(Exit::Failed, "differs", message)
                 .with_help("somebody else may be writing to the region"));
         }
+        *verified = verified.saturating_add(bytes.len() as u64);
         bar.inc(bytes.len() as u64);
         Ok(())
     })?;

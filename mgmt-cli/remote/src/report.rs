@@ -1,5 +1,6 @@
 //! Results of `put`, `get` and `ping`, as data and as text.
 
+use std::path::Path;
 use std::time::Duration;
 
 use iwarp_terminal::units;
@@ -23,7 +24,23 @@ pub(crate) struct Peer {
     pub(crate) connect_ns: u64,
 }
 
-/// A transfer of a file to or from a peer.
+/// A file of a transfer, and its place in the region.
+#[derive(Debug, Serialize)]
+pub(crate) struct Part {
+    /// The path, as it was given.
+    file: String,
+    /// Bytes from the start of the region.
+    offset: u64,
+    bytes: u64,
+}
+
+impl Part {
+    pub(crate) fn new(path: &Path, offset: u64, bytes: u64) -> Self {
+        Self { file: path.display().to_string(), offset, bytes }
+    }
+}
+
+/// A transfer of files to or from a peer.
 #[derive(Debug, Serialize)]
 pub(crate) struct Transfer {
     /// The operation: `put` or `get`.
@@ -34,10 +51,15 @@ pub(crate) struct Transfer {
     pub(crate) bytes: u64,
     pub(crate) duration_ns: u64,
     pub(crate) bytes_per_second: u64,
-    /// The number sent as Immediate Data behind the file.
+    /// The files, in the order of their places.
+    pub(crate) files: Vec<Part>,
+    /// Connections that replaced a broken one, if the transfer may resume.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) resumed: Option<u32>,
+    /// The number sent as Immediate Data behind the last file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) immediate: Option<u64>,
-    /// True if the region was read back and equals the file.
+    /// True if the region was read back and equals the files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) verified: Option<bool>,
 }
@@ -76,29 +98,44 @@ impl Transfer {
             bytes,
             duration_ns,
             bytes_per_second: u64::try_from(per_second).unwrap_or(u64::MAX),
+            files: Vec::new(),
+            resumed: None,
             immediate: None,
             verified: None,
         }
     }
 }
 
-/// Describes a transfer in one line.
+/// Describes a transfer in one line, and each of several files in another.
 pub(crate) fn transfer_text(transfer: &Transfer) -> String {
-    let Transfer { operation, peer, offset, bytes, duration_ns, bytes_per_second, immediate, verified } =
-        transfer;
-    let direction = if *operation == "put" { "to" } else { "from" };
-    let rate = *bytes_per_second as f64;
-    format!(
-        "{operation} {} {direction} {}+{offset} in {}: {}, {}{}{}{}\n",
-        units::size(*bytes),
+    let Transfer { operation, peer, offset, bytes, duration_ns, bytes_per_second, files, .. } = transfer;
+    let put = *operation == "put";
+    let mut text = match files.len() {
+        0 | 1 => format!("{operation} {}", units::size(*bytes)),
+        several => format!("{operation} {several} files, {}", units::size(*bytes)),
+    };
+    text += &format!(
+        " {} {}+{offset} in {}: {}",
+        if put { "to" } else { "from" },
         place(peer),
         units::duration(Duration::from_nanos(*duration_ns)),
-        units::byte_rate(rate),
-        units::bit_rate(rate * 8.0),
-        if *operation == "put" { ", placed" } else { "" },
-        immediate.map_or_else(String::new, |number| format!(", immediate {number:#x}")),
-        if *verified == Some(true) { ", read back and the same" } else { "" },
-    )
+        units::byte_rate(*bytes_per_second as f64),
+    );
+    text += if put { ", placed" } else { "" };
+    if let Some(number) = transfer.immediate {
+        text += &format!(", immediate {number:#x}");
+    }
+    text += if transfer.verified == Some(true) { ", read back and the same" } else { "" };
+    match transfer.resumed {
+        Some(1) => text += ", resumed once",
+        Some(times @ 2..) => text += &format!(", resumed {times} times"),
+        _ => {}
+    }
+    text.push('\n');
+    for Part { file, offset, bytes } in files.iter().filter(|_| files.len() > 1) {
+        text += &format!("  {file}: {} at +{offset}\n", units::size(*bytes));
+    }
+    text
 }
 
 /// Describes round-trip times in two lines.
@@ -118,6 +155,6 @@ pub(crate) fn ping_text(pings: &Pings) -> String {
     )
 }
 
-fn place(peer: &Peer) -> String {
+pub(crate) fn place(peer: &Peer) -> String {
     format!("{}/{}", peer.peer, peer.region)
 }

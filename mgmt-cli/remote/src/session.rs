@@ -1,7 +1,7 @@
 //! A connection over which a peer grants one of its regions.
 //!
-//! `put`, `get` and `ping` open a [`RegionSession`]; the session connects by a [`Connector`] and posts its work to an
-//! [`RdmaConnection`].
+//! `put`, `get`, `ping` and `bench` open a [`RegionSession`]; the session connects by a [`Connector`] and posts its
+//! work to an [`RdmaConnection`].
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -115,6 +115,11 @@ impl RegionRange {
     /// Returns the tagged offset of a byte of the range.
     pub(super) const fn tagged_offset(&self, byte: u64) -> u64 {
         self.start.saturating_add(byte)
+    }
+
+    /// Returns the range without its first bytes.
+    pub(super) const fn behind(&self, bytes: u64) -> Self {
+        Self { start: self.start.saturating_add(bytes), length: self.length.saturating_sub(bytes) }
     }
 }
 

@@ -1,31 +1,102 @@
-//! The file or stream that `put` reads.
+//! The files and the stream that `put` reads, as one sequence of bytes.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use iwarp_control::Exit;
 use iwarp_terminal::Failure;
 
-use super::session::RegionRange;
+/// The files to write, one behind the other; the last one may be a stream.
+pub(super) struct Sources<'a> {
+    list: Vec<Source<'a>>,
+    /// Bytes of all regular files.
+    known: u64,
+}
 
-/// The file or stream to write.
-pub(super) struct Source<'a> {
-    pub(super) file: File,
+/// One file, or a stream.
+struct Source<'a> {
+    file: File,
     path: &'a Path,
+    /// Bytes of the files before it.
+    start: u64,
     /// The length of a regular file in bytes; `None` for a stream: stdin, a pipe, a device.
-    pub(super) length: Option<u64>,
+    length: Option<u64>,
+}
+
+impl<'a> Sources<'a> {
+    /// Opens all files; `-` is stdin.
+    ///
+    /// # Errors
+    /// A file is unreadable, or another one follows a stream, whose end is unknown before it is written.
+    pub(super) fn open(paths: &'a [PathBuf]) -> Result<Self, Failure> {
+        let mut sources = Self { list: Vec::with_capacity(paths.len()), known: 0 };
+        for path in paths {
+            if let Some(stream) = sources.stream() {
+                let message = format!("{} is a stream: it can only be the last file", stream.display());
+                return Err(Failure::usage(message).with_help("`cat` joins files and pipes to one stream"));
+            }
+            let source = Source::open(path, sources.known)?;
+            sources.known = sources.known.saturating_add(source.length.unwrap_or(0));
+            sources.list.push(source);
+        }
+        Ok(sources)
+    }
+
+    /// Returns the path of the stream, if there is one.
+    pub(super) fn stream(&self) -> Option<&'a Path> {
+        self.list.last().filter(|last| last.length.is_none()).map(|last| last.path)
+    }
+
+    /// Returns the bytes of all regular files.
+    pub(super) const fn known(&self) -> u64 {
+        self.known
+    }
+
+    /// Reads the bytes at a position; returns fewer than `room` holds only at the end. A stream is at the position
+    /// behind the bytes that it returned last.
+    pub(super) fn next(&mut self, room: &mut [u8], at: u64) -> Result<usize, Failure> {
+        let mut filled = 0;
+        for source in &mut self.list {
+            let rest = room.get_mut(filled..).unwrap_or_default();
+            let from = at.saturating_add(filled as u64);
+            filled = filled.saturating_add(source.read(rest, from)?);
+        }
+        Ok(filled)
+    }
+
+    /// Returns true if a stream has more bytes than those before position `at`.
+    pub(super) fn has_more(&mut self, at: u64) -> Result<bool, Failure> {
+        Ok(self.stream().is_some() && self.next(&mut [0], at)? > 0)
+    }
+
+    /// Returns path, position and length of each file, after `total` bytes were read.
+    pub(super) fn parts(&self, total: u64) -> impl Iterator<Item = (&'a Path, u64, u64)> {
+        self.list.iter().map(move |source| {
+            (source.path, source.start, source.length.unwrap_or(total.saturating_sub(source.start)))
+        })
+    }
+
+    /// Describes the place of a byte: its position in its file.
+    pub(super) fn place(&self, at: u64) -> String {
+        let holds = |source: &&Source<'_>| {
+            at.checked_sub(source.start).is_some_and(|byte| source.length.is_none_or(|length| byte < length))
+        };
+        self.list.iter().find(holds).map_or_else(
+            || format!("byte {at}"),
+            |source| format!("byte {} of {}", at.saturating_sub(source.start), source.path.display()),
+        )
+    }
 }
 
 impl<'a> Source<'a> {
-    /// Opens a file, or stdin for `-`.
-    pub(super) fn open(path: &'a Path) -> Result<Self, Failure> {
+    fn open(path: &'a Path, start: u64) -> Result<Self, Failure> {
         let unreadable = |error| Failure::file(path, "read", &error);
         if path == Path::new("-") {
             let file = io::stdin().as_fd().try_clone_to_owned().map_err(unreadable)?.into();
-            return Ok(Self { file, path, length: None });
+            return Ok(Self { file, path, start, length: None });
         }
         let file = File::open(path).map_err(unreadable)?;
         let metadata = file.metadata().map_err(unreadable)?;
@@ -33,15 +104,33 @@ impl<'a> Source<'a> {
             return Err(unreadable(ErrorKind::IsADirectory.into()));
         }
         let length = metadata.is_file().then_some(metadata.len());
-        Ok(Self { file, path, length })
+        Ok(Self { file, path, start, length })
     }
 
-    /// Reads the next bytes; returns fewer than `room` holds only at the end.
-    pub(super) fn next(&mut self, room: &mut [u8], at: u64) -> Result<usize, Failure> {
-        if self.length.is_some() {
-            read(&self.file, self.path, room, at)?;
-            return Ok(room.len());
+    /// Reads the bytes of this file from position `at` of the sequence, as many as there are and `room` holds.
+    fn read(&mut self, room: &mut [u8], at: u64) -> Result<usize, Failure> {
+        match self.length {
+            Some(length) => {
+                let from = at.saturating_sub(self.start);
+                let left = usize::try_from(length.saturating_sub(from)).unwrap_or(usize::MAX);
+                let wanted = left.min(room.len());
+                self.read_at(room.get_mut(..wanted).unwrap_or_default(), from)?;
+                Ok(wanted)
+            }
+            None => self.read_stream(room),
         }
+    }
+
+    fn read_at(&self, bytes: &mut [u8], from: u64) -> Result<(), Failure> {
+        self.file.read_exact_at(bytes, from).map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => {
+                Failure::new(Exit::Failed, "file", format!("{} is shorter than it was", self.path.display()))
+            }
+            _ => Failure::file(self.path, "read", &error),
+        })
+    }
+
+    fn read_stream(&mut self, room: &mut [u8]) -> Result<usize, Failure> {
         let mut filled = 0;
         while let Some(rest) = room.get_mut(filled..).filter(|rest| !rest.is_empty()) {
             match self.file.read(rest) {
@@ -53,19 +142,51 @@ impl<'a> Source<'a> {
         }
         Ok(filled)
     }
-
-    /// Returns true if the stream has bytes left after the region is full.
-    pub(super) fn has_more(&mut self, taken: u64, range: &RegionRange) -> Result<bool, Failure> {
-        Ok(self.length.is_none() && taken == range.length && self.next(&mut [0], taken)? > 0)
-    }
 }
 
-/// Reads bytes of a regular file at a position.
-pub(super) fn read(file: &File, path: &Path, bytes: &mut [u8], at: u64) -> Result<(), Failure> {
-    file.read_exact_at(bytes, at).map_err(|error| match error.kind() {
-        ErrorKind::UnexpectedEof => {
-            Failure::new(Exit::Failed, "file", format!("{} is shorter than it was", path.display()))
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn files_are_one_sequence() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = [("a", "abc"), ("b", ""), ("c", "defgh")].map(|(name, content)| {
+            let path = dir.path().join(name);
+            fs::write(&path, content).unwrap();
+            path
+        });
+        let mut sources = Sources::open(&paths).unwrap();
+        assert_eq!((sources.known(), sources.stream()), (8, None));
+        for (at, length, expected) in [(0, 8, "abcdefgh"), (2, 3, "cde"), (3, 9, "defgh"), (8, 1, "")] {
+            let mut room = vec![0; length];
+            let filled = sources.next(&mut room, at).unwrap();
+            assert_eq!(&room[..filled], expected.as_bytes(), "{at}");
         }
-        _ => Failure::file(path, "read", &error),
-    })
+        let parts: Vec<_> = sources.parts(8).map(|(_, start, length)| (start, length)).collect();
+        assert_eq!(parts, [(0, 3), (3, 0), (3, 5)]);
+        assert_eq!(sources.place(4), format!("byte 1 of {}", paths[2].display()));
+        assert!(!sources.has_more(8).unwrap());
+    }
+
+    #[test]
+    fn nothing_follows_a_stream() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        fs::write(&file, "abc").unwrap();
+        let (zero, null) = (PathBuf::from("/dev/zero"), PathBuf::from("/dev/null"));
+        assert!(Sources::open(&[zero.clone(), file.clone()]).is_err_and(|failure| failure.kind == "usage"));
+        let paths = [file.clone(), zero];
+        let mut sources = Sources::open(&paths).unwrap();
+        let mut room = [1; 6];
+        assert_eq!(sources.next(&mut room, 1).unwrap(), 6);
+        assert_eq!(&room, b"bc\0\0\0\0");
+        assert!(sources.has_more(7).unwrap());
+        let paths = [file, null];
+        let mut sources = Sources::open(&paths).unwrap();
+        assert_eq!(sources.next(&mut room, 0).unwrap(), 3);
+        assert!(!sources.has_more(3).unwrap());
+    }
 }

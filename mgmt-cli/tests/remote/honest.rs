@@ -1,12 +1,11 @@
 //! Peers that do as they should.
 
 use std::fs;
-use std::io::Write as _;
 
 use serde_json::json;
 
 use crate::responder::{LAB, LAB_ID, Manner, Responder, TOKEN};
-use crate::{Run, names, noise, place, remote, text};
+use crate::{names, noise, place, put_piped, remote, text};
 
 #[test]
 fn what_was_put_is_there_and_can_be_got() {
@@ -178,25 +177,6 @@ fn names_may_have_what_addresses_have() {
         assert_eq!(remote(&["ping", &place(responder.address, region), "-c", "1"]).code, 0, "{region}");
     }
     assert_eq!(remote(&["ping", &place(responder.address, "a/b+1"), "-c", "1"]).kind(), "no_such_object");
-}
-
-/// A `put` whose stdin is a pipe with these bytes in it.
-fn put_piped(arguments: &[&str], bytes: &[u8]) -> Run {
-    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_iwarpctl"))
-        .args([&["--json", "--timeout", "5", "remote", "put"], arguments].concat())
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    // A command that fails early does not read it all.
-    let _ = child.stdin.take().unwrap().write_all(bytes);
-    let output = child.wait_with_output().unwrap();
-    Run {
-        code: output.status.code().unwrap(),
-        stdout: String::from_utf8(output.stdout).unwrap(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
-    }
 }
 
 #[test]

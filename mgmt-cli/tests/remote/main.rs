@@ -2,14 +2,18 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::disallowed_methods, reason = "the responder's edge reads the clock")]
 
+mod bench;
 mod faults;
+mod files;
 mod honest;
 mod proxy;
 mod responder;
+mod resume;
 
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -46,6 +50,25 @@ fn remote(arguments: &[&str]) -> Run {
         .args(arguments)
         .output()
         .unwrap();
+    Run {
+        code: output.status.code().unwrap(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// A `put` whose stdin is a pipe with these bytes in it.
+fn put_piped(arguments: &[&str], bytes: &[u8]) -> Run {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_iwarpctl"))
+        .args([&["--json", "--timeout", "5", "remote", "put"], arguments].concat())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A command that fails early does not read it all.
+    let _ = child.stdin.take().unwrap().write_all(bytes);
+    let output = child.wait_with_output().unwrap();
     Run {
         code: output.status.code().unwrap(),
         stdout: String::from_utf8(output.stdout).unwrap(),

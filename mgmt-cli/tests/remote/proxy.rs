@@ -13,13 +13,23 @@ pub(crate) enum Harm {
     Cut(u64),
 }
 
-/// A proxy in front of `peer`; returns where it listens.
+/// A proxy in front of `peer` that harms every connection alike; returns where it listens.
 pub(crate) fn start(peer: SocketAddr, to_peer: Harm, from_peer: Harm) -> SocketAddr {
+    run(peer, std::iter::repeat((to_peer, from_peer)))
+}
+
+/// A proxy that harms the first connections, each in its own way (to the peer, from the peer), and no later one.
+pub(crate) fn start_with<const N: usize>(peer: SocketAddr, harms: [(Harm, Harm); N]) -> SocketAddr {
+    run(peer, harms.into_iter().chain(std::iter::repeat((Harm::None, Harm::None))))
+}
+
+fn run(peer: SocketAddr, mut harms: impl Iterator<Item = (Harm, Harm)> + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for client in listener.incoming() {
             let client = client.unwrap();
+            let (to_peer, from_peer) = harms.next().unwrap();
             let server = TcpStream::connect(peer).unwrap();
             let (client_too, server_too) = (client.try_clone().unwrap(), server.try_clone().unwrap());
             std::thread::spawn(move || carry(client, server, to_peer));

@@ -42,6 +42,9 @@ pub(crate) struct Responder {
 /// Bytes of the region `lab`.
 pub(crate) const LAB: usize = 8 << 20;
 pub(crate) const LAB_ID: RegionId = RegionId(0);
+/// Bytes of the region `big`: more than `put --resume` writes without a proof.
+pub(crate) const BIG: usize = 24 << 20;
+const BIG_ID: RegionId = RegionId(6);
 /// The token of the region `secret`.
 pub(crate) const TOKEN: &[u8] = b"open sesame";
 
@@ -68,6 +71,10 @@ impl Responder {
 
     pub(crate) fn lab(&self) -> Vec<u8> {
         self.shared.lock().unwrap().memory.bytes(LAB_ID).unwrap().to_vec()
+    }
+
+    pub(crate) fn big(&self) -> Vec<u8> {
+        self.shared.lock().unwrap().memory.bytes(BIG_ID).unwrap().to_vec()
     }
 
     pub(crate) fn fill_lab(&self, bytes: &[u8]) {
@@ -97,6 +104,7 @@ impl Shared {
         add("a/b+c", 4096, both, None, &[]);
         add("secret", 4096, both, Some(TOKEN), &[]);
         add("elsewhere", 4096, both, None, &["192.0.2.1"]);
+        add("big", BIG, both, None, &[]);
         Self { memory, stats: RdmaStats::default(), service, stags: StagTable::new(64, [7; 32]) }
     }
 }
