@@ -16,7 +16,7 @@ use core::num::NonZeroU16;
 use super::ids::{CmId, QpNum};
 use super::queue_pair::QpState;
 use super::silent::SilentLink;
-use super::{Device, Now, VerbsError};
+use super::{Device, Now, VerbsError, micros};
 use crate::endpoint::{Endpoint, EndpointConfig, EndpointInfo, MessageSizes};
 use crate::memory::{RegionId, StreamId};
 use crate::mpa::{ConnectRequest, LocalError};
@@ -201,8 +201,8 @@ pub(super) struct Details {
     pub(super) config: Option<Box<EndpointConfig>>,
     pub(super) silent: SilentLink,
     pub(super) termination: Option<Termination>,
-    /// Time at which the connection was requested: by the program here, or by the peer.
-    pub(super) began: Now,
+    /// Time at which the connection was requested, by the program here or by the peer, modulo 2^32 µs.
+    pub(super) began_us: u32,
 }
 
 impl Details {
@@ -214,7 +214,7 @@ impl Details {
         config: None,
         silent: SilentLink::NONE,
         termination: None,
-        began: Now::ZERO,
+        began_us: 0,
     };
 }
 
@@ -347,7 +347,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         let param = (responder_resources, initiator_depth, revision, rtr);
         let pending_connect = Box::new(PendingConnect { private_data: private_data.into(), param });
         (it.details.pending_connect, it.details.peer) = (Some(pending_connect), Some(peer));
-        it.details.began = self.now;
+        it.details.began_us = micros(self.now_ns);
         (it.stage, it.qp) = (Stage::Opening, Some(number));
         qp.id = Some(id);
         let local = it.details.local;

@@ -231,8 +231,8 @@ pub struct Device<C> {
     looped: LoopQueue,
     stats: DeviceStats,
     times: DeviceTimes,
-    /// Time of the adapter's current poll.
-    now: Now,
+    /// Time of the adapter's current poll, nanoseconds.
+    now_ns: u64,
     /// True if a completion queue has overrun and its queue pairs are not in error yet.
     overrun: bool,
     /// False if `transport` and `transmit` are empty. Most polls read this one, and not the two queues.
@@ -271,7 +271,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             looped: LoopQueue::default(),
             stats: DeviceStats::default(),
             times: DeviceTimes::default(),
-            now: Now::ZERO,
+            now_ns: 0,
             overrun: false,
             has_request: false,
             has_cm_event: false,
@@ -297,7 +297,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// once per poll.
     #[inline]
     pub const fn set_now(&mut self, now: Duration) {
-        self.now = now;
+        self.now_ns = nanos(now);
     }
 
     /// Returns the next asynchronous event (`ibv_get_async_event`).
@@ -315,3 +315,14 @@ impl<C: AsRef<[u8]>> Device<C> {
 
 /// Time of a call since an epoch that the caller chooses.
 type Now = Duration;
+
+/// Returns a time in nanoseconds, modulo 2^64.
+const fn nanos(now: Now) -> u64 {
+    now.as_secs().wrapping_mul(1_000_000_000).wrapping_add(now.subsec_nanos() as u64)
+}
+
+/// Returns a time in microseconds, modulo 2^32.
+const fn micros(now_ns: u64) -> u32 {
+    let [.., a, b, c, d] = now_ns.div_euclid(1000).to_be_bytes();
+    u32::from_be_bytes([a, b, c, d])
+}

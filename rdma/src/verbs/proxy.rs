@@ -39,7 +39,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     ) -> Result<(), VerbsError> {
         self.qps.get(number.0).ok_or(VerbsError::NoSuchObject)?;
         self.fail_qp(number);
-        self.end_unposted(number, wr_id, Posted { opcode, signaled: true, at: self.now }, status);
+        self.end_unposted(number, wr_id, Posted { opcode, signaled: true, at_ns: self.now_ns }, status);
         Ok(())
     }
 

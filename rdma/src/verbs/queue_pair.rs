@@ -112,8 +112,8 @@ pub struct QpAttr {
 pub(super) struct Posted {
     pub(super) opcode: WcOpcode,
     pub(super) signaled: bool,
-    /// Time of the call that posted it.
-    pub(super) at: Now,
+    /// Time of the poll in which it was posted, nanoseconds.
+    pub(super) at_ns: u64,
 }
 
 /// End of a send request that produces a completion.
@@ -122,8 +122,8 @@ pub(super) struct Ended {
     pub(super) opcode: WcOpcode,
     /// Slots that polling the completion frees.
     pub(super) slots: Slots,
-    /// Time of the call that posted it.
-    pub(super) posted_at: Now,
+    /// Time of the poll in which it was posted, nanoseconds.
+    pub(super) posted_at_ns: u64,
 }
 
 #[derive(Debug)]
@@ -155,7 +155,7 @@ impl Qp {
         self.unsignaled = self.unsignaled.saturating_add(1);
         if posted.signaled || status != WcStatus::Success {
             let slots = Slots::Send(core::mem::take(&mut self.unsignaled));
-            Some(Ended { opcode: posted.opcode, slots, posted_at: posted.at })
+            Some(Ended { opcode: posted.opcode, slots, posted_at_ns: posted.at_ns })
         } else {
             None
         }

@@ -7,7 +7,7 @@ use super::completion::{Slots, WorkCompletion};
 use super::connection::{CmEventKind, Details, Id, Stage, Termination, TransportRequest};
 use super::ids::{CmId, QpNum};
 use super::queue_pair::{Ended, QpState};
-use super::{AsyncEvent, Device};
+use super::{AsyncEvent, Device, micros, nanos};
 use crate::endpoint::{Endpoint, EndpointConfig, Env, Progress, Sink};
 use crate::memory::{Memory, StagTable, StreamId};
 use crate::qp::{CloseHow, Event, StreamState, WcOpcode, WcStatus};
@@ -86,7 +86,8 @@ impl<C: AsRef<[u8]>> Device<C> {
         config.mpa.ird_max = config.mpa.ird_max.min(ird);
         config.mpa.ord_max = config.mpa.ord_max.min(ord);
         let (stream_id, local, peer) = (Some(stream), Some(local), Some(peer));
-        let details = Details { stream: stream_id, local, peer, began: now, ..Details::NONE };
+        let details =
+            Details { stream: stream_id, local, peer, began_us: micros(nanos(now)), ..Details::NONE };
         let id = Id {
             stage: Stage::Connecting,
             endpoint: Some(Box::new(Endpoint::responder(config, stream, now))),
@@ -347,9 +348,11 @@ impl<C: AsRef<[u8]>> Device<C> {
                 let queues = endpoint.queue_pair();
                 qp.skip_unsignaled(queues);
                 if let Some((wr_id, byte_len)) = queues.take_success() {
-                    if let Some(Ended { opcode, slots, posted_at }) = qp.send_ended(WcStatus::Success) {
+                    if let Some(Ended { opcode, slots, posted_at_ns }) = qp.send_ended(WcStatus::Success) {
                         let (cq, qp_num) = (qp.init.send_cq, number);
-                        self.times.completion.record(self.now.saturating_sub(posted_at));
+                        self.times
+                            .completion
+                            .record(Duration::from_nanos(self.now_ns.saturating_sub(posted_at_ns)));
                         let wc =
                             WorkCompletion { wr_id, opcode, byte_len, qp_num, ..WorkCompletion::default() };
                         self.push_completion(cq, wc, slots);
@@ -401,7 +404,8 @@ impl<C: AsRef<[u8]>> Device<C> {
             Event::Established { private_data, ird, ord, .. } => {
                 if let Some(it) = self.ids.get_mut(id.0) {
                     it.stage = Stage::Established;
-                    self.times.handshake.record(self.now.saturating_sub(it.details.began));
+                    let us = micros(self.now_ns).wrapping_sub(it.details.began_us);
+                    self.times.handshake.record(Duration::from_micros(us.into()));
                 }
                 if let Some(qp) = self.qp_of(id).and_then(|number| self.qps.get_mut(number.0)) {
                     qp.state = QpState::Rts;
@@ -478,9 +482,11 @@ impl<C: AsRef<[u8]>> Device<C> {
                 WorkCompletion { wr_id, status, byte_len: bytes, ..wc }
             }
             Event::Completion { wr_id, status, bytes, .. } => {
-                if let Some(Ended { opcode, slots, posted_at }) = qp.send_ended(status) {
+                if let Some(Ended { opcode, slots, posted_at_ns }) = qp.send_ended(status) {
                     if status == WcStatus::Success {
-                        self.times.completion.record(self.now.saturating_sub(posted_at));
+                        self.times
+                            .completion
+                            .record(Duration::from_nanos(self.now_ns.saturating_sub(posted_at_ns)));
                     }
                     let wc = WorkCompletion { wr_id, status, opcode, byte_len: bytes, ..wc };
                     self.push_completion(send_cq, wc, slots);

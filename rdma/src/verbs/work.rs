@@ -223,7 +223,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             return Err(PostError::Length);
         }
         let signaled = wr.flags.signaled || qp.init.sq_sig_all;
-        let posted = Posted { opcode: wr.op.opcode(), signaled, at: self.now };
+        let posted = Posted { opcode: wr.op.opcode(), signaled, at_ns: self.now_ns };
         let endpoint = qp.id.and_then(|id| Some((id, self.ids.get_mut(id.0)?.endpoint.as_mut()?)));
         let Some((id, endpoint)) = endpoint.filter(|(_, endpoint)| endpoint.takes_work()) else {
             self.flush_send(number, wr.wr_id, posted);
