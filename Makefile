@@ -96,9 +96,12 @@ ports: root build ## starting, refusing to, and a put and get over each kind of 
 lifecycle: root build ## a log that cannot be written, signals, a second daemon, interfaces that vanish
 	dataplane/tests/lifecycle.sh
 
-operations: root build ## metrics over HTTP and in DPDK's telemetry, events, capture; transfers of iwarpctl
+operations: root build ## metrics over HTTP and in DPDK's telemetry; live views, events, capture; transfers
 	dataplane/tests/operations.sh
 	dataplane/tests/transfers.sh
+
+captures: root build ## what docs/operations.md shows of top, doctor and monitor, from a daemon with traffic: target/captures
+	dataplane/tests/captures.sh target/captures
 
 verbs: root build ## applications: programs with queue pairs of two daemons, and what is left of them
 	dataplane/tests/verbs.sh

@@ -8,7 +8,7 @@ if [ "${1:-}" = --build ]; then
     packages=$building
 else
     packages="$building iproute2 nftables ethtool iputils-ping netcat-openbsd
- procps curl jq strace tshark tcpdump qemu-system-x86 binutils cpio xz-utils busybox-static python3 librdmacm-dev
+ procps curl jq strace tmux tshark tcpdump qemu-system-x86 binutils cpio xz-utils busybox-static python3 librdmacm-dev
  libibverbs-dev ibverbs-providers rdmacm-utils kmod valgrind debootstrap man-db $*"
 fi
 

@@ -101,6 +101,18 @@ veth() {
     done
 }
 
+# terminal_open COLUMNS ROWS: starts a terminal of that size, in the namespace, so that lab_close ends it. It runs a
+# shell without a prompt.
+terminal_open() {
+    in_ns env -u TMUX LC_ALL=C.UTF-8 tmux -S "$LAB/tmux" -f /dev/null new-session -d -s lab -x "$1" -y "$2" \
+        'env PS1= ENV= sh'
+}
+terminal() { tmux -S "$LAB/tmux" "$@"; }
+terminal_keys() { terminal send-keys -t lab "$@"; }
+terminal_shows() { terminal capture-pane -p -t lab; }
+# terminal_has PATTERN: prints yes if a line of the terminal matches; for `becomes`.
+terminal_has() { terminal_shows | grep -qE -- "$1" && echo yes; }
+
 # kernel_side IFACE [NET]: configures the kernel's end of the TAP, 10.NET.0.1 and fdNET::1.
 kernel_side() {
     local net=${2:-77}

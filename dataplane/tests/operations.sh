@@ -1,5 +1,6 @@
 #!/bin/bash
-# Operations of a running daemon: metrics over HTTP and in DPDK's telemetry; events in the log and in monitors; capture.
+# Operations of a running daemon: metrics over HTTP and in DPDK's telemetry; live views; events in the log and in
+# monitors; capture.
 # `make operations`.
 source "$(dirname "$0")/lib.sh"
 
@@ -34,7 +35,7 @@ access = ["remote-read", "remote-write"]
 $1
 TOML
 }
-serving() { config "$1" && daemon_start "$LAB/config.toml" && kernel_side iw0; }
+serving() { config "${1-}" && daemon_start "$LAB/config.toml" && kernel_side iw0; }
 
 # --- metrics
 scrape() { curl -sS --max-time 10 --unix-socket "$METRICS" http://localhost/metrics; }
@@ -120,6 +121,97 @@ if command -v promtool >/dev/null; then
     check "promtool accepts the alert rules" rules_are_valid
 fi
 check "DPDK's telemetry has the same numbers" telemetry_agrees
+# --- live views
+PING=
+pinging() { # a connection with traffic, until `ping_stop`
+    ip netns exec "$NS" "$IWARPCTL" remote ping 10.77.0.2:7400/lab --count 1000000000 >/dev/null 2>&1 &
+    PING=$!
+    becomes 1 20 open_conns
+}
+open_conns() { ctl -j conn list | jq '[.[] | select(.rdma.region == "lab")] | length'; }
+ping_stop() {
+    kill "$PING"
+    wait "$PING" 2>/dev/null
+    becomes 0 20 open_conns
+}
+selected() { # OPTIONS…: lines of `conn list` that meet them
+    ctl conn list --oneline "$@" | wc -l
+}
+conditions() { # of `conn list`, each of which the connection meets or does not
+    [ "$(selected --state established --peer 10.77.0.0/24 --region lab)" = 1 ] && [ "$(selected --app 1)" = 0 ] &&
+        [ "$(selected --peer fd77::/64)" = 0 ] && [ "$(selected --region nothing)" = 0 ] &&
+        [ "$(selected --state syn-sent,closing)" = 0 ] && ctl conn list --oneline | grep -q ' rdma.region lab '
+}
+rates() { # of `stats --watch --json`: every line has its time, and the rates agree with the values
+    ctl -j stats rdmap --watch --interval 0.3 --count 5 >"$LAB/rates" && jq -s -e '
+        def fetched: .groups[0].counters[] | select(.name == "payload_bytes_fetched");
+        length == 5 and (.[0] | has("elapsed_ms") | not) and
+        all(.[]; (.time | test("^20[0-9-]+T[0-9:.]+Z$")) and .time_ms > 1700000000000) and
+        all(.[1:][]; .elapsed_ms > 0 and (fetched | has("per_second"))) and
+        ([.[1:][] | fetched.per_second * .elapsed_ms / 1000] | add) as $sum |
+        (.[4] | fetched.value) - (.[0] | fetched.value) | . > 0 and . < $sum * 1.02 and . > $sum * 0.98' \
+        "$LAB/rates" && return
+    jq -c '[.time, .time_ms, .elapsed_ms, (.groups[0].counters[] | select(.value > 0) | [.name, .value, .per_second])]' \
+        "$LAB/rates"
+    return 1
+}
+piped_watch() { # tables one after the other, with a blank line between them
+    ctl conn list --watch --interval 0.1 --count 3 >"$LAB/tables" &&
+        [ "$(grep -c '^ID ' "$LAB/tables")" = 3 ] && [ "$(grep -c '^$' "$LAB/tables")" = 2 ] &&
+        ! grep -q $'\x1b' "$LAB/tables"
+}
+watch_in_place() { # a terminal has one table, whose age counts up
+    terminal_keys "clear; $IWARPCTL --socket $SOCKET worker list --watch --interval 0.1" Enter
+    becomes yes 20 terminal_has '^WORKER +CORE .*BUSY' || return 1
+    sleep 1
+    [ "$(terminal_shows | grep -c '^WORKER ')" = 1 ]
+    local status=$?
+    terminal_keys C-c
+    return "$status"
+}
+top_shows() { # the connection with its rate, in a screen of 80 by 24
+    terminal_keys "clear; $IWARPCTL --socket $SOCKET top --interval 0.2; echo status \$?" Enter
+    becomes yes 20 terminal_has '^[0-9]+ .*10\.77\.0\.1:.* lab .* [0-9.]+ [kM]?B/s' &&
+        terminal_has '^iwarpd .* every 0.2 s' && terminal_has '^rx +[0-9.]+ [kMG]?b/s' &&
+        terminal_has '^q quit' && [ "$(terminal_shows | wc -l)" = 24 ]
+}
+top_obeys() { # tables, filter, help
+    terminal_keys 1 && becomes yes 20 terminal_has '^WORKER' &&
+        terminal_keys 2 && becomes yes 20 terminal_has '^p0 +up ' &&
+        terminal_keys 4 && becomes yes 20 terminal_has '^lab +4 MiB' &&
+        terminal_keys / n o n e Enter && becomes yes 20 terminal_has '5 applications +0 of 1$' &&
+        terminal_keys Escape && becomes yes 20 terminal_has '^lab +4 MiB' &&
+        terminal_keys '?' && becomes yes 20 terminal_has 'any key closes this' &&
+        terminal_keys x 3 && becomes yes 20 terminal_has '^[0-9]+ .*10\.77\.0\.1:'
+}
+top_resizes() { # more columns in a larger terminal
+    terminal resize-window -t lab -x 180 -y 50 && becomes yes 20 terminal_has 'RETRANSMITS' &&
+        terminal resize-window -t lab -x 20 -y 5 && becomes yes 20 terminal_has '^q quit' &&
+        terminal resize-window -t lab -x 80 -y 24 && becomes yes 20 terminal_has '^busy '
+}
+top_outlives() { # the daemon: it says what is wrong, and goes on when the daemon is back
+    daemon_stop && becomes yes 20 terminal_has '^! cannot reach iwarpd' || return 1
+    serving && becomes yes 20 terminal_has '^iwarpd .* up [0-9.]+ s' && becomes gone 20 warned
+}
+warned() { terminal_has '^! cannot' || echo gone; }
+top_ends() { # by SIGTERM; the terminal is as it was
+    kill "$(pgrep -f -- "--socket $SOCKET top")" && becomes yes 20 terminal_has '^status 143$' || return 1
+    terminal_keys 'clear; stty -a' Enter
+    becomes yes 20 terminal_has '(^| )icanon' && terminal_has '(^| )echo '
+}
+if command -v tmux >/dev/null && terminal_open 80 24; then
+    check "a connection with traffic" pinging
+    check "\`conn list\` selects by state, peer, region and application" conditions
+    check "\`stats --watch --json\` has times and rates" rates
+    check "\`--watch\` writes tables to a pipe" piped_watch
+    check "\`--watch\` redraws a terminal in place" watch_in_place
+    check "\`top\` shows a connection and its rate in 80 columns and 24 rows" top_shows
+    check "and its other tables, a filter and the keys" top_obeys
+    check "in a terminal that changes its size" top_resizes
+    check "the traffic ends" ping_stop
+    check "\`top\` outlives the daemon" top_outlives
+    check "SIGTERM ends \`top\`, and the terminal is as it was" top_ends
+fi
 check "SIGTERM ends it" daemon_stop
 gone() { [ ! -e "$METRICS" ] && [ ! -e "$SOCKET" ]; }
 check "no socket stays" gone
@@ -294,7 +386,6 @@ one_connection() { # of two that run
     wait "${pings[@]}" 2>/dev/null
     [ "$status" = 0 ] && [ "$(fields conn.pcapng -e ipv6.src | sort -u | tr '\n' ' ')" = 'fd77::1 fd77::2 ' ]
 }
-open_conns() { ctl -j conn list | jq '[.[] | select(.rdma.region == "lab")] | length'; }
 captured_drops() {
     ctl -j stats capture | jq '[.groups[].counters[] | select(.name == "drop_ring_full").value] | add'
 }

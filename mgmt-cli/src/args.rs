@@ -4,11 +4,10 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum, ValueHint};
 use ipnet::IpNet;
 use iwarp_config::RegionName;
-use iwarp_control::{ConnInfo, bounds};
+use iwarp_control::bounds;
 use iwarp_remote::bench::Bench;
 use iwarp_remote::{Remote, options};
 use iwarp_terminal::{Color, Format, Output};
@@ -18,9 +17,11 @@ use crate::complete;
 
 mod nfs;
 mod observe;
+mod view;
 
 pub(crate) use nfs::{Nfs, NfsCommand};
 pub(crate) use observe::{Capture, Log, Monitor};
+pub(crate) use view::{ConnList, Drops, KEYS, Stats, Tab, Top, View};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,7 +54,7 @@ pub(crate) fn version() -> &'static str {
 }
 
 /// Options of every command.
-#[derive(Debug, ClapArgs)]
+#[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Global {
     /// Write JSON, one line per result; errors go to stderr as JSON too.
@@ -90,8 +91,17 @@ impl Global {
 pub(crate) enum Command {
     /// Shows the daemon's state on one screen.
     #[command(after_help = "Exits with 6 if the daemon is degraded.\n\nExamples:\n  iwarpctl status\n  \
-                            iwarpctl -j status | jq .state")]
-    Status,
+                            iwarpctl status --watch\n  iwarpctl -j status | jq .state")]
+    Status(View),
+    /// Shows workers, ports, connections, regions and applications with their rates, live on a terminal.
+    Top(Top),
+    /// Poll-mode workers and their load.
+    #[command(
+        subcommand,
+        infer_subcommands = true,
+        after_help = "Examples:\n  iwarpctl worker list\n  iwarpctl worker list --watch"
+    )]
+    Worker(Worker),
     /// Regions: memory that peers read and write by name.
     #[command(
         subcommand,
@@ -202,6 +212,16 @@ pub(crate) enum RemoteCommand {
 }
 
 #[derive(Debug, Subcommand)]
+pub(crate) enum Worker {
+    /// Lists all workers with their load and their counters.
+    #[command(
+        visible_alias = "ls",
+        after_help = "Examples:\n  iwarpctl worker list\n  iwarpctl -j worker list | jq '.[].busy_permille'"
+    )]
+    List(View),
+}
+
+#[derive(Debug, Subcommand)]
 pub(crate) enum Region {
     /// Creates a region and offers it to peers.
     #[command(visible_alias = "add")]
@@ -212,13 +232,15 @@ pub(crate) enum Region {
         after_help = "Examples:\n  iwarpctl region list\n  \
                                                   iwarpctl -j region list | jq '.[].name'"
     )]
-    List,
+    List(View),
     /// Shows one region and its grants.
-    #[command(after_help = "Examples:\n  iwarpctl region show lab")]
+    #[command(after_help = "Examples:\n  iwarpctl region show lab\n  iwarpctl region show lab --watch")]
     Show {
         /// The name of the region.
         #[arg(value_parser = region_name, add = complete::regions())]
         name: String,
+        #[command(flatten)]
+        view: View,
     },
     /// Revokes a region and frees its memory.
     #[command(
@@ -271,6 +293,8 @@ pub(crate) enum Conn {
         /// The connection's number, as `conn list` gives it.
         #[arg(add = complete::conns())]
         id: u64,
+        #[command(flatten)]
+        view: View,
     },
     /// Resets connections and revokes their grants: one, those of a peer, or those of a listener.
     #[command(
@@ -292,51 +316,6 @@ pub(crate) enum Conn {
     },
 }
 
-#[derive(Debug, ClapArgs)]
-#[command(after_help = "A connection is listed if it meets every condition that is given.\n\nExamples:\n  \
-                        iwarpctl conn list\n  iwarpctl conn list --state established --peer 10.77.0.0/24\n  \
-                        iwarpctl conn list --region lab --oneline\n  \
-                        iwarpctl -j conn list | jq '.[] | select(.retransmits > 0)'")]
-pub(crate) struct ConnList {
-    /// Only connections in these states, joined by commas.
-    #[arg(long, value_delimiter = ',', ignore_case = true, value_parser = PossibleValuesParser::new(STATES))]
-    pub(crate) state: Vec<String>,
-    /// Only connections from an address, or from a prefix.
-    #[arg(long, value_name = "PREFIX", value_parser = prefix)]
-    pub(crate) peer: Option<IpNet>,
-    /// Only connections with a grant of this region.
-    #[arg(long, value_parser = region_name, add = complete::regions())]
-    pub(crate) region: Option<String>,
-    /// Write one line for each connection: every property as a pair of key and value.
-    #[arg(short, long)]
-    pub(crate) oneline: bool,
-    /// Show every column, although the terminal is too narrow.
-    #[arg(short, long, conflicts_with = "oneline")]
-    pub(crate) wide: bool,
-}
-
-/// The states of a connection that `conn list` can show (RFC 9293 §3.3.2); one in TIME-WAIT is no longer listed.
-const STATES: [&str; 8] = [
-    "SYN-SENT",
-    "SYN-RECEIVED",
-    "ESTABLISHED",
-    "FIN-WAIT-1",
-    "FIN-WAIT-2",
-    "CLOSE-WAIT",
-    "CLOSING",
-    "LAST-ACK",
-];
-
-impl ConnList {
-    /// Returns true if a connection meets every condition.
-    pub(crate) fn admits(&self, conn: &ConnInfo) -> bool {
-        let region = || conn.rdma.as_ref().and_then(|rdma| rdma.region.as_ref());
-        (self.state.is_empty() || self.state.iter().any(|state| state.eq_ignore_ascii_case(&conn.state)))
-            && self.peer.is_none_or(|prefix| prefix.contains(&conn.remote.ip()))
-            && self.region.as_ref().is_none_or(|wanted| region() == Some(wanted))
-    }
-}
-
 #[derive(Debug, Subcommand)]
 pub(crate) enum App {
     /// Lists all applications with their counters.
@@ -344,7 +323,7 @@ pub(crate) enum App {
         visible_alias = "ls",
         after_help = "Examples:\n  iwarpctl app list\n  iwarpctl -j app list | jq '.[] | select(.errors > 0)'"
     )]
-    List,
+    List(View),
     /// Shows all properties of one application.
     #[command(
         after_help = "Exits with 4 if there is no such application.\n\nExamples:\n  iwarpctl app show 3"
@@ -352,6 +331,8 @@ pub(crate) enum App {
     Show {
         /// The application's number, as `app list` gives it.
         id: u32,
+        #[command(flatten)]
+        view: View,
     },
 }
 
@@ -368,20 +349,27 @@ pub(crate) enum Objects {
         /// Only those of this application, by its number.
         #[arg(long, value_name = "ID")]
         app: Option<u32>,
+        #[command(flatten)]
+        view: View,
     },
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Port {
     /// Lists all ports with their counters.
-    #[command(visible_alias = "ls", after_help = "Examples:\n  iwarpctl port list")]
-    List,
+    #[command(
+        visible_alias = "ls",
+        after_help = "Examples:\n  iwarpctl port list\n  iwarpctl port list --watch --interval 5"
+    )]
+    List(View),
     /// Shows one port in detail: device, offloads, queues, interrupts, and how its link has changed.
     #[command(after_help = "Examples:\n  iwarpctl port show p0")]
     Show {
         /// The port's name in the configuration.
         #[arg(add = complete::ports())]
         name: String,
+        #[command(flatten)]
+        view: View,
     },
     /// Shows the counters of the ports' hardware and drivers.
     #[command(after_help = "Examples:\n  iwarpctl port stats\n  iwarpctl port stats p0 --nonzero")]
@@ -392,39 +380,9 @@ pub(crate) enum Port {
         /// Leave out counters that are zero.
         #[arg(short, long)]
         nonzero: bool,
+        #[command(flatten)]
+        view: View,
     },
-}
-
-#[derive(Debug, ClapArgs)]
-#[command(after_help = "Examples:\n  iwarpctl stats\n  iwarpctl stats tcp rdmap --nonzero\n  \
-                        iwarpctl stats --watch 2\n  iwarpctl -j stats --watch 1 --count 10")]
-pub(crate) struct Stats {
-    /// Only these groups, by the names that `iwarpctl stats` and `iwarpctl drops` show, e.g. tcp or rdmap.
-    #[arg(value_name = "GROUP", add = complete::groups())]
-    pub(crate) groups: Vec<String>,
-    /// Leave out counters that are zero.
-    #[arg(short, long)]
-    pub(crate) nonzero: bool,
-    /// Explain each counter, and give its name in Linux's iWARP drivers.
-    #[arg(short, long)]
-    pub(crate) details: bool,
-    /// Report repeatedly, with changes per second; every second by default. A terminal is redrawn, a file
-    /// or a pipe gets one report after the other.
-    #[arg(short, long, value_name = "SECS", num_args = 0..=1, require_equals = false,
-          default_missing_value = "1", value_parser = seconds)]
-    pub(crate) watch: Option<Duration>,
-    /// Stop after this number of reports.
-    #[arg(short, long, value_name = "N", requires = "watch", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) count: Option<u64>,
-}
-
-#[derive(Debug, ClapArgs)]
-#[command(after_help = "Text leaves out reasons that never occurred; JSON has them all.\n\nExamples:\n  \
-                        iwarpctl drops\n  iwarpctl drops --all\n  iwarpctl -j drops | jq 'map(.count) | add'")]
-pub(crate) struct Drops {
-    /// Show the reasons that never occurred too.
-    #[arg(short, long)]
-    pub(crate) all: bool,
 }
 
 #[derive(Debug, Subcommand)]

@@ -3,17 +3,16 @@
 use std::fmt::Write as _;
 use std::io::{self, Read as _};
 use std::path::Path;
-use std::time::Duration;
 
 use iwarp_control::{
-    AppListMethod, AppObjects, AppShow, AppShowMethod, Client, ConnClose, ConnCloseMethod, ConnListMethod,
-    ConnShow, ConnShowMethod, CqListMethod, DropsMethod, Exit, LogLevelChange, LogLevelMethod, Method,
-    MrListMethod, NoParams, PortListMethod, PortShow, PortShowMethod, PortStats, PortStatsMethod,
-    QpListMethod, RegionDeregister, RegionDeregisterMethod, RegionListMethod, RegionQuery, RegionRegister,
-    RegionRegisterMethod, RegionShowMethod, State, StatsMethod, StatsReply, StatusMethod, bounds, nfs,
+    AppInfo, AppListMethod, AppObjects, AppShow, AppShowMethod, Client, ConnClose, ConnCloseMethod, ConnInfo,
+    ConnListMethod, ConnShow, ConnShowMethod, CqListMethod, DropRow, DropsMethod, Exit, LogLevelChange,
+    LogLevelMethod, Method, MrListMethod, NoParams, PortInfo, PortListMethod, PortShow, PortShowMethod,
+    PortStats, PortStatsMethod, QpListMethod, RegionDeregister, RegionDeregisterMethod, RegionInfo,
+    RegionListMethod, RegionQuery, RegionRegister, RegionRegisterMethod, RegionShowMethod, State,
+    StatusMethod, bounds, nfs,
 };
 use iwarp_remote::{KernelTcp, bench, read_token};
-use iwarp_terminal::clock::{self, Clock};
 use iwarp_terminal::{Failure, Output, Report, Width};
 use rdma::Access;
 use serde::Serialize;
@@ -21,60 +20,34 @@ use serde_json::{Value, json};
 
 use crate::args::{
     App, Args, Call, Command, Config, Conn, Doctor, Global, Log, Mistakes, Nfs, NfsCommand, Objects, Port,
-    Region, Register, RemoteCommand, Stats,
+    Region, Register, RemoteCommand, View, Worker,
 };
-use crate::{args, capture, complete, doctor, monitor, render};
+use crate::{args, capture, complete, doctor, monitor, render, stats, top, watch};
 
 /// Runs the command that the command line names.
 pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
     let global = &args.global;
     match &args.command {
-        Command::Status => return status(global, output),
+        Command::Status(view) => return status(view, global, output),
+        Command::Top(options) => top::run(options, global, output)?,
+        Command::Worker(Worker::List(view)) => {
+            let ask = |client: &mut Client| Ok(client.call::<StatusMethod>(&NoParams {})?.workers);
+            watch::show(view, global, output, ask, |rows, width| render::worker::list(rows, width))
+                .map(drop)?;
+        }
         Command::Region(command) => region(command, global, output)?,
-        Command::Conn(Conn::List(options)) => {
-            let mut rows = call::<ConnListMethod>(global, &NoParams {})?;
-            rows.retain(|conn| options.admits(conn));
-            output.result(&rows, |rows| match (options.oneline, options.wide) {
-                (true, _) => render::conn::lines(rows),
-                (false, true) => render::conn::list(rows, None),
-                (false, false) => render::conn::list(rows, output.width()),
-            })?;
-        }
-        Command::Conn(Conn::Show { id }) => {
-            output.result(&call::<ConnShowMethod>(global, &ConnShow { id: *id })?, render::conn::show)?;
-        }
-        Command::Conn(Conn::Close { id, peer, listener }) => {
-            let which = ConnClose { id: *id, peer: *peer, listener: *listener };
-            output.result(&call::<ConnCloseMethod>(global, &which)?, |closed| {
-                render::conn::closed(closed, output.width())
-            })?;
-        }
+        Command::Conn(command) => conn(command, global, output)?,
         Command::App(command) => app(command, global, output)?,
         Command::Qp(list) => objects::<QpListMethod, _>(list, render::app::queue_pairs, global, output)?,
         Command::Cq(list) => {
             objects::<CqListMethod, _>(list, render::app::completion_queues, global, output)?
         }
         Command::Mr(list) => objects::<MrListMethod, _>(list, render::app::memory_regions, global, output)?,
-        Command::Port(Port::List) => {
-            output.result(&call::<PortListMethod>(global, &NoParams {})?, |rows| {
-                render::port::list(rows, output.width())
-            })?;
-        }
-        Command::Port(Port::Show { name }) => {
-            let details = call::<PortShowMethod>(global, &PortShow { name: name.clone() })?;
-            output.result(&details, render::port::show)?;
-        }
-        Command::Port(Port::Stats { name, nonzero }) => {
-            let mut ports = call::<PortStatsMethod>(global, &PortStats { name: name.clone() })?;
-            if *nonzero {
-                ports.iter_mut().for_each(|port| port.counters.0.retain(|(_, value)| *value != 0));
-            }
-            output.result(&ports, |ports| render::port::stats(ports))?;
-        }
-        Command::Stats(stats) => watch(stats, global, output)?,
+        Command::Port(command) => port(command, global, output)?,
+        Command::Stats(options) => stats::run(options, global, output)?,
         Command::Drops(drops) => {
-            let rows = call::<DropsMethod>(global, &NoParams {})?;
-            output.result(&rows, |rows| render::drops::list(rows, drops.all, output.width()))?;
+            let text = |rows: &Vec<DropRow>, width| render::drops::list(rows, drops.all, width);
+            show::<DropsMethod>(&drops.view, &NoParams {}, text, global, output)?;
         }
         Command::Monitor(options) => monitor::run(options, global, output)?,
         Command::Capture(options) => capture::run(options, global, output)?,
@@ -120,29 +93,49 @@ fn call<M: Method>(global: &Global, params: &M::Params) -> Result<M::Reply, Fail
 
 /// Calls a method of iwarp-nfsd.
 fn nfs(Nfs { server, command }: &Nfs, global: &Global, output: &Output) -> Result<(), Failure> {
-    let mut client = Client::connect_to("iwarp-nfsd", server, global.timeout)?;
-    let (none, width) = (NoParams {}, output.width());
+    let connect = || Ok(Client::connect_to("iwarp-nfsd", server, global.timeout)?);
     match command {
-        NfsCommand::Status => output.result(&client.call::<nfs::StatusMethod>(&none)?, render::nfs::status),
-        NfsCommand::Exports => {
-            let exports = client.call::<nfs::ExportsMethod>(&none)?;
-            output.result(&exports, |exports| render::nfs::exports(exports, width))
+        NfsCommand::Status(view) => nfs_show::<nfs::StatusMethod>(connect, view, render::nfs::status, output),
+        NfsCommand::Exports(view) => {
+            let text = |exports: &Vec<_>, width| render::nfs::exports(exports, width);
+            nfs_show::<nfs::ExportsMethod>(connect, view, text, output)
         }
-        NfsCommand::Clients => {
-            let clients = client.call::<nfs::ClientsMethod>(&none)?;
-            output.result(&clients, |clients| render::nfs::clients(clients, width))
+        NfsCommand::Clients(view) => {
+            nfs_show::<nfs::ClientsMethod>(connect, view, render::nfs::clients, output)
         }
-        NfsCommand::Stats => {
-            let stats = client.call::<nfs::StatsMethod>(&none)?;
-            output.result(&stats, |stats| render::nfs::stats(stats, width))
+        NfsCommand::Stats(view) => nfs_show::<nfs::StatsMethod>(connect, view, render::nfs::stats, output),
+        NfsCommand::Reload => {
+            let reply = connect()?.call::<nfs::ReloadMethod>(&NoParams {})?;
+            output.result(&reply, render::nfs::reloaded)
         }
-        NfsCommand::Reload => output.result(&client.call::<nfs::ReloadMethod>(&none)?, render::nfs::reloaded),
     }
 }
 
-fn status(global: &Global, output: &Output) -> Result<Exit, Failure> {
-    let status = call::<StatusMethod>(global, &NoParams {})?;
-    output.result(&status, |status| render::status::show(status, output.width()))?;
+/// Shows the reply of iwarp-nfsd as often as `view` wants.
+fn nfs_show<M: Method<Params = NoParams, Reply: Serialize>>(
+    connect: impl Fn() -> Result<Client, Failure>,
+    view: &View,
+    text: impl Fn(&M::Reply, Width) -> String,
+    output: &Output,
+) -> Result<(), Failure> {
+    watch::show_of(connect, view, output, |client| Ok(client.call::<M>(&NoParams {})?), text).map(drop)
+}
+
+/// Shows the reply to a method as often as `view` wants.
+fn show<M: Method<Reply: Serialize>>(
+    view: &View,
+    params: &M::Params,
+    text: impl Fn(&M::Reply, Width) -> String,
+    global: &Global,
+    output: &Output,
+) -> Result<(), Failure> {
+    let ask = |client: &mut Client| Ok(client.call::<M>(params)?);
+    watch::show(view, global, output, ask, text).map(drop)
+}
+
+fn status(view: &View, global: &Global, output: &Output) -> Result<Exit, Failure> {
+    let ask = |client: &mut Client| Ok(client.call::<StatusMethod>(&NoParams {})?);
+    let status = watch::show(view, global, output, ask, render::status::show)?;
     Ok(match status.state {
         State::Ok => Exit::Ok,
         State::Degraded => Exit::Degraded,
@@ -155,12 +148,13 @@ fn region(command: &Region, global: &Global, output: &Output) -> Result<(), Fail
             let region = call::<RegionRegisterMethod>(global, &registration(register)?)?;
             output.result(&region, render::region::registered)
         }
-        Region::List => output.result(&call::<RegionListMethod>(global, &NoParams {})?, |rows| {
-            render::region::list(rows, output.width())
-        }),
-        Region::Show { name } => {
-            let region = call::<RegionShowMethod>(global, &RegionQuery { name: name.clone() })?;
-            output.result(&region, render::region::show)
+        Region::List(view) => {
+            let text = |rows: &Vec<RegionInfo>, width| render::region::list(rows, width);
+            show::<RegionListMethod>(view, &NoParams {}, text, global, output)
+        }
+        Region::Show { name, view } => {
+            let params = RegionQuery { name: name.clone() };
+            show::<RegionShowMethod>(view, &params, render::region::show, global, output)
         }
         Region::Deregister { name, force } => {
             let params = RegionDeregister { name: name.clone(), force: *force };
@@ -169,26 +163,77 @@ fn region(command: &Region, global: &Global, output: &Output) -> Result<(), Fail
     }
 }
 
+fn conn(command: &Conn, global: &Global, output: &Output) -> Result<(), Failure> {
+    match command {
+        Conn::List(options) => {
+            let ask = |client: &mut Client| {
+                let mut rows = client.call::<ConnListMethod>(&NoParams {})?;
+                rows.retain(|conn| options.admits(conn));
+                Ok(rows)
+            };
+            let text = |rows: &Vec<ConnInfo>, width| match options.oneline {
+                true => render::conn::lines(rows),
+                false => render::conn::list(rows, width),
+            };
+            watch::show(&options.view, global, output, ask, text).map(drop)
+        }
+        Conn::Show { id, view } => {
+            show::<ConnShowMethod>(view, &ConnShow { id: *id }, render::conn::show, global, output)
+        }
+        Conn::Close { id, peer, listener } => {
+            let which = ConnClose { id: *id, peer: *peer, listener: *listener };
+            output.result(&call::<ConnCloseMethod>(global, &which)?, |closed| {
+                render::conn::closed(closed, output.width())
+            })
+        }
+    }
+}
+
 fn app(command: &App, global: &Global, output: &Output) -> Result<(), Failure> {
     match command {
-        App::List => output.result(&call::<AppListMethod>(global, &NoParams {})?, |apps| {
-            render::app::list(apps, output.width())
-        }),
-        App::Show { id } => {
-            output.result(&call::<AppShowMethod>(global, &AppShow { app: *id })?, render::app::show)
+        App::List(view) => {
+            let text = |apps: &Vec<AppInfo>, width| render::app::list(apps, width);
+            show::<AppListMethod>(view, &NoParams {}, text, global, output)
+        }
+        App::Show { id, view } => {
+            show::<AppShowMethod>(view, &AppShow { app: *id }, render::app::show, global, output)
+        }
+    }
+}
+
+fn port(command: &Port, global: &Global, output: &Output) -> Result<(), Failure> {
+    match command {
+        Port::List(view) => {
+            let text = |ports: &Vec<PortInfo>, width| render::port::list(ports, width);
+            show::<PortListMethod>(view, &NoParams {}, text, global, output)
+        }
+        Port::Show { name, view } => {
+            let params = PortShow { name: name.clone() };
+            show::<PortShowMethod>(view, &params, render::port::show, global, output)
+        }
+        Port::Stats { name, nonzero, view } => {
+            let params = PortStats { name: name.clone() };
+            let ask = |client: &mut Client| {
+                let mut ports = client.call::<PortStatsMethod>(&params)?;
+                if *nonzero {
+                    ports.iter_mut().for_each(|port| port.counters.0.retain(|(_, value)| *value != 0));
+                }
+                Ok(ports)
+            };
+            watch::show(view, global, output, ask, |ports, _| render::port::stats(ports)).map(drop)
         }
     }
 }
 
 /// Lists objects of applications.
 fn objects<M: Method<Params = AppObjects, Reply = Vec<T>>, T: Serialize>(
-    Objects::List { app }: &Objects,
+    Objects::List { app, view }: &Objects,
     text: fn(&[T], Width) -> String,
     global: &Global,
     output: &Output,
 ) -> Result<(), Failure> {
-    let rows = call::<M>(global, &AppObjects { app: *app })?;
-    output.result(&rows, |rows| text(rows, output.width()))
+    let text = |rows: &Vec<T>, width| text(rows, width);
+    show::<M>(view, &AppObjects { app: *app }, text, global, output)
 }
 
 fn registration(register: &Register) -> Result<RegionRegister, Failure> {
@@ -209,57 +254,6 @@ fn hexadecimal(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
-}
-
-/// A pause longer than this closes the connection: the daemon closes silent ones.
-const LONG_PAUSE: Duration = Duration::from_secs(1);
-
-/// Reports the counters once or repeatedly; short pauses reuse one connection.
-fn watch(options: &Stats, global: &Global, output: &Output) -> Result<(), Failure> {
-    let mut connected = None;
-    let clock = Clock::start();
-    let mut before: Option<(Duration, StatsReply)> = None;
-    let mut reports = 0;
-    loop {
-        let mut client = connected.take().map_or_else(|| connect(global), Ok)?;
-        let all = client.call::<StatsMethod>(&NoParams {})?;
-        connected = options.watch.is_some_and(|pause| pause <= LONG_PAUSE).then_some(client);
-        let now = clock.now();
-        let shown = selected(&all, options)?;
-        let since = before.as_ref().map(|(at, stats)| (now.saturating_sub(*at), stats));
-        let text = |shown: &StatsReply| render::stats::show(shown, since, options.details, output.width());
-        if options.watch.is_some() {
-            output.redraw(&shown, text)?;
-        } else {
-            output.result(&shown, text)?;
-        }
-        reports += 1;
-        let Some(pause) = options.watch.filter(|_| options.count != Some(reports)) else {
-            return Ok(());
-        };
-        if output.is_text() && output.width().is_none() {
-            output.text("\n")?;
-        }
-        clock::sleep(pause);
-        before = Some((now, all));
-    }
-}
-
-/// Selects the requested groups and counters.
-fn selected(all: &StatsReply, options: &Stats) -> Result<StatsReply, Failure> {
-    let known = || all.groups.iter().map(|group| group.group.as_str());
-    if let Some(unknown) = options.groups.iter().find(|name| !known().any(|known| known == name.as_str())) {
-        let message = format!("there is no group of counters `{unknown}`");
-        let help = format!("the groups are: {}", known().collect::<Vec<_>>().join(", "));
-        return Err(Failure::new(Exit::NoSuchObject, "no_such_object", message).with_help(help));
-    }
-    let mut shown = all.clone();
-    shown.groups.retain(|group| options.groups.is_empty() || options.groups.contains(&group.group));
-    if options.nonzero {
-        shown.groups.iter_mut().for_each(|group| group.counters.retain(|counter| counter.value != 0));
-        shown.groups.retain(|group| !group.counters.is_empty());
-    }
-    Ok(shown)
 }
 
 /// Examines the machine. Asks the daemon that the command line names, else that of the configuration.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  args ──► command ──┬─► iwarp_control::Client ──► iwarpd's control socket     (status, region, conn, …)
+//!                     │     watch: the same again and again; top: live on a terminal
 //!                     ├─► iwarp_config                                          (config check, doctor)
 //!                     └─► iwarp_remote: rdma::Endpoint over a kernel TCP socket ──► any iWARP peer
 //!            └─► render/<noun>: the reply as text  ─┐
@@ -19,6 +20,9 @@ mod complete;
 mod doctor;
 mod monitor;
 mod render;
+mod stats;
+mod top;
+mod watch;
 
 use std::process::ExitCode;
 

@@ -11,60 +11,17 @@ pub(crate) mod port;
 pub(crate) mod region;
 pub(crate) mod stats;
 pub(crate) mod status;
+pub(crate) mod table;
+pub(crate) mod worker;
 
 use anstyle::{AnsiColor, Style};
-use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
 use iwarp_terminal::Width;
+
+use self::table::{pairs, table};
 
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const GOOD: Style = AnsiColor::Green.on_default();
 const HEADER: Style = Style::new().bold();
-
-/// Formats left-aligned columns without boxes under a header; the last column is folded where they do not fit.
-fn table(width: Width, header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let mut table = columns();
-    table.set_header(header.iter().copied());
-    table.add_rows(rows);
-    if let (Some(width), Some(column)) = (width, table.column_mut(header.len().saturating_sub(1))) {
-        column.set_constraint(ColumnConstraint::LowerBoundary(comfy_table::Width::Fixed(16)));
-        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
-    }
-    with_bold_header(laid_out(&mut table))
-}
-
-/// Formats columns and omits those of `spare`, the first one first, until the rest fits. A line below the table names
-/// the omitted ones.
-fn table_within(width: Width, header: &[&str], spare: &[&str], rows: &[Vec<String>]) -> String {
-    for left_out in 0..=spare.len() {
-        let (hidden, _) = spare.split_at(left_out);
-        let kept = |row: &[String]| -> Vec<String> {
-            let shown = row.iter().zip(header).filter(|(_, name)| !hidden.contains(name));
-            shown.map(|(cell, _)| cell.clone()).collect()
-        };
-        let mut table = columns();
-        table.set_header(header.iter().filter(|name| !hidden.contains(name)));
-        table.add_rows(rows.iter().map(|row| kept(row)));
-        let text = laid_out(&mut table);
-        let fits = width.is_none_or(|width| text.lines().all(|line| columns_of(line) <= usize::from(width)));
-        if fits || left_out == spare.len() {
-            let text = with_bold_header(text);
-            return if hidden.is_empty() { text } else { text + &left_out_note(width, hidden) };
-        }
-    }
-    String::new()
-}
-
-fn left_out_note(width: Width, hidden: &[&str]) -> String {
-    let note = format!("(too narrow for {}; a pipe or a file gets every column)", hidden.join(", "));
-    folded(width, &(note + "\n"))
-}
-
-fn with_bold_header(text: String) -> String {
-    match text.split_once('\n') {
-        Some((first, rest)) => format!("{HEADER}{first}{HEADER:#}\n{rest}"),
-        None => text,
-    }
-}
 
 /// Folds lines that are too long for the terminal: they break between parts that two spaces separate, or else between
 /// words, and continue indented.
@@ -105,28 +62,8 @@ fn columns_of(text: &str) -> usize {
     unicode_width::UnicodeWidthStr::width(anstream::adapter::strip_str(text).to_string().as_str())
 }
 
-/// Formats one `key value` pair per line.
-fn pairs(rows: &[(&str, String)]) -> String {
-    let mut table = columns();
-    table.add_rows(rows.iter().map(|(key, value)| [(*key).to_owned(), value.clone()]));
-    laid_out(&mut table)
-}
-
-fn columns() -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table
-}
-
-fn laid_out(table: &mut Table) -> String {
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
-}
-
 /// Joins names by commas; a dash stands for none.
-fn list<T: ToString>(items: &[T]) -> String {
+pub(crate) fn list<T: ToString>(items: &[T]) -> String {
     if items.is_empty() {
         return "-".to_owned();
     }
@@ -138,7 +75,7 @@ fn number_or_dash(number: Option<u32>) -> String {
     number.map_or_else(|| "-".to_owned(), |number| number.to_string())
 }
 
-fn yes_no(yes: bool) -> &'static str {
+pub(crate) fn yes_no(yes: bool) -> &'static str {
     if yes { "yes" } else { "no" }
 }
 
@@ -146,47 +83,14 @@ fn yes_no(yes: bool) -> &'static str {
 mod tests {
     use super::*;
 
-    #[test]
-    fn columns_are_plain_and_have_no_trailing_spaces() {
-        let text = table(
-            None,
-            &["NAME", "SIZE"],
-            [vec!["lab".into(), "64 MiB".into()], vec!["longer".into(), "1".into()]],
-        );
-        let unstyled = anstream::adapter::strip_str(&text).to_string();
-        assert_eq!(unstyled, "NAME    SIZE\nlab     64 MiB\nlonger  1\n");
-        assert_eq!(pairs(&[("a", "1".into()), ("long", String::new())]), "a     1\nlong\n");
-        assert_eq!(list::<u8>(&[]), "-");
-    }
-
     fn unstyled(text: &str) -> String {
         anstream::adapter::strip_str(text).to_string()
     }
 
     #[test]
-    fn columns_are_left_out_until_the_rest_fits() {
-        let header = ["NAME", "SIZE", "RX", "NOTE"];
-        let rows = [["lab", "64 MiB", "100", "something long"].map(str::to_owned).to_vec()];
-        let within = |width| unstyled(&table_within(width, &header, &["NOTE", "RX"], &rows));
-        assert_eq!(within(None), "NAME  SIZE    RX   NOTE\nlab   64 MiB  100  something long\n");
-        assert_eq!(within(Some(33)), within(None));
-        assert!(within(Some(32)).starts_with("NAME  SIZE    RX\nlab   64 MiB  100\n(too narrow for NOTE;"));
-        assert!(within(Some(16)).starts_with("NAME  SIZE\nlab   64 MiB\n(too narrow for\n    NOTE, RX; a\n"));
-        // Columns outside `spare` always stay.
-        assert!(within(Some(5)).starts_with("NAME  SIZE\n"));
-    }
-
-    #[test]
-    fn the_last_column_is_folded() {
-        let rows = || [vec!["bad".to_owned(), "Frames that nobody wanted, and others".to_owned()]];
-        assert_eq!(unstyled(&table(None, &["A", "MEANING"], rows())).lines().count(), 2);
-        for width in 24..60 {
-            let text = unstyled(&table(Some(width), &["A", "MEANING"], rows()));
-            assert!(text.lines().all(|line| line.chars().count() <= usize::from(width)), "{width}: {text}");
-            assert!(
-                text.split_whitespace().eq("A MEANING bad Frames that nobody wanted, and others".split(' '))
-            );
-        }
+    fn no_name_is_a_dash() {
+        assert_eq!(list::<u8>(&[]), "-");
+        assert_eq!(list(&[1, 2]), "1,2");
     }
 
     #[test]

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Subcommand};
 use iwarp_control::nfs;
 
+use super::View;
+
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Nfs {
     /// The control socket of iwarp-nfsd.
@@ -18,21 +20,21 @@ pub(crate) struct Nfs {
 pub(crate) enum NfsCommand {
     /// Shows the server's state on one screen.
     #[command(after_help = "Examples:\n  iwarpctl nfs status\n  iwarpctl -j nfs status | jq .opens")]
-    Status,
+    Status(View),
     /// Lists the exports with the rights of their clients.
     #[command(after_help = "Examples:\n  iwarpctl nfs exports\n  iwarpctl -j nfs exports | jq '.[].path'")]
-    Exports,
+    Exports(View),
     /// Lists the clients: connections, and the state of NFS 4.1.
     #[command(after_help = "Examples:\n  iwarpctl nfs clients\n  \
                             iwarpctl -j nfs clients | jq '.nfs4[] | select(.silent_ms > 60000)'")]
-    Clients,
+    Clients(View),
     /// Shows calls by procedure with bytes and times, errors by reason, and the counters of the transports.
     #[command(
         after_help = "Text leaves out counters that are zero; JSON has them all. A time is that of a call's \
                             execution, without its\ntransfer.\n\nExamples:\n  iwarpctl nfs stats\n  \
                             iwarpctl -j nfs stats | jq '.errors[]'"
     )]
-    Stats,
+    Stats(View),
     /// Loads the exports of the configuration file again: all of them, or, if the file has a mistake, none.
     #[command(after_help = "Examples:\n  iwarpctl nfs reload")]
     Reload,

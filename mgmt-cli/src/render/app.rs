@@ -5,7 +5,7 @@ use std::time::Duration;
 use iwarp_control::{AppInfo, CqInfo, MrInfo, MrKind, QpInfo, WatchInfo};
 use iwarp_terminal::units;
 
-use super::{Width, list as names, number_or_dash, pairs, table, table_within};
+use super::{Width, list as names, number_or_dash, pairs, table};
 
 /// Formats all applications in columns.
 pub(crate) fn list(apps: &[AppInfo], width: Width) -> String {
@@ -44,11 +44,11 @@ pub(crate) fn list(apps: &[AppInfo], width: Width) -> String {
         "AGE",
     ];
     let spare = ["WORKER", "CQS", "COMPLETIONS", "AGE", "UID", "DEVICE", "REQUESTS", "REGISTERED", "MRS"];
-    table_within(width, &header, &spare, &rows.collect::<Vec<_>>())
+    table(width, &header, &spare, rows)
 }
 
 /// Formats one application, a line per property.
-pub(crate) fn show(app: &AppInfo) -> String {
+pub(crate) fn show(app: &AppInfo, width: Width) -> String {
     let watches = app.watches.iter().map(|WatchInfo { region, notifications, lost }| {
         let value = format!("{notifications} notifications, {lost} lost");
         (format!("watch {region}"), value)
@@ -73,7 +73,7 @@ pub(crate) fn show(app: &AppInfo) -> String {
         ("completions", app.completions.to_string()),
         ("errors", app.errors.to_string()),
     ];
-    pairs(&properties.into_iter().chain(watches).collect::<Vec<_>>())
+    pairs(width, &properties.into_iter().chain(watches).collect::<Vec<_>>())
 }
 
 /// Formats queue pairs in columns.
@@ -90,7 +90,7 @@ pub(crate) fn queue_pairs(qps: &[QpInfo], width: Width) -> String {
         ]
     });
     let header = ["APP", "NUMBER", "STATE", "PEER", "SEND", "RECV", "SRQ"];
-    table_within(width, &header, &["SRQ", "RECV", "SEND"], &rows.collect::<Vec<_>>())
+    table(width, &header, &["SRQ", "RECV", "SEND"], rows)
 }
 
 /// Formats completion queues in columns.
@@ -101,7 +101,7 @@ pub(crate) fn completion_queues(cqs: &[CqInfo], width: Width) -> String {
             .to_vec()
     });
     let header = ["APP", "NUMBER", "ENTRIES", "EVENTS", "COMPLETIONS", "ERRORS"];
-    table_within(width, &header, &["COMPLETIONS", "EVENTS", "ERRORS"], &rows.collect::<Vec<_>>())
+    table(width, &header, &["COMPLETIONS", "EVENTS", "ERRORS"], rows)
 }
 
 /// Formats memory regions in columns.
@@ -109,7 +109,7 @@ pub(crate) fn memory_regions(mrs: &[MrInfo], width: Width) -> String {
     let rows = mrs.iter().map(|mr| {
         vec![mr.app.to_string(), mr.number.to_string(), units::size(mr.bytes), kind(mr), names(&mr.access)]
     });
-    table(width, &["APP", "NUMBER", "SIZE", "KIND", "ACCESS"], rows)
+    table(width, &["APP", "NUMBER", "SIZE", "KIND", "ACCESS"], &[], rows)
 }
 
 fn kind(mr: &MrInfo) -> String {
@@ -131,6 +131,6 @@ fn bytes(bytes: u64) -> String {
     format!("{bytes} ({})", units::size(bytes))
 }
 
-fn or_dash(text: &str) -> String {
+pub(crate) fn or_dash(text: &str) -> String {
     if text.is_empty() { "-".to_owned() } else { text.to_owned() }
 }

@@ -62,7 +62,7 @@ pub(crate) fn checked(checked: &Checked, width: Width) -> String {
         .iter()
         .map(|item| vec![item.kind.to_owned(), units::size(item.bytes), item.what.clone()]);
     let mut text = format!("{}: {GOOD}ok{GOOD:#}\n", checked.file.display());
-    text += &table(width, &["MEMORY", "SIZE", "FOR"], rows);
+    text += &table(width, &["MEMORY", "SIZE", "FOR"], &[], rows);
     // A write to a String cannot fail.
     let _ = writeln!(
         text,

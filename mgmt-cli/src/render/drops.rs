@@ -13,5 +13,5 @@ pub(crate) fn list(drops: &[DropRow], all: bool, width: Width) -> String {
     let rows = shown.into_iter().map(|row| {
         vec![row.layer.clone(), row.reason.clone(), row.count.to_string(), row.help.trim().to_owned()]
     });
-    table(width, &["LAYER", "REASON", "COUNT", "MEANING"], rows)
+    table(width, &["LAYER", "REASON", "COUNT", "MEANING"], &[], rows)
 }

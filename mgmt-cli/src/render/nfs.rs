@@ -5,10 +5,11 @@ use std::time::Duration;
 use iwarp_control::nfs::{Clients, Export, Reloaded, Stats, Status};
 use iwarp_terminal::units;
 
-use super::{Width, list, pairs, table, table_within, yes_no};
+use super::table::{pairs, table};
+use super::{Width, list, yes_no};
 
 /// Formats the state, a line per property.
-pub(crate) fn status(status: &Status) -> String {
+pub(crate) fn status(status: &Status, width: Width) -> String {
     let time = |ms| units::duration(Duration::from_millis(ms));
     let tcp = status.tcp.map_or_else(|| "-".to_owned(), |address| address.to_string());
     let mut rows = vec![
@@ -28,7 +29,7 @@ pub(crate) fn status(status: &Status) -> String {
     if let Some(error) = &status.reload_error {
         rows.push(("reload", error.clone()));
     }
-    pairs(&rows)
+    pairs(width, &rows)
 }
 
 /// Formats all exports, a line per prefix of clients.
@@ -48,7 +49,7 @@ pub(crate) fn exports(exports: &[Export], width: Width) -> String {
         })
     });
     let header = ["PATH", "CLIENTS", "ACCESS", "SQUASH", "ANONYMOUS", "CONTENT", "MOUNTED BY"];
-    table_within(width, &header, &["MOUNTED BY", "ANONYMOUS", "CONTENT"], &rows.collect::<Vec<_>>())
+    table(width, &header, &["MOUNTED BY", "ANONYMOUS", "CONTENT"], rows)
 }
 
 /// Formats the connections, and the clients of NFS 4.1.
@@ -58,7 +59,7 @@ pub(crate) fn clients(clients: &Clients, width: Width) -> String {
         .connections
         .iter()
         .map(|it| vec![it.address.to_string(), it.transport.clone(), time(it.age_ms), it.calls.to_string()]);
-    let mut text = table(width, &["ADDRESS", "TRANSPORT", "AGE", "CALLS"], connections);
+    let mut text = table(width, &["ADDRESS", "TRANSPORT", "AGE", "CALLS"], &["AGE"], connections);
     if !clients.nfs4.is_empty() {
         let rows = clients.nfs4.iter().map(|it| {
             let counts = [it.sessions, it.opens, it.locks].map(|count| count.to_string());
@@ -66,7 +67,7 @@ pub(crate) fn clients(clients: &Clients, width: Width) -> String {
             [vec![state.to_owned(), time(it.silent_ms)], counts.to_vec(), vec![printable(&it.owner)]].concat()
         });
         text += "\n";
-        text += &table(width, &["NFS 4.1", "SILENT", "SESSIONS", "OPENS", "LOCKS", "OWNER"], rows);
+        text += &table(width, &["NFS 4.1", "SILENT", "SESSIONS", "OPENS", "LOCKS", "OWNER"], &[], rows);
     }
     text
 }
@@ -92,14 +93,14 @@ pub(crate) fn stats(stats: &Stats, width: Width) -> String {
         ]
     });
     let header = ["PROGRAM", "PROCEDURE", "CALLS", "ERRORS", "READ", "WRITTEN", "MEAN", "P99", "MAX"];
-    let mut text = table_within(width, &header, &["P99", "MEAN", "ERRORS"], &rows.collect::<Vec<_>>());
+    let mut text = table(width, &header, &["P99", "MEAN", "ERRORS"], rows);
     if !stats.errors.is_empty() {
         let rows = stats.errors.iter().map(|it| {
             let status = it.status.map_or_else(|| "-".to_owned(), |status| status.to_string());
             vec![it.program.clone(), status, it.count.to_string(), it.reason.clone()]
         });
         text += "\n";
-        text += &table(width, &["PROGRAM", "STATUS", "COUNT", "REASON"], rows);
+        text += &table(width, &["PROGRAM", "STATUS", "COUNT", "REASON"], &[], rows);
     }
     let counters = stats.groups.iter().flat_map(|group| {
         let counted = group.counters.iter().filter(|row| row.value > 0);
@@ -109,7 +110,7 @@ pub(crate) fn stats(stats: &Stats, width: Width) -> String {
     let counters: Vec<_> = counters.collect();
     if !counters.is_empty() {
         text += "\n";
-        text += &table(width, &["GROUP", "COUNTER", "COUNT", "MEANING"], counters);
+        text += &table(width, &["GROUP", "COUNTER", "COUNT", "MEANING"], &[], counters);
     }
     text
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use iwarp_control::{Interrupts, Link, PortDetails, PortInfo, PortStatsRow};
 use iwarp_terminal::units;
 
-use super::{Width, list as names, pairs, table_within};
+use super::{Width, list as names, pairs, table};
 
 /// Formats all ports in columns.
 pub(crate) fn list(ports: &[PortInfo], width: Width) -> String {
@@ -43,10 +43,10 @@ pub(crate) fn list(ports: &[PortInfo], width: Width) -> String {
         "OFFLOADS",
     ];
     let spare = ["OFFLOADS", "QUEUES", "DEVICE", "SPEED", "MAC", "MISSED", "TX", "RX"];
-    table_within(width, &header, &spare, &rows.collect::<Vec<_>>())
+    table(width, &header, &spare, rows)
 }
 
-fn word(link: Link) -> &'static str {
+pub(crate) fn word(link: Link) -> &'static str {
     match link {
         Link::Up => "up",
         Link::Down => "down",
@@ -54,15 +54,15 @@ fn word(link: Link) -> &'static str {
     }
 }
 
-fn speed(port: &PortInfo) -> String {
+pub(crate) fn speed(port: &PortInfo) -> String {
     match port.speed_mbps {
         0 => "-".to_owned(),
         mbps => units::bit_rate(mbps as f64 * 1e6),
     }
 }
 
-/// One port, a line for each thing.
-pub(crate) fn show(details: &PortDetails) -> String {
+/// Formats one port, a line per property.
+pub(crate) fn show(details: &PortDetails, width: Width) -> String {
     let PortDetails { port, .. } = details;
     let or_dash = |text: Option<&String>| text.cloned().unwrap_or_else(|| "-".to_owned());
     let interrupts = match details.interrupts {
@@ -72,32 +72,35 @@ pub(crate) fn show(details: &PortDetails) -> String {
     let history = details.link_history.iter().map(|change| {
         format!("{} {} ago", word(change.link), units::duration(Duration::from_millis(change.age_ms)))
     });
-    pairs(&[
-        ("name", port.name.clone()),
-        ("driver", format!("{}, {}", port.driver, port.device)),
-        ("device", details.device_name.clone()),
-        ("bus_address", or_dash(details.bus_address.as_ref())),
-        ("kernel_driver", or_dash(details.kernel_driver.as_ref())),
-        ("firmware", or_dash(details.firmware.as_ref())),
-        ("numa_node", details.numa_node.map_or_else(|| "-".to_owned(), |node| node.to_string())),
-        ("mac", port.mac.clone()),
-        ("mtu", port.mtu.to_string()),
-        ("addresses", names(&port.addresses)),
-        ("link", word(port.link).to_owned()),
-        ("speed", speed(port)),
-        ("offloads_requested", names(&details.offloads_requested)),
-        ("offloads_granted", names(&details.offloads_granted)),
-        (
-            "queues",
-            format!(
-                "{} receive, {} transmit, at most {}",
-                port.rx_queues, port.tx_queues, details.queues_max
+    pairs(
+        width,
+        &[
+            ("name", port.name.clone()),
+            ("driver", format!("{}, {}", port.driver, port.device)),
+            ("device", details.device_name.clone()),
+            ("bus_address", or_dash(details.bus_address.as_ref())),
+            ("kernel_driver", or_dash(details.kernel_driver.as_ref())),
+            ("firmware", or_dash(details.firmware.as_ref())),
+            ("numa_node", details.numa_node.map_or_else(|| "-".to_owned(), |node| node.to_string())),
+            ("mac", port.mac.clone()),
+            ("mtu", port.mtu.to_string()),
+            ("addresses", names(&port.addresses)),
+            ("link", word(port.link).to_owned()),
+            ("speed", speed(port)),
+            ("offloads_requested", names(&details.offloads_requested)),
+            ("offloads_granted", names(&details.offloads_granted)),
+            (
+                "queues",
+                format!(
+                    "{} receive, {} transmit, at most {}",
+                    port.rx_queues, port.tx_queues, details.queues_max
+                ),
             ),
-        ),
-        ("rss_functions", names(&details.rss_functions)),
-        ("interrupts", interrupts.to_owned()),
-        ("link_history", names(&history.collect::<Vec<_>>())),
-    ])
+            ("rss_functions", names(&details.rss_functions)),
+            ("interrupts", interrupts.to_owned()),
+            ("link_history", names(&history.collect::<Vec<_>>())),
+        ],
+    )
 }
 
 /// Formats the counters of ports like `ethtool -S`.

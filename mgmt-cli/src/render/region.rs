@@ -4,7 +4,7 @@ use iwarp_control::{Backing, Origin, RegionDeregistered, RegionInfo};
 use iwarp_terminal::units;
 use rdma::Access;
 
-use super::{Width, list as names, pairs, table_within, yes_no};
+use super::{Width, list as names, pairs, table, yes_no};
 
 /// Formats all regions in columns.
 pub(crate) fn list(regions: &[RegionInfo], width: Width) -> String {
@@ -25,23 +25,26 @@ pub(crate) fn list(regions: &[RegionInfo], width: Width) -> String {
     let header =
         ["NAME", "SIZE", "ACCESS", "TOKEN", "ALLOW", "GRANTS", "PLACED", "FETCHED", "BACKING", "ORIGIN"];
     let spare = ["ORIGIN", "BACKING", "FETCHED", "PLACED", "TOKEN", "ALLOW"];
-    table_within(width, &header, &spare, &rows.collect::<Vec<_>>())
+    table(width, &header, &spare, rows)
 }
 
 /// Formats one region, a line per property.
-pub(crate) fn show(region: &RegionInfo) -> String {
-    pairs(&[
-        ("name", region.name.clone()),
-        ("bytes", format!("{} ({})", region.bytes, units::size(region.bytes))),
-        ("access", rights(region.access)),
-        ("token_required", yes_no(region.token_required).to_owned()),
-        ("allow", names(&region.allow)),
-        ("backing", backing(region)),
-        ("origin", origin(region.origin).to_owned()),
-        ("grants", region.grants.to_string()),
-        ("bytes_placed", region.bytes_placed.to_string()),
-        ("bytes_fetched", region.bytes_fetched.to_string()),
-    ])
+pub(crate) fn show(region: &RegionInfo, width: Width) -> String {
+    pairs(
+        width,
+        &[
+            ("name", region.name.clone()),
+            ("bytes", format!("{} ({})", region.bytes, units::size(region.bytes))),
+            ("access", rights(region.access)),
+            ("token_required", yes_no(region.token_required).to_owned()),
+            ("allow", names(&region.allow)),
+            ("backing", backing(region)),
+            ("origin", origin(region.origin).to_owned()),
+            ("grants", region.grants.to_string()),
+            ("bytes_placed", region.bytes_placed.to_string()),
+            ("bytes_fetched", region.bytes_fetched.to_string()),
+        ],
+    )
 }
 
 /// Formats the reply to `region register`.
@@ -61,7 +64,7 @@ pub(crate) fn deregistered(region: &RegionDeregistered) -> String {
     format!("region {} is gone, {} {grants} revoked\n", region.name, region.grants_revoked)
 }
 
-fn rights(access: Access) -> String {
+pub(crate) fn rights(access: Access) -> String {
     names(&access.names().collect::<Vec<_>>())
 }
 
@@ -73,7 +76,7 @@ fn backing(region: &RegionInfo) -> String {
     format!("{kind} of {}", units::size(region.page_bytes))
 }
 
-const fn origin(origin: Origin) -> &'static str {
+pub(crate) const fn origin(origin: Origin) -> &'static str {
     match origin {
         Origin::Config => "config",
         Origin::Control => "control",

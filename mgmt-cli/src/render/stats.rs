@@ -1,50 +1,36 @@
 //! Formats replies about counters.
 
-use std::time::Duration;
-
-use iwarp_control::StatsReply;
 use iwarp_terminal::units;
 
-use super::{Width, status, table};
+use super::{Width, table, worker};
+use crate::stats::Report;
 
-/// Formats counters by group; with an earlier report, the changes per second too.
-pub(crate) fn show(
-    stats: &StatsReply,
-    since: Option<(Duration, &StatsReply)>,
-    details: bool,
-    width: Width,
-) -> String {
+/// Formats counters by group; of a report that follows another one, the changes per second too.
+pub(crate) fn show(report: &Report, details: bool, width: Width) -> String {
     let mut header = vec!["GROUP", "COUNTER", "VALUE"];
-    if since.is_some() {
+    if report.has_rates() {
         header.push("RATE");
     }
     if details {
         header.extend(["LINUX", "MEANING"]);
     }
     let mut rows = Vec::new();
-    for group in &stats.groups {
+    for group in &report.groups {
         for counter in &group.counters {
-            let mut row = vec![group.group.clone(), counter.name.clone(), counter.value.to_string()];
-            if let Some((elapsed, before)) = since {
-                let change = counter.value.wrapping_sub(value(before, &group.group, &counter.name));
-                row.push(units::event_rate(change as f64 / elapsed.as_secs_f64().max(1e-9)));
+            let row = &counter.row;
+            let mut cells = vec![group.group.clone(), row.name.clone(), row.value.to_string()];
+            if report.has_rates() {
+                cells.push(counter.per_second.map_or_else(|| "-".to_owned(), units::event_rate));
             }
             if details {
-                row.push(linux_name(&group.group, &counter.name).unwrap_or("-").to_owned());
-                row.push(counter.help.trim().to_owned());
+                cells.push(linux_name(&group.group, &row.name).unwrap_or("-").to_owned());
+                cells.push(row.help.trim().to_owned());
             }
-            rows.push(row);
+            rows.push(cells);
         }
     }
-    let workers: String = stats.workers.iter().map(status::worker_line).collect();
-    workers + &table(width, &header, rows)
-}
-
-fn value(stats: &StatsReply, group: &str, name: &str) -> u64 {
-    let group = stats.groups.iter().find(|candidate| candidate.group == group);
-    group
-        .and_then(|group| group.counters.iter().find(|counter| counter.name == name))
-        .map_or(0, |found| found.value)
+    let workers: String = report.workers.iter().map(worker::line).collect();
+    workers + &table(width, &header, &["LINUX"], rows)
 }
 
 /// Returns the name of the same counter in Linux's iWARP drivers, which dashboards use.
@@ -66,7 +52,9 @@ fn linux_name(group: &str, name: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use iwarp_control::{CounterGroup, CounterRow};
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use iwarp_control::{CounterGroup, CounterRow, StatsReply};
 
     use super::*;
 
@@ -83,10 +71,11 @@ mod tests {
     #[test]
     fn counters_with_rates_and_meaning() {
         assert_eq!(
-            unstyled(&show(&reply(7), None, false, None)),
+            unstyled(&show(&Report::once(reply(7)), false, None)),
             "GROUP  COUNTER         VALUE\nrdmap  in_rdma_writes  7\n"
         );
-        let text = unstyled(&show(&reply(3007), Some((Duration::from_secs(2), &reply(7))), true, None));
+        let since = Some((Duration::from_secs(2), &reply(7)));
+        let text = unstyled(&show(&Report::watched(reply(3007), UNIX_EPOCH, since), true, None));
         assert_eq!(
             text.lines().nth(1).unwrap(),
             "rdmap  in_rdma_writes  3007   1.5 k/s  iwInRdmaWrites  Writes received."

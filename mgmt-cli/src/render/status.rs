@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use iwarp_control::{Link, PortInfo, State, Status, WorkerStatus};
+use iwarp_control::{Link, PortInfo, State, Status};
 use iwarp_terminal::units;
 
-use super::{GOOD, WARNING, Width, folded};
+use super::{GOOD, WARNING, Width, folded, worker};
 use crate::render;
 
 /// Formats the state on one screen.
@@ -17,7 +17,7 @@ pub(crate) fn show(status: &Status, width: Width) -> String {
 fn lines(status: &Status) -> String {
     let mut text = head(status);
     for worker in &status.workers {
-        text += &worker_line(worker);
+        text += &worker::line(worker);
     }
     for port in &status.ports {
         text += &port_line(port);
@@ -63,21 +63,6 @@ fn head(status: &Status) -> String {
         status.config_path.display(),
         if pages.required { "required" } else { "preferred" },
         units::size(status.rss_bytes)
-    )
-}
-
-/// Formats a worker in one line, for `status` and `stats`.
-pub(crate) fn worker_line(worker: &WorkerStatus) -> String {
-    let WorkerStatus { worker, core, idle, busy_permille, rx_packets_per_burst_x100, .. } = worker;
-    let idle = match idle {
-        iwarp_control::Idle::Spin => "spin",
-        iwarp_control::Idle::Adaptive => "adaptive",
-    };
-    format!(
-        "worker {worker}  core {core}  {idle}  busy {}  {}.{:02} packets/burst\n",
-        units::permille(*busy_permille),
-        rx_packets_per_burst_x100 / 100,
-        rx_packets_per_burst_x100 % 100
     )
 }
 

@@ -1,7 +1,7 @@
-//! Reads the monotonic clock and sleeps; the only place of the command-line programs that does.
+//! Reads the clocks and sleeps; the only place of the command-line programs that does.
 #![allow(clippy::disallowed_methods, reason = "a program for people is an edge: here time comes in")]
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// A monotonic clock that starts at zero.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +19,12 @@ impl Clock {
     pub fn now(&self) -> Duration {
         self.0.elapsed()
     }
+}
+
+/// Returns the time of day, which may jump.
+#[must_use]
+pub fn time_of_day() -> SystemTime {
+    SystemTime::now()
 }
 
 /// Sleeps for at least `duration`.

@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use anstream::AutoStream;
+use anstream::stream::RawStream;
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
 use iwarp_control::Exit;
@@ -97,10 +98,12 @@ impl Output {
     pub fn redraw<T: Serialize>(&self, data: &T, text: impl FnOnce(&T) -> String) -> Result<(), Failure> {
         match terminal_size::terminal_size_of(io::stdout()) {
             Some((_, rows)) if self.is_text() => {
-                let colored = self.color != anstream::ColorChoice::Never
-                    && AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never;
                 let text = text(data);
-                let text = if colored { text } else { anstream::adapter::strip_str(&text).to_string() };
+                let text = if self.colors_results() {
+                    text
+                } else {
+                    anstream::adapter::strip_str(&text).to_string()
+                };
                 // Past an AutoStream, which would take the terminal's commands out together with the colors.
                 written(io::stdout().lock(), &screen(&text, rows.0.into()))
             }
@@ -111,8 +114,18 @@ impl Output {
     /// Returns true if failures are colored.
     #[must_use]
     pub fn colors_errors(&self) -> bool {
+        self.colors(&io::stderr())
+    }
+
+    /// Returns true if results are colored.
+    #[must_use]
+    pub fn colors_results(&self) -> bool {
+        self.colors(&io::stdout())
+    }
+
+    fn colors(&self, stream: &impl RawStream) -> bool {
         match self.color {
-            anstream::ColorChoice::Auto => AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never,
+            anstream::ColorChoice::Auto => AutoStream::choice(stream) != anstream::ColorChoice::Never,
             choice => choice != anstream::ColorChoice::Never,
         }
     }
@@ -179,8 +192,11 @@ fn written(mut stdout: impl Write, text: &str) -> Result<(), Failure> {
 }
 
 /// Returns `text` as the content of a terminal of `rows` rows: the cursor goes home, each line is cleared behind its
-/// text, and the rest of the screen is cleared (ECMA-48 §8.3.21 CUP, §8.3.41 EL, §8.3.39 ED).
+/// text, and the rest of the screen is cleared (ECMA-48 §8.3.21 CUP, §8.3.41 EL, §8.3.39 ED). The terminal cuts lines
+/// that are too long (DEC private mode 7): a folded one would take a row more.
 fn screen(text: &str, rows: usize) -> String {
+    const CUT: &str = "\x1b[?7l";
+    const FOLD: &str = "\x1b[?7h";
     const HOME: &str = "\x1b[H";
     const CLEAR_LINE: &str = "\x1b[K\n";
     const CLEAR_BELOW: &str = "\x1b[J";
@@ -188,14 +204,14 @@ fn screen(text: &str, rows: usize) -> String {
     let room = rows.saturating_sub(1).max(1);
     let lines: Vec<&str> = text.lines().collect();
     let shown = if lines.len() > room { room.saturating_sub(1) } else { lines.len() };
-    let mut screen: String = HOME.to_owned();
+    let mut screen = CUT.to_owned() + HOME;
     for line in lines.iter().take(shown) {
         screen = screen + line + CLEAR_LINE;
     }
     if let more @ 1.. = lines.len().saturating_sub(shown) {
-        screen = screen + &format!("({more} lines more: name groups, or --nonzero)") + CLEAR_LINE;
+        screen = screen + &format!("({more} lines more than the terminal has rows)") + CLEAR_LINE;
     }
-    screen + CLEAR_BELOW
+    screen + CLEAR_BELOW + FOLD
 }
 
 impl Failure {
@@ -212,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_screen_is_drawn_over_the_one_before() {
-        assert_eq!(screen("a\nb\n", 24), "\x1b[Ha\x1b[K\nb\x1b[K\n\x1b[J");
+        assert_eq!(screen("a\nb\n", 24), "\x1b[?7l\x1b[Ha\x1b[K\nb\x1b[K\n\x1b[J\x1b[?7h");
         let many = "x\n".repeat(30);
         for rows in [2, 10, 24, 30] {
             let drawn = screen(&many, rows);

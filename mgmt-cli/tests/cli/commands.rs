@@ -196,6 +196,7 @@ fn connections_are_filtered() {
         (&["--peer", "10.77.0.0/24"], false),
         (&["--region", "lab"], true),
         (&["--region", "other"], false),
+        (&["--app", "3"], false),
         (&["--region", "lab", "--peer", "fd78::/64"], false),
         (&["--region", "lab", "--peer", "fd77::/64", "--state", "established"], true),
     ] {
@@ -338,7 +339,7 @@ fn counters() {
 #[test]
 fn counters_are_watched() {
     let daemon = Daemon::start();
-    let text = ok(&daemon, &["stats", "rdmap", "--watch", "0.05", "--count", "3"]).stdout;
+    let text = ok(&daemon, &["stats", "rdmap", "--watch", "--interval", "0.05", "--count", "3"]).stdout;
     let reports: Vec<&str> = text.split("\n\n").collect();
     assert_eq!(reports.len(), 3);
     assert!(!reports[0].contains("RATE") && reports[1].contains("RATE"), "{text}");
@@ -346,13 +347,28 @@ fn counters_are_watched() {
     // Ten writes in at least 50 ms are at most 200 a second.
     let rate: f64 = reports[2].lines().nth(2).unwrap().split_whitespace().nth(3).unwrap().parse().unwrap();
     assert!(rate > 0.0 && rate <= 200.0, "{rate}");
-    let lines = ok(&daemon, &["-j", "stats", "--watch=0.01", "--count=4"]).stdout;
-    let values: Vec<u64> = lines
-        .lines()
-        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
-        .map(|stats| stats["groups"][1]["counters"][0]["value"].as_u64().unwrap())
-        .collect();
+    let lines = ok(&daemon, &["-j", "stats", "-w", "--interval=0.01", "--count=4"]).stdout;
+    let reports: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let counters = reports.iter().map(|stats| &stats["groups"][1]["counters"][0]);
+    let values: Vec<u64> = counters.clone().map(|counter| counter["value"].as_u64().unwrap()).collect();
     assert_eq!(values, [40, 50, 60, 70]);
+    assert!(
+        reports[0].get("elapsed_ms").is_none()
+            && counters.clone().next().unwrap().get("per_second").is_none()
+    );
+    let mut earlier = 0;
+    for (stats, counter) in reports.iter().zip(counters).skip(1) {
+        // Ten writes in the time that the line has, which is rounded to a millisecond.
+        let (elapsed_ms, rate) =
+            (stats["elapsed_ms"].as_f64().unwrap(), counter["per_second"].as_f64().unwrap());
+        assert!(rate <= 10_000.0 / elapsed_ms && rate >= 10_000.0 / (elapsed_ms + 1.0) - 0.001, "{stats}");
+        let time_ms = stats["time_ms"].as_u64().unwrap();
+        let time: humantime::Timestamp = stats["time"].as_str().unwrap().parse().unwrap();
+        assert_eq!(time.duration_since(std::time::UNIX_EPOCH).unwrap().as_millis(), time_ms.into());
+        assert!(time_ms >= earlier, "{stats}");
+        earlier = time_ms;
+    }
 }
 
 #[test]

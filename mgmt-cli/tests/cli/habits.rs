@@ -10,6 +10,9 @@ use crate::{alone, command, iwarpctl};
 
 const COMMANDS: &[&[&str]] = &[
     &["status"],
+    &["top"],
+    &["worker"],
+    &["worker", "list"],
     &["region"],
     &["region", "register"],
     &["region", "list"],
@@ -80,7 +83,11 @@ fn a_wrong_command_line_is_a_usage_error() {
         &["region", "show", ""],
         &["region", "show", "0123456789012345678901234567890123456789012345678901234567890123"],
         &["conn", "show", "x"],
-        &["stats", "--watch", "0"],
+        &["stats", "--watch", "--interval", "0"],
+        &["stats", "--interval", "2"],
+        &["top", "nonsense"],
+        &["top"],
+        &["top", "--json"],
         &["stats", "--count", "3"],
         &["status", "--timeout", "never"],
         &["remote", "get", "nowhere", "file"],
@@ -104,7 +111,13 @@ fn a_wrong_command_line_is_a_usage_error() {
 
 #[test]
 fn no_daemon_is_said_plainly() {
-    for arguments in [&["status"][..], &["region", "list"], &["stats", "--watch"], &["call", "hello"]] {
+    for arguments in [
+        &["status"][..],
+        &["region", "list"],
+        &["stats", "--watch"],
+        &["conn", "list", "-w"],
+        &["call", "hello"],
+    ] {
         let run = alone(arguments);
         assert_eq!((run.code, run.stdout.as_str()), (3, ""), "{arguments:?}");
         assert!(
@@ -226,7 +239,7 @@ fn json_is_one_line_or_pretty() {
 fn a_reader_that_leaves_is_no_failure() {
     let daemon = Daemon::start();
     let mut child = command(daemon.socket())
-        .args(["stats", "--watch", "0.01"])
+        .args(["stats", "--watch", "--interval", "0.01"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

@@ -8,6 +8,7 @@ mod daemon;
 mod habits;
 mod nfs;
 mod terminal;
+mod top;
 
 use std::io::Write as _;
 use std::path::Path;
