@@ -151,8 +151,8 @@ rates() { # of `stats --watch --json`: every line has its time, and the rates ag
         ([.[1:][] | fetched.per_second * .elapsed_ms / 1000] | add) as $sum |
         (.[4] | fetched.value) - (.[0] | fetched.value) | . > 0 and . < $sum * 1.02 and . > $sum * 0.98' \
         "$LAB/rates" && return
-    jq -c '[.time, .time_ms, .elapsed_ms, (.groups[0].counters[] | select(.value > 0) | [.name, .value, .per_second])]' \
-        "$LAB/rates"
+    jq -c '[.time, .time_ms, .elapsed_ms,
+        (.groups[0].counters[] | select(.value > 0) | [.name, .value, .per_second])]' "$LAB/rates"
     return 1
 }
 piped_watch() { # tables one after the other, with a blank line between them

@@ -89,7 +89,8 @@ impl ConnList {
 #[command(
     after_help = "With --watch come changes per second. In JSON each report is a line with the time by RFC 3339 \
                         (time), in milliseconds\nsince 1970 (time_ms), the milliseconds since the line before \
-                        (elapsed_ms), and per_second for each counter.\n\nExamples:\n  iwarpctl stats\n  iwarpctl stats tcp rdmap --nonzero\n  \
+                        (elapsed_ms), and per_second for each counter.\n\nExamples:\n  \
+                        iwarpctl stats\n  iwarpctl stats tcp rdmap --nonzero\n  \
                         iwarpctl stats --watch --interval 2\n  iwarpctl -j stats --watch --count 10"
 )]
 pub(crate) struct Stats {

@@ -98,8 +98,8 @@ impl Rates {
         self.meters.get(key)?.history.back().copied()
     }
 
-    /// Returns the latest `columns` values as a sparkline, the latest at its end: each column is as high as its share of
-    /// `full`, or of the highest value.
+    /// Returns the latest `columns` values as a sparkline, the latest at its end: each column is as high as its share
+    /// of `full`, or of the highest value.
     pub(super) fn sparkline(&self, key: &Key, columns: usize, full: Option<f64>) -> String {
         const LEVELS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
         let history = self.meters.get(key).map(|meter| &meter.history).into_iter().flatten();

@@ -38,8 +38,8 @@ impl Screen {
         self.clear()
     }
 
-    /// Clears the screen, whatever its size is now. [`Terminal::clear`] would ask the terminal for the cursor's position,
-    /// and wait for its answer.
+    /// Clears the screen, whatever its size is now. [`Terminal::clear`] would ask the terminal for the cursor's
+    /// position, and wait for its answer.
     pub(super) fn clear(&mut self) -> io::Result<()> {
         execute!(io::stdout(), Clear(ClearType::All))?;
         self.terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
