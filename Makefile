@@ -89,6 +89,7 @@ tap: root build ## against the kernel's TCP, over a TAP in a namespace
 
 drivers: root build ## the same over each driver that one machine can offer
 	dataplane/tests/system.sh tap af_packet af_xdp pcap memif
+	dataplane/tests/rings.sh
 
 ports: root build ## starting, refusing to, and a put and get over each kind of port
 	dataplane/tests/ports.sh

@@ -6,6 +6,8 @@
 #   tap                     iwarpd ── iw0, the kernel's end of the TAP
 #   af_packet af_xdp pcap   iwarpd ── wire0 ═ veth ═ wire1, the kernel's end
 #   memif                   iwarpd ── shared memory ── bridge ── iw0, the kernel's end of the bridge's TAP
+#
+# rings.sh is the suite of the driver ring, whose ports have no peer outside their daemon.
 if [ $# -gt 1 ]; then
     failed=""
     for driver in "$@"; do "$0" "$driver" || failed="$failed $driver"; done

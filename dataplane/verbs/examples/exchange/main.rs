@@ -39,6 +39,9 @@ struct Args {
     /// Verbs socket of the daemon.
     #[arg(long, default_value = iwarp_verbs::DEFAULT_SOCKET)]
     socket: PathBuf,
+    /// Port of the daemon, by name; otherwise the first.
+    #[arg(long, value_name = "PORT")]
+    device: Option<String>,
     /// Address to listen at.
     #[arg(
         long,
@@ -170,7 +173,7 @@ fn run(args: &Args) -> Result<()> {
     ensure!(args.size >= MESSAGE, "--size: at least {MESSAGE}");
     let until = Instant::now() + Duration::from_secs(args.timeout);
     let queue_bytes = (1 << 20) + (u64::from(args.connections) << 16);
-    let context = Context::open_sized(&args.socket, None, Some(queue_bytes))?;
+    let context = Context::open_sized(&args.socket, args.device.as_deref(), Some(queue_bytes))?;
     if let (Some(peer), Some(region)) = (args.connect, &args.region) {
         return simple::exchange_with_region(&context, (peer, region), args.immediate, args.size);
     }
