@@ -48,6 +48,8 @@ size = "1M"
 access = ["remote-read", "remote-write"]
 [control]
 socket = "$LAB/$n.control"
+[metrics]
+listen = "$LAB/$n.metrics"
 [applications]
 socket = "$LAB/$n.verbs"
 mode = "0666"
@@ -56,8 +58,6 @@ memory_regions_max = 2048
 watch_entries = 4
 user_queue_pairs_max = 2048
 user_memory = "4G"
-[metrics]
-listen = "$LAB/$n.metrics"
 TOML
 }
 source "$(dirname "$0")/daemons.sh"
