@@ -220,22 +220,26 @@ fn internet_checksum(bytes: &[u8], start: u32) -> [u8; 2] {
     (!u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap()).to_be_bytes()
 }
 
-/// Removes the payload of a TCP segment over IPv4 from one of these ports.
-fn without_payload(mut frame: Vec<u8>, silenced: &dyn Fn(u16) -> bool) -> Vec<u8> {
+/// Truncates the payload of a TCP segment over IPv4 to `payload_max` bytes, a function of its source port.
+fn with_short_payload(mut frame: Vec<u8>, payload_max: &dyn Fn(u16) -> usize) -> Vec<u8> {
     const TCP: usize = 34;
     let is_tcp = frame.get(14) == Some(&0x45) && frame.get(23) == Some(&6);
-    if !is_tcp || !silenced(u16::from_be_bytes([frame[TCP], frame[TCP + 1]])) {
+    if !is_tcp {
         return frame;
     }
     let header = usize::from(frame[TCP + 12] >> 4) * 4;
-    frame.truncate(TCP + header);
-    frame[16..18].copy_from_slice(&u16::try_from(20 + header).unwrap().to_be_bytes());
+    let len = header.saturating_add(payload_max(u16::from_be_bytes([frame[TCP], frame[TCP + 1]])));
+    if frame.len() <= TCP.saturating_add(len) {
+        return frame;
+    }
+    frame.truncate(TCP + len);
+    frame[16..18].copy_from_slice(&u16::try_from(20 + len).unwrap().to_be_bytes());
     frame[24..26].fill(0);
     let of_ip = internet_checksum(&frame[14..TCP], 0);
     frame[24..26].copy_from_slice(&of_ip);
     frame[TCP + 16..TCP + 18].fill(0);
     // The pseudo-header: both addresses, protocol and length.
-    let of_tcp = internet_checksum(&frame[26..], 6 + u32::try_from(header).unwrap());
+    let of_tcp = internet_checksum(&frame[26..], 6 + u32::try_from(len).unwrap());
     frame[TCP + 16..TCP + 18].copy_from_slice(&of_tcp);
     frame
 }
@@ -250,8 +254,8 @@ pub struct Net {
     pub watch: fn(bool),
     /// True to drop all frames.
     pub cut: bool,
-    /// Host 0's frames lose their TCP payload if they come from one of these ports.
-    pub silenced: Box<dyn Fn(u16) -> bool>,
+    /// Longest TCP payload of host 0's frames from a port, bytes; the rest of a longer one is cut off.
+    pub payload_max: Box<dyn Fn(u16) -> usize>,
     links: [Link; 2],
     flying: BinaryHeap<Reverse<Flight>>,
     order: u64,
@@ -285,7 +289,7 @@ impl Net {
             now: Instant::ZERO,
             watch: |_| {},
             cut: false,
-            silenced: Box::new(|_| false),
+            payload_max: Box::new(|_| usize::MAX),
             links: [Link::new(setup.link, random.fork()), Link::new(setup.link, random.fork())],
             flying: BinaryHeap::new(),
             order: 0,
@@ -304,13 +308,13 @@ impl Net {
         for from in 0..2 {
             let (now, host) = (self.now, &mut self.hosts[from]);
             busy |= host.poll_once(now, self.watch) || host.verbs.has_output() || !host.inbox.is_empty();
-            let Self { links, order, flying, cut, silenced, .. } = self;
+            let Self { links, order, flying, cut, payload_max, .. } = self;
             let (link, host) = (&mut links[from], &mut self.hosts[from]);
             for buf in host.emitted.drain(..) {
                 link.send(now, buf.bytes(), &mut |at, frame| {
                     *order += 1;
                     if !*cut {
-                        let frame = if from == 0 { without_payload(frame, &**silenced) } else { frame };
+                        let frame = if from == 0 { with_short_payload(frame, &**payload_max) } else { frame };
                         flying.push(Reverse((at, *order, 1 - from, frame)));
                     }
                 });

@@ -2,10 +2,10 @@
 
 use std::num::NonZeroU16;
 
-use rdma::verbs::{CmEventKind, CmId, ConnParam, Limits, QpState};
+use rdma::verbs::{Access, CmEventKind, CmId, ConnParam, Limits, QpState, SendOp, SendWr};
 use tcp_stack::Duration;
 
-use super::lab::{Net, Pair, ROUGH, Setup, TIME_LIMIT, address};
+use super::lab::{Net, Pair, ROUGH, Setup, TIME_LIMIT, address, sge};
 
 const PORT: u16 = 7174;
 const SECOND: Duration = Duration::from_secs(1);
@@ -187,7 +187,7 @@ fn silent_connections_do_not_block_others() {
         let limits = Limits { qps: 32, ids: 64, cqe_max: 4096, ..Limits::default() };
         let mut net = Net::new(Setup { limits, ..Setup::default() });
         net.listen(PORT);
-        net.silenced = Box::new(|_| true);
+        net.payload_max = Box::new(|_| 0);
         let silent: Vec<CmId> = (0..count)
             .map(|at| {
                 let (_, _, qp) = net.hosts[0].queue_pair(4);
@@ -208,7 +208,7 @@ fn silent_connections_do_not_block_others() {
         let evicted = usize::try_from(evicted).unwrap();
         assert!(gone[..evicted].iter().all(|kind| *kind == Some(CmEventKind::ConnectError)), "{gone:?}");
         assert!(gone[evicted..].iter().all(Option::is_none), "{gone:?}");
-        net.silenced = Box::new(move |port| ports.contains(&port));
+        net.payload_max = Box::new(move |port| if ports.contains(&port) { 0 } else { usize::MAX });
         let began = net.now;
         let pair = net.connect(PORT, 4);
         assert!(net.now.saturating_since(began) < SECOND / 100, "{count}: served at once");
@@ -231,4 +231,32 @@ fn a_peer_that_disappears() {
     net.run_for(SECOND * 130);
     assert_eq!(net.hosts[0].verbs.connections(), 0, "what the peer never acknowledges is given up");
     assert_eq!(qp_state(&net, 1, &pair), QpState::Rts);
+}
+
+/// A program's peer that begins an FPDU and never ends it: the packet buffer that holds its begin is in the budget of
+/// retained data, and the time limit of an incomplete FPDU resets the connection.
+#[test]
+fn an_incomplete_fpdu_is_in_the_budget_and_times_out() {
+    let mut net = Net::new(Setup::default());
+    net.listen(PORT);
+    let pair = net.connect(PORT, 4);
+    let (_, from) = net.hosts[0].reg(pair.pd[0], vec![0x5a; 1000], Access::LOCAL_READ);
+    net.payload_max = Box::new(|_| 600);
+    let list = [sge(&from, 0, 1000)];
+    let send = SendWr::new(1, SendOp::SEND, &list);
+    net.hosts[0].verbs.device_mut().post_send(pair.qp[0], &send).unwrap();
+    let retained = |net: &Net| {
+        let stats = net.hosts[1].verbs.stack().stats();
+        (stats.kept_buffers, stats.retained_buffers)
+    };
+    net.run_until("the begin of the FPDU", SECOND, |net| retained(net) == (1, 1));
+    // Otherwise the sender would find a path MTU at which its segments arrive whole.
+    net.cut = true;
+    let began = net.now;
+    let timeouts = |net: &Net| net.hosts[1].verbs.rdma_stats().drops.fpdu_timeout;
+    net.run_until("the time limit", SECOND * 121, |net| timeouts(net) == 1);
+    assert!(net.now.saturating_since(began) >= SECOND * 119);
+    assert_eq!(wait_for(&mut net, 1, pair.id[1]), CmEventKind::Disconnected);
+    assert_eq!(qp_state(&net, 1, &pair), QpState::Error);
+    net.run_until("its buffer", SECOND, |net| retained(net) == (0, 0));
 }
