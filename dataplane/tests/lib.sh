@@ -147,6 +147,26 @@ becomes() {
     return 1
 }
 
+# spawn FILE COMMAND…: starts a command in the background with its output in the file, and its process number in $PID.
+# The child opens the file; emptied before, it does not show `prints` what an earlier command has written.
+spawn() {
+    local file=$1
+    shift
+    : >"$file"
+    "$@" >"$file" 2>&1 &
+    PID=$!
+}
+
+# prints PATTERN FILE: waits until a line of the file matches; after 10 s, prints the file and fails.
+prints() {
+    for _ in $(seq 200); do
+        grep -q "$1" "$2" && return
+        sleep 0.05
+    done
+    cat "$2"
+    return 1
+}
+
 # score: prints the closing line; fails if a check failed.
 score() {
     echo "$PASSED passed, $FAILED failed"

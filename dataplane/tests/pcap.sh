@@ -88,9 +88,9 @@ kernel_side wire1
 config 'driver = "pcap"
 interface = "wire0"' >"$LAB/live.toml"
 check "iwarpd on a live interface (net_pcap)" daemon_start "$LAB/live.toml"
-ip netns exec "$NS" tcpdump -i wire1 -w "$LAB/live.pcap" -B 65536 -U tcp port 7400 >"$LAB/tcpdump.log" 2>&1 &
-capture=$!
-for _ in $(seq 50); do grep -q listening "$LAB/tcpdump.log" && break; sleep 0.1; done
+spawn "$LAB/tcpdump.log" ip netns exec "$NS" tcpdump -i wire1 -w "$LAB/live.pcap" -B 65536 -U tcp port 7400
+capture=$PID
+check "tcpdump listens" prints listening "$LAB/tcpdump.log"
 head -c 3000001 /dev/urandom >"$LAB/file"
 check "put" remote put "$LAB/file" 10.77.0.2:7400/lab+3
 check "get" remote get 10.77.0.2:7400/lab+3 "$LAB/got" --length 3000001

@@ -61,12 +61,9 @@ program() {
 # exchange OPTIONS…: a server on ring0 and a client on ring1, at ADDRESS.
 exchange() {
     local server status
-    program 0 --listen "$ADDRESS" "$@" >"$LAB/server.out" 2>&1 &
-    server=$!
-    for _ in $(seq 100); do
-        grep -q '^listening' "$LAB/server.out" && break
-        sleep 0.05
-    done
+    spawn "$LAB/server.out" program 0 --listen "$ADDRESS" "$@"
+    server=$PID
+    prints '^listening' "$LAB/server.out" || return
     program 1 --connect "$ADDRESS" "$@"
     status=$?
     [ "$status" = 0 ] || kill "$server" 2>/dev/null

@@ -29,6 +29,8 @@ port 2 && ON2=("${PORT[@]}")
 run() {
     local name=$1
     shift
+    : >"$LAB/$name.out"
+    : >"$LAB/$name.err"
     ip netns exec "$NS" "$@" >"$LAB/$name.out" 2>"$LAB/$name.err" &
     PID=$!
 }

@@ -41,10 +41,9 @@ start() {
     [ "$KERNEL" != wire1 ] || veth "${2:-1500}" || return 1
     daemon_start "$1" || return 1
     if [ "$DRIVER" = memif ]; then
-        ip netns exec "$NS" "$BRIDGE" "$LAB/memif.sock" "$KERNEL" >"$LAB/bridge.out" 2>&1 &
-        BRIDGE_PID=$!
-        for _ in $(seq 100); do grep -q ready "$LAB/bridge.out" && break; sleep 0.1; done
-        grep -q ready "$LAB/bridge.out" || { cat "$LAB/bridge.out"; return 1; }
+        spawn "$LAB/bridge.out" ip netns exec "$NS" "$BRIDGE" "$LAB/memif.sock" "$KERNEL"
+        BRIDGE_PID=$PID
+        prints ready "$LAB/bridge.out" || return 1
     fi
     kernel_side "$KERNEL"
     becomes up 5 eval "ctl -j port list | jq -r '.[0].link'"
@@ -296,11 +295,9 @@ bad_wire() { # options of impair.py; the host `far` (10.77.0.9) is behind it
     ip netns exec "$NS-far" ethtool -K far0 tso off gso off gro off tx off >/dev/null 2>&1
     ip -n "$NS-far" addr add 10.77.0.9/24 dev far0
     ip -n "$NS-far" link set far0 up
-    ip netns exec "$NS" python3 dataplane/tests/impair.py "$KERNEL" wire "$@" >"$LAB/impair.json" 2>&1 &
-    IMPAIR_PID=$!
-    for _ in $(seq 50); do grep -q ready "$LAB/impair.json" && return 0; sleep 0.1; done
-    cat "$LAB/impair.json"
-    return 1
+    spawn "$LAB/impair.json" ip netns exec "$NS" python3 dataplane/tests/impair.py "$KERNEL" wire "$@"
+    IMPAIR_PID=$PID
+    prints ready "$LAB/impair.json"
 }
 bad_wire_off() {
     kill "$IMPAIR_PID" && wait "$IMPAIR_PID"

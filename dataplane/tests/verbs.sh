@@ -71,12 +71,9 @@ stop() { # N
 # exchange OPTIONS…: a server on daemon 0 and a client on daemon 1, or CLIENT, at ADDRESS.
 exchange() {
     local server status
-    in_ns "$EXCHANGE" --socket "$LAB/0.verbs" --listen "$ADDRESS" "$@" >"$LAB/server.out" 2>&1 &
-    server=$!
-    for _ in $(seq 100); do
-        grep -q '^listening' "$LAB/server.out" && break
-        sleep 0.05
-    done
+    spawn "$LAB/server.out" in_ns "$EXCHANGE" --socket "$LAB/0.verbs" --listen "$ADDRESS" "$@"
+    server=$PID
+    prints '^listening' "$LAB/server.out" || return
     in_ns timeout 60 "$EXCHANGE" --socket "$LAB/${CLIENT:-1}.verbs" --connect "$ADDRESS" "$@"
     status=$?
     [ "$status" = 0 ] || kill "$server" 2>/dev/null
@@ -91,11 +88,13 @@ table bridge wire {
     counter segments { }
     chain prerouting {
         type filter hook prerouting priority 0;
-        meta l4proto tcp counter name segments
+        ip saddr 10.78.0.10 ip daddr 10.78.0.10 meta l4proto tcp counter name segments
+        ip6 saddr fd78::10 ip6 daddr fd78::10 meta l4proto tcp counter name segments
     }
 }
 NFT
-# unseen COMMAND…: runs it, and fails if a TCP segment reaches the switch meanwhile.
+# unseen COMMAND…: runs it, and fails if a TCP segment from daemon 0 to itself reaches the switch meanwhile. Others may
+# still end earlier connections.
 unseen() {
     local seen
     in_ns nft reset counter bridge wire segments >/dev/null && "$@" || return 1
@@ -168,11 +167,9 @@ bad_link() { # OPTIONS of impair.py
         ip -n "$NS" link set "s$port" nomaster
         in_ns ethtool -K "s$port" tso off gso off gro off tx off >/dev/null 2>&1
     done
-    ip netns exec "$NS" python3 dataplane/tests/impair.py s0 s1 "$@" >"$LAB/impair.json" 2>&1 &
-    IMPAIR=$!
-    for _ in $(seq 50); do grep -q ready "$LAB/impair.json" && return; sleep 0.1; done
-    cat "$LAB/impair.json"
-    return 1
+    spawn "$LAB/impair.json" ip netns exec "$NS" python3 dataplane/tests/impair.py s0 s1 "$@"
+    IMPAIR=$PID
+    prints ready "$LAB/impair.json"
 }
 good_link() { # fails unless frames were lost and reordered
     local port
@@ -208,11 +205,9 @@ check "completions are timed" timed
 
 # --- programs that watch a region of daemon 0
 watching() { # COUNT OPTIONS…: starts a program that receives COUNT messages, as $WATCHER
-    "$NOTIFY" --socket "$LAB/0.verbs" --count "$@" shared >"$LAB/notify.out" 2>&1 &
-    WATCHER=$!
-    for _ in $(seq 100); do grep -q ^watching "$LAB/notify.out" && return; sleep 0.05; done
-    cat "$LAB/notify.out"
-    return 1
+    spawn "$LAB/notify.out" "$NOTIFY" --socket "$LAB/0.verbs" --count "$@" shared
+    WATCHER=$PID
+    prints ^watching "$LAB/notify.out"
 }
 taken() { # the program has ended with 0, and has printed lines with each PATTERN
     local pattern
@@ -296,9 +291,9 @@ without_right() { # a program that may not stop system calls has its memory reac
 check "a program without a right to userfaultfd registers memory" without_right --size 10000000
 kinds() { # `mr list` shows how the daemon reaches memory: all kinds, and what it costs
     local program status=0
-    "$@" --stay --size 10000 --rounds 1 >"$LAB/register.out" 2>&1 &
-    program=$!
-    for _ in $(seq 100); do grep -q here "$LAB/register.out" && break; sleep 0.05; done
+    spawn "$LAB/register.out" "$@" --stay --size 10000 --rounds 1
+    program=$PID
+    prints here "$LAB/register.out" || return
     "$IWARPCTL" --socket "$LAB/1.control" mr list
     "$IWARPCTL" --socket "$LAB/1.control" -j mr list |
         jq -e 'map([.bytes, .kind]) | sort == [[512, "kernel"], [10000, "shared_and_kernel"]]' || status=1
@@ -315,19 +310,18 @@ check "$PROGRAMS programs killed at random points leave nothing" in_ns \
     python3 dataplane/tests/verbs.py killed "$LAB/1.verbs" "$PROGRAMS" "$IWARPCTL" "$LAB/1.control" 10.78.0.11
 
 # --- failures
+control() { "$IWARPCTL" --socket "$LAB/0.control" -j "$@"; }
 holds() { # starts a program that holds objects of daemon 0, as $HOLDER
-    python3 dataplane/tests/verbs.py stay "$LAB/0.verbs" >"$LAB/stay.out" 2>&1 &
-    HOLDER=$!
-    for _ in $(seq 100); do grep -q here "$LAB/stay.out" && return; sleep 0.05; done
-    cat "$LAB/stay.out"
-    return 1
+    spawn "$LAB/stay.out" python3 dataplane/tests/verbs.py stay "$LAB/0.verbs"
+    HOLDER=$PID
+    prints here "$LAB/stay.out"
 }
 stopped() { # a stopped program keeps nobody from working
-    holds && kill -STOP "$HOLDER" && exchange --connections 4 && kill -KILL "$HOLDER"
+    holds && kill -STOP "$HOLDER" && exchange --connections 4 && kill -KILL "$HOLDER" &&
+        becomes 0 5 eval 'control app list | jq length'
 }
 ADDRESS=10.78.0.10:7500
 check "a stopped program delays nobody" stopped
-control() { "$IWARPCTL" --socket "$LAB/0.control" -j "$@"; }
 listed() { # what a program holds is listed while it lives
     local app
     holds || return 1
@@ -341,10 +335,10 @@ listed() { # what a program holds is listed while it lives
 }
 check "iwarpctl lists programs and their objects" listed
 long_server() { # starts a server of a long transfer on daemon 0, as $SERVER
-    ip netns exec "$NS" "$EXCHANGE" --socket "$LAB/0.verbs" --listen "$ADDRESS" --size 60000000 \
-        >"$LAB/server.out" 2>&1 &
-    SERVER=$!
-    for _ in $(seq 100); do grep -q '^listening' "$LAB/server.out" && break; sleep 0.05; done
+    spawn "$LAB/server.out" ip netns exec "$NS" "$EXCHANGE" --socket "$LAB/0.verbs" --listen "$ADDRESS" \
+        --size 60000000
+    SERVER=$PID
+    prints '^listening' "$LAB/server.out"
 }
 served() { # the connections of a program name it
     local server client app
