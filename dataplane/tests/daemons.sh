@@ -15,10 +15,8 @@ start() { # N: starts daemon N, and waits until it answers
     tail -n 20 "$LAB/$1.log"
     return 1
 }
-end() { # kills the daemons that still run, and keeps the script's status
-    local status=$? n
+kill_daemons() { # those that still run
+    local n
     for n in "${!DAEMONS[@]}"; do kill -KILL "${DAEMONS[$n]}" 2>/dev/null; done
-    (exit "$status")
-    lab_close
 }
-trap end EXIT
+AT_END+=(kill_daemons)

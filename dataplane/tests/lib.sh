@@ -18,7 +18,9 @@ lab_need_root() {
 }
 
 # lab_open NAME: creates a namespace and a scratch directory. Both are removed when the script ends, together with
-# everything derived from them: namespaces such as `$NS-far`, and DPDK's runtime directory `$NS`.
+# everything derived from them: namespaces such as `$NS-far`, and DPDK's runtime directory `$NS`. A script adds what else
+# must happen then, commands without arguments, to AT_END: a trap of its own would lose the exit status.
+AT_END=()
 lab_open() {
     lab_need_root
     NS="$1-$$"
@@ -37,6 +39,7 @@ lab_close() {
     trap - EXIT
     trap '' INT TERM HUP
     set +e
+    for name in "${AT_END[@]}"; do "$name"; done
     [ -z "$DAEMON_PID" ] || daemon_stop || true
     for name in $(ip netns list | awk -v ns="$NS" '$1 == ns || index($1, ns "-") == 1 {print $1}'); do
         ip netns pids "$name" 2>/dev/null | xargs -r kill 2>/dev/null

@@ -387,7 +387,8 @@ daemon_vanishes() {
     says server 'iwarpd has ended' && ends server "$SERVER" 1
 }
 declare -A DAEMONS
-trap 'status=$?; kill "${DAEMONS[@]}" 2>/dev/null; wait "${DAEMONS[@]}" 2>/dev/null; (exit $status); lab_close' EXIT
+end_daemons() { kill "${DAEMONS[@]}" 2>/dev/null; wait "${DAEMONS[@]}" 2>/dev/null; }
+AT_END+=(end_daemons)
 start_on() { daemon_on "$1" && DAEMONS[$1]=$DAEMON_PID && DAEMON_PID=; }
 check "a daemon on port 1" start_on 1
 pairs "its client, a server with its own dataplane" server application_client

@@ -337,7 +337,7 @@ job_siw() {
 
 lab_open ironwarp-pci
 GUEST_LOGS=$LAB
-trap 'guest_stop_all; lab_close' EXIT
+AT_END+=(guest_stop_all)
 job=$1
 shift
 new_file

@@ -57,4 +57,4 @@ sum() {
 echo "${#jobs[@]} jobs in $((SECONDS - begin)) s"
 [ ! -e "$results/failed" ] || sed 's/^/failed: /' "$results/failed"
 echo "$(sum 1) passed, $(sum 2) failed"
-[ ! -e "$results/failed" ] && [ "$(sum 1)" -gt 0 ]
+[ ! -e "$results/failed" ] && [ "$(sum 1)" -gt 0 ] && [ "$(sum 2)" = 0 ]

@@ -312,3 +312,14 @@ fn links_and_paths_in_documents_lead_somewhere() {
     assert!(seen > 0, "no document names a file");
     assert_none(&offences);
 }
+
+/// A script with a trap of its own loses the exit status of its checks: `lab_open` sets the trap, and `AT_END` adds to it.
+#[test]
+fn scripts_of_the_lab_leave_its_trap_alone() {
+    let own_traps = |(path, text): &(String, String)| {
+        let of_lab = text.contains("lab_open ") && !path.ends_with("/lib.sh");
+        let traps = text.lines().any(|line| line.trim_start().starts_with("trap ") && line.contains("EXIT"));
+        (of_lab && traps).then(|| path.clone())
+    };
+    assert_none(&files(&["sh"]).iter().filter_map(own_traps).collect::<Vec<_>>());
+}
