@@ -220,7 +220,7 @@ impl RxQueue {
         let armed = self.event_bytes.is_some() && self.descriptor.is_some() && self.interrupt(true);
         if armed && self.counts_frames && self.frames_arrived() != Some(0) {
             self.interrupt(false);
-            self.clear_event(Wake::Frames);
+            self.clear_event();
             return Wake::Frames;
         }
         let mut set = ArrayVec::<PollFd<'_>, { 1 + OTHERS_MAX }>::new();
@@ -245,7 +245,9 @@ impl RxQueue {
         };
         if armed {
             self.interrupt(false);
-            self.clear_event(wake);
+            if wake == Wake::Frames {
+                self.clear_event();
+            }
         }
         wake
     }
@@ -270,15 +272,23 @@ impl RxQueue {
         returned == 0
     }
 
-    /// Takes the interrupt's event, so that it does not wake the next wait.
-    fn clear_event(&mut self, wake: Wake) {
-        let Some(descriptor) = self.descriptor.filter(|_| wake == Wake::Frames) else { return };
-        // SAFETY: the device keeps it open while `self.device` is held, which outlives this call.
-        let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
-        let mut count = [0; EVENTFD_BYTES];
-        let count = count.get_mut(..self.event_bytes.unwrap_or(EVENTFD_BYTES)).unwrap_or_default();
-        let _ = rustix::io::read(descriptor, count);
+    /// Takes the interrupt's event, if there is one, so that it does not wake the next wait.
+    fn clear_event(&mut self) {
+        if let (Some(descriptor), Some(bytes)) = (self.descriptor, self.event_bytes) {
+            // SAFETY: the device keeps it open while `self.device` is held, which outlives this call.
+            take_event(unsafe { BorrowedFd::borrow_raw(descriptor) }, bytes);
+        }
     }
+}
+
+/// Reads the count of a descriptor that has one; `bytes` is its length. A UIO device without an event would block.
+fn take_event(descriptor: BorrowedFd<'_>, bytes: usize) {
+    let mut set = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
+    if !matches!(poll(&mut set, Some(&timespec(Duration::ZERO))), Ok(1..)) {
+        return;
+    }
+    let mut count = [0; EVENTFD_BYTES];
+    let _ = rustix::io::read(descriptor, count.get_mut(..bytes).unwrap_or_default());
 }
 
 /// Sleeps until one of `others` is readable, or `timeout` has passed.
@@ -515,15 +525,27 @@ impl TxQueue {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
+    use std::os::fd::{AsFd, AsRawFd};
+
+    use rustix::event::{EventfdFlags, eventfd};
 
     use super::*;
+
+    /// The descriptor of a UIO device blocks a read without an event. Frames may have arrived without one.
+    #[test]
+    fn an_event_is_taken_only_if_there_is_one() {
+        let blocking = eventfd(1, EventfdFlags::empty()).unwrap();
+        take_event(blocking.as_fd(), EVENTFD_BYTES);
+        let mut set = [PollFd::new(&blocking, PollFlags::IN)];
+        assert_eq!(poll(&mut set, Some(&timespec(Duration::ZERO))), Ok(0), "the event is taken");
+        take_event(blocking.as_fd(), EVENTFD_BYTES);
+    }
 
     /// An eventfd answers a read of 4 bytes with an error, a UIO device one of 8: each is asked for as many as it
     /// has.
     #[test]
     fn an_interrupt_s_count_is_read_whole() {
-        let eventfd = rustix::event::eventfd(1, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+        let eventfd = eventfd(1, EventfdFlags::NONBLOCK).unwrap();
         assert_eq!(event_bytes(eventfd.as_raw_fd()), 8);
         // A character device as UIO's.
         let device = std::fs::File::open("/dev/null").unwrap();

@@ -59,6 +59,7 @@ job_one() {
     checksums
     check "$TITLE: the $(verifier "$card") verifies" verified "$(verifier "$card")"
     [ "$card" = e1000e ] || check "$TITLE: the card cuts" segments_cut
+    check "$TITLE: a capture of received and sent frames" captured
     check "$TITLE: an idle daemon rests" rests 60
     check "$TITLE: a busy one works" works
     check "$TITLE: a frame wakes it" wakes
@@ -106,6 +107,20 @@ port_in_detail() {
         .bus_address == $address and .kernel_driver == $driver and .interrupts == $interrupts and .queues_max >= 1
         and (.offloads_requested | length) == 5 and (.offloads_granted | sort | join(" ")) == $granted
         and .rss_functions == [] and (.link_history | last.link) == "up"' <<<"$details"
+}
+
+# captured: tshark finds echo requests and replies in what `iwarpctl capture` writes in the guest.
+captured() {
+    local ping status=0
+    ip netns exec "$NS" ping -i 0.2 -c 300 10.77.0.2 >/dev/null &
+    ping=$!
+    pci_ctl "$G" 'capture --port card0 --filter icmp --count 6 --seconds 30 - 2>/dev/null | base64' \
+        >"$LAB/capture.base64" || status=1
+    kill "$ping"
+    base64 -d "$LAB/capture.base64" | tshark -n -r - -T fields -e ip.src -e icmp.type >"$LAB/captured" 2>/dev/null
+    cat "$LAB/captured"
+    [ "$(wc -l <"$LAB/captured")" = 6 ] && grep -q '^10.77.0.1.8$' "$LAB/captured" &&
+        grep -q '^10.77.0.2.0$' "$LAB/captured" && return "$status"
 }
 
 # segments_cut: what the daemon sends leaves it in frames of several segments.
