@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use iwarp_config::{LogFormat, LogLevel};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tracing_journald::{Priority, PriorityMappings};
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
@@ -213,6 +214,10 @@ fn journal() -> Result<tracing_journald::Layer> {
     let layer = tracing_journald::layer().context(
         "log.format = \"journald\": there is no journal to write to; `format = \"text\"` in [log] writes to stderr",
     )?;
+    // The crate's own mapping has `info` as "notice", and `debug` as "informational".
+    let priorities =
+        PriorityMappings { info: Priority::Informational, debug: Priority::Debug, ..PriorityMappings::new() };
+    let layer = layer.with_priority_mappings(priorities);
     Ok(layer.with_field_prefix(Some("IWARP".to_owned())).with_syslog_identifier("iwarpd".to_owned()))
 }
 

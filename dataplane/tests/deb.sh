@@ -14,8 +14,9 @@ cd "$(dirname "$0")/../.."
 source .ci/chroot.sh
 source /etc/os-release
 cache=${IRONWARP_CACHE:-/var/cache/ironwarp}/deb-$VERSION_CODENAME
-# Tools of the test, shells whose completion is tested, and systemd: an operator's machine has them.
-tools=iproute2,bash-completion,zsh,fish,systemd,systemd-sysv,dbus,python3-minimal
+# Tools of the test, shells whose completion is tested, systemd, and verbs programs: an operator's machine has them.
+tools=iproute2,bash-completion,zsh,fish,systemd,systemd-sysv,dbus,python3-minimal,jq
+tools+=,rdmacm-utils,ibverbs-utils,ibverbs-providers
 root=$cache/root-$(cksum <<<"$tools" | cut -d ' ' -f 1)
 # The most that any driver keeps: the container must have them.
 CAPS=CAP_NET_ADMIN,CAP_NET_RAW,CAP_IPC_LOCK,CAP_SYS_RAWIO,CAP_BPF,CAP_PERFMON
@@ -55,10 +56,11 @@ Type=oneshot
 ExecStart=/bin/bash /root/service-inside.sh
 UNIT
     ln -s ../service-test.service "$work/root/etc/systemd/system/multi-user.target.wants/service-test.service"
+    # The NFS server opens files by handle, which nspawn refuses otherwise.
     # DPDK looks for the module vfio in /sys/module, which nspawn does not show: the test mounts it.
     SYSTEMD_NSPAWN_API_VFS_WRITABLE=yes timeout --kill-after 10 180 systemd-nspawn --directory "$work/root" --boot \
         --private-network --register=no --keep-unit --machine ironwarp-service --bind=/dev/net/tun \
-        --capability="$CAPS" >"$work/boot.log" 2>&1 || true
+        --system-call-filter=open_by_handle_at --capability="$CAPS" >"$work/boot.log" 2>&1 || true
     if [ ! -f "$work/root/root/result" ]; then
         tail -n 30 "$work/boot.log"
         echo "FAIL  the container does not boot"

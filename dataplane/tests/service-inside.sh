@@ -50,6 +50,52 @@ is "system call filter of a worker" "$(field "$(worker)" Seccomp)" 2
 systemd-analyze security --threshold=40 iwarpd >/tmp/security || fail "$(tail -n 1 /tmp/security)"
 step "privileges: $(tail -n 1 /tmp/security | sed 's/.*level for/exposure of/; s/ [^ ]*$//')"
 
+cat >>/etc/iwarpd/iwarpd.toml <<'TOML'
+[log]
+format = "journald"
+[applications]
+socket = "/run/iwarpd/verbs.sock"
+TOML
+systemctl restart iwarpd || fail "systemctl restart"
+ip addr add 10.77.0.1/24 dev iw0
+iwarpctl region register noted --size 1M --access remote-read >/dev/null || fail "region register"
+# entry FIELD: of the journal's entry about the region
+entry() {
+    journalctl --unit iwarpd --output json IWARP_EVENT=region_registered IWARP_REGION=noted | jq -r ".$1" | tail -n 1
+}
+becomes 0 10 entry IWARP_UID
+is "program of the entry" "$(entry SYSLOG_IDENTIFIER)" iwarpd
+is "priority of the entry" "$(entry PRIORITY)" 6
+step "an event is an entry of the journal, with its fields"
+
+ibv_devices >/tmp/devices 2>&1 # fails: the machine has no device
+! grep -q iwarp0 /tmp/devices || fail "the system's libibverbs shows iwarp0"
+iwarp-run ibv_devices >/tmp/devices || fail "iwarp-run ibv_devices"
+grep -q iwarp0 /tmp/devices || fail "$(cat /tmp/devices)"
+iwarp-run ldd "$(command -v rping)" | grep -q '=> /usr/lib/ironwarp/' || fail "rping has the system's libraries"
+iwarp-run rping -s -a 10.77.0.2 -C 10 -V >/tmp/rping 2>&1 &
+server=$!
+sleep 1
+iwarp-run rping -c -a 10.77.0.2 -C 10 -V >/tmp/rping-client 2>&1 || fail "rping: $(cat /tmp/rping-client)"
+wait "$server" || fail "rping -s: $(cat /tmp/rping)"
+step "programs of Debian run on the installed libraries"
+
+# The file system under the container has no file handles; a tmpfs has.
+mkdir -p /srv/data
+mount -t tmpfs tmpfs /srv/data
+sed -i '/^\[tcp\]/,/^$/d' /etc/iwarpd/nfsd.toml
+systemctl start iwarp-nfsd || { journalctl --unit iwarp-nfsd --no-pager --lines 20; fail "systemctl start iwarp-nfsd"; }
+is "exports" "$(iwarpctl nfs exports -j | jq -rc '[.[].path]')" '["/data"]'
+printf '[[export]]\npath = "/more"\ndirectory = "/srv/data"\n[[export.client]]\nprefix = "10.77.0.0/24"\n' \
+    >>/etc/iwarpd/nfsd.toml
+systemctl reload iwarp-nfsd || fail "systemctl reload iwarp-nfsd"
+exports() { iwarpctl nfs exports -j | jq -rc '[.[].path] | sort'; }
+becomes '["/data","/more"]' 10 exports
+systemd-analyze security --threshold=40 iwarp-nfsd >/tmp/security || fail "$(tail -n 1 /tmp/security)"
+systemctl stop iwarp-nfsd || fail "systemctl stop iwarp-nfsd"
+is "result of iwarp-nfsd" "$(systemctl show iwarp-nfsd --property Result --value)" success
+step "the NFS server starts, reloads its exports and stops; $(tail -n 1 /tmp/security | sed 's/.*level for/exposure of/; s/ [^ ]*$//')"
+
 mkdir -p /etc/systemd/system/iwarpd.service.d
 printf '[Service]\nWatchdogSec=2\n' >/etc/systemd/system/iwarpd.service.d/watchdog.conf
 systemctl daemon-reload
