@@ -313,7 +313,8 @@ fn links_and_paths_in_documents_lead_somewhere() {
     assert_none(&offences);
 }
 
-/// A script with a trap of its own loses the exit status of its checks: `lab_open` sets the trap, and `AT_END` adds to it.
+/// A script with a trap of its own loses the exit status of its checks: `lab_open` sets the trap, and `AT_END` adds to
+/// it.
 #[test]
 fn scripts_of_the_lab_leave_its_trap_alone() {
     let own_traps = |(path, text): &(String, String)| {
