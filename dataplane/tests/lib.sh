@@ -18,8 +18,8 @@ lab_need_root() {
 }
 
 # lab_open NAME: creates a namespace and a scratch directory. Both are removed when the script ends, together with
-# everything derived from them: namespaces such as `$NS-far`, and DPDK's runtime directory `$NS`. A script adds what else
-# must happen then, commands without arguments, to AT_END: a trap of its own would lose the exit status.
+# everything derived from them: namespaces such as `$NS-far`, and DPDK's runtime directory `$NS`. A script adds what
+# else must happen then, commands without arguments, to AT_END: a trap of its own would lose the exit status.
 AT_END=()
 lab_open() {
     lab_need_root

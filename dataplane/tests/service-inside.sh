@@ -31,6 +31,7 @@ put_get() {
 }
 # field THREAD NAME: a line of the status of a thread of the daemon
 field() { awk -v name="$2:" '$1 == name { print $2 }' "/proc/$(property MainPID)/task/$1/status"; }
+exposure() { tail -n 1 /tmp/security | sed 's/.*level for/exposure of/; s/ [^ ]*$//'; }
 worker() { grep -lx worker-0 "/proc/$(property MainPID)"/task/*/comm | cut -d / -f 5; }
 
 mkdir -p /mnt/sys
@@ -48,7 +49,7 @@ is "capabilities of the control thread" "$(field "$(property MainPID)" CapEff)" 
 is "capabilities of a worker" "$(field "$(worker)" CapEff)" 0000000000000000
 is "system call filter of a worker" "$(field "$(worker)" Seccomp)" 2
 systemd-analyze security --threshold=40 iwarpd >/tmp/security || fail "$(tail -n 1 /tmp/security)"
-step "privileges: $(tail -n 1 /tmp/security | sed 's/.*level for/exposure of/; s/ [^ ]*$//')"
+step "privileges: $(exposure)"
 
 cat >>/etc/iwarpd/iwarpd.toml <<'TOML'
 [log]
@@ -94,7 +95,7 @@ becomes '["/data","/more"]' 10 exports
 systemd-analyze security --threshold=40 iwarp-nfsd >/tmp/security || fail "$(tail -n 1 /tmp/security)"
 systemctl stop iwarp-nfsd || fail "systemctl stop iwarp-nfsd"
 is "result of iwarp-nfsd" "$(systemctl show iwarp-nfsd --property Result --value)" success
-step "the NFS server starts, reloads its exports and stops; $(tail -n 1 /tmp/security | sed 's/.*level for/exposure of/; s/ [^ ]*$//')"
+step "the NFS server starts, reloads its exports and stops; $(exposure)"
 
 mkdir -p /etc/systemd/system/iwarpd.service.d
 printf '[Service]\nWatchdogSec=2\n' >/etc/systemd/system/iwarpd.service.d/watchdog.conf
