@@ -93,3 +93,36 @@ impl Signals {
         .await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All but those of program errors, and SIGKILL, which cannot be caught.
+    #[test]
+    fn every_signal_that_ends_a_process_by_default_has_an_action() {
+        let harmless = [
+            libc::SIGCHLD,
+            libc::SIGCONT,
+            libc::SIGSTOP,
+            libc::SIGTSTP,
+            libc::SIGTTIN,
+            libc::SIGTTOU,
+            libc::SIGURG,
+            libc::SIGWINCH,
+        ];
+        let errors = [
+            libc::SIGILL,
+            libc::SIGTRAP,
+            libc::SIGABRT,
+            libc::SIGBUS,
+            libc::SIGFPE,
+            libc::SIGSEGV,
+            libc::SIGSYS,
+        ];
+        for number in 1..=31 {
+            let exempt = harmless.contains(&number) || errors.contains(&number) || number == libc::SIGKILL;
+            assert_eq!(ACTIONS.iter().any(|(of, ..)| *of == number), !exempt, "signal {number}");
+        }
+    }
+}

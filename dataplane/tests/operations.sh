@@ -56,6 +56,12 @@ every_counter_is_exported() { # with its help
     comm -23 "$LAB/wanted" "$LAB/exported" | head
     return 1
 }
+examples_work() { # the examples in the help of `stats` name groups that exist
+    "$IWARPCTL" stats --help | sed -n 's/^ *iwarpctl \(stats .*\)/\1/p' | grep -v -e --watch >"$LAB/examples"
+    grep -q '^stats [a-z]' "$LAB/examples" || return 1
+    local example
+    while read -ra example; do ctl "${example[@]}" >/dev/null || return 1; done <"$LAB/examples"
+}
 values_move() {
     head -c 1000000 /dev/urandom >"$LAB/file"
     scrape >"$LAB/metrics"
@@ -114,6 +120,7 @@ mode = \"0600\""
 check "the socket has the configured mode" mode_is 600
 check "a scrape is OpenMetrics" typed
 check "every counter of \`iwarpctl stats\` is exported with its help" every_counter_is_exported
+check "the examples of \`iwarpctl stats --help\` work" examples_work
 check "a put of 1,000,000 bytes is seen" values_move
 check "handshakes are timed, each once" timed
 check "the dashboard and the alert rules use what is exported" examples_name_what_exists

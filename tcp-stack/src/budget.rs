@@ -129,6 +129,25 @@ mod tests {
     }
 
     #[test]
+    fn connections_of_one_listener_leave_an_eighth_to_others() {
+        for limit in [1024, 4096, 8192, 32_768, 65_536] {
+            let mut budget = ReceiveBudget::new(limit, limit * 2);
+            let mut listener = Account::default();
+            for _ in 0..10 {
+                // Each from a source of its own.
+                assert!(take_all(&mut budget, &mut listener, &mut Account::default()) >= GUARANTEED);
+            }
+            let share = limit * 7 / 8;
+            assert!(
+                (share - share / 64..=share + 10 * GUARANTEED).contains(&listener.buffers),
+                "{listener:?} of {limit}"
+            );
+            let elsewhere = take_all(&mut budget, &mut Account::default(), &mut Account::default());
+            assert!(elsewhere >= (limit / 16).saturating_sub(10 * GUARANTEED), "{elsewhere} of {limit}");
+        }
+    }
+
+    #[test]
     fn reclaim_begins_before_the_limit_and_before_the_reserve_is_touched() {
         let mut budget = ReceiveBudget::new(4096, 8192);
         assert!(!budget.is_short(0) && budget.allows(1, NOBODY));

@@ -1,6 +1,7 @@
 //! Checks the whole tree: short files and functions, nothing left for later, and documents with valid links and
 //! configurations.
 
+use std::fs;
 use std::path::Path;
 
 use super::{BUILT, assert_none, files, root};
@@ -323,4 +324,38 @@ fn scripts_of_the_lab_leave_its_trap_alone() {
         (of_lab && traps).then(|| path.clone())
     };
     assert_none(&files(&["sh"]).iter().filter_map(own_traps).collect::<Vec<_>>());
+}
+
+/// Returns the commands that a Markdown text shows for root's shell, in their order.
+fn root_commands(text: &str) -> Vec<String> {
+    let blocks = fenced_blocks(text).into_iter().map(|(_, _, body)| body).collect::<String>();
+    blocks.lines().filter_map(|line| line.strip_prefix("# ")).map(str::to_owned).collect()
+}
+
+/// The steps to install by hand activate what they install, and name the packages that the Debian package depends on.
+#[test]
+fn the_steps_to_install_by_hand_are_complete() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    let (document, control) = (read("docs/operations.md"), read("configs/debian/control"));
+    let section = document.split_once("\n### By hand\n").and_then(|(_, rest)| rest.split("\n## ").next());
+    let commands = root_commands(section.expect("a section says how to install by hand"));
+    for (folder, command) in
+        [("/etc/systemd/system/", "systemctl daemon-reload"), ("/etc/sysctl.d/", "sysctl --system")]
+    {
+        let installed =
+            commands.iter().rposition(|line| line.starts_with("install ") && line.ends_with(folder));
+        let installed = installed.unwrap_or_else(|| panic!("nothing is installed in {folder}"));
+        assert!(commands[installed..].iter().any(|line| line == command), "{command} behind {folder}");
+    }
+    for file in commands.iter().flat_map(|line| line.split(' ')).filter(|word| word.starts_with("configs/")) {
+        assert!(root().join(file).is_file(), "{file}");
+    }
+    let depends = control.lines().find_map(|line| line.strip_prefix("Depends: ")).unwrap();
+    let packages: Vec<&str> = depends.split(", ").filter(|name| !name.starts_with("${")).collect();
+    let install =
+        commands.iter().find(|line| line.starts_with("apt-get install ")).expect("runtime packages");
+    assert!(
+        !packages.is_empty() && packages.iter().all(|name| install.contains(name)),
+        "{install}: {packages:?}"
+    );
 }
