@@ -465,6 +465,7 @@ pub(super) fn conn_counts(workers: &[WorkerHandle], max: u64) -> ConnCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::worker::{Published, Visit, command_ring};
 
     #[test]
     fn a_connection_number_round_trips() {
@@ -486,6 +487,78 @@ mod tests {
         assert_eq!(refusals.shown, 0);
         assert_eq!(refusals.sample(8).sample(9).shown, REFUSALS_SHOWN);
         assert_eq!((refusals.sample(8).begun, refusals.sample(8).sample(9).begun), (1, 0));
+    }
+
+    /// The counters of a worker that loads, messages and drops are made of.
+    #[derive(Default)]
+    struct Counters {
+        tcp: tcp_stack::TcpStats,
+        data_refused: u64,
+    }
+
+    impl Visit for Counters {
+        fn visit(&self, f: &mut dyn FnMut(&'static str, &'static str, &'static str, u64)) {
+            self.tcp.visit(&mut |name, help, value| f("tcp", name, help, value));
+            f("packet_pool", "data_refused", "Refused.", self.data_refused);
+            f("now", "retained_buffers", "Retained.", 3000);
+            f("now", "retained_limit", "Limit.", 4000);
+            f("now", "send_buffers", "Queued.", 50);
+        }
+    }
+
+    fn worker(counters: &Counters) -> WorkerHandle {
+        let published = Arc::new(Published::new(counters));
+        WorkerHandle::new(0, published, command_ring(1).unwrap().0)
+    }
+
+    /// Returns the messages of worker 1 of two after each of these states of its counters, a sample apart.
+    fn told(states: &[Counters]) -> Vec<Vec<String>> {
+        let workers = [worker(&Counters::default()), worker(&Counters::default())];
+        let mut loads = [Load::default(); 2];
+        let tell = |counters: &Counters| {
+            workers[1].published.publish(counters);
+            loads.iter_mut().zip(&workers).for_each(|(load, handle)| load.sample(handle));
+            refusals(&workers, &loads).iter().map(Reason::to_string).collect()
+        };
+        states.iter().map(tell).collect()
+    }
+
+    #[test]
+    fn a_worker_that_refuses_packet_buffers_is_a_reason_to_be_degraded() {
+        let refused = |held_refused, keep_refused, data_refused| Counters {
+            tcp: tcp_stack::TcpStats { held_refused, keep_refused, ..Default::default() },
+            data_refused,
+        };
+        let received = "worker 1: received data is not kept: it retains 3000 of 4000 packet buffers";
+        let sent = "worker 1: no packet buffers for data to be sent: 50 are queued or in flight, and received data \
+                    retains 3000 of 4000";
+        for (counters, expected) in [
+            (refused(1, 0, 0), vec![received]),
+            (refused(0, 1, 0), vec![received]),
+            (refused(0, 0, 1), vec![sent]),
+            (refused(9, 9, 9), vec![received, sent]),
+        ] {
+            assert_eq!(told(&[Counters::default(), counters]), [vec![], expected]);
+        }
+        // It ends some time after the last refusal.
+        let states: Vec<Counters> = (0..=REFUSALS_SHOWN).map(|_| refused(1, 0, 0)).collect();
+        assert_eq!(told(&states).last(), Some(&vec![]));
+    }
+
+    /// `iwarpctl stats` and `iwarpctl drops` have the same names for the layers.
+    #[test]
+    fn the_layer_of_a_drop_is_a_group_of_counters() {
+        let workers = [worker(&Counters::default())];
+        let own = || {
+            let row = CounterRow { name: "refused_too_many".into(), help: "Refused.".into(), value: 1 };
+            vec![CounterGroup { group: "control".into(), counters: vec![row] }]
+        };
+        let groups = stats(&workers, &[Load::default()], Idle::Spin, own()).groups;
+        let rows = drops(&workers, own());
+        assert!(rows.iter().any(|row| row.layer == "tcp") && rows.iter().any(|row| row.layer == "control"));
+        for row in rows {
+            assert!(groups.iter().any(|group| group.group == row.layer), "{} is no group", row.layer);
+        }
     }
 
     #[test]
