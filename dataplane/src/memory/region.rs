@@ -56,7 +56,7 @@ pub enum MemoryError {
         bytes: u64,
     },
     /// There are not enough hugepages.
-    #[error("{needed} hugepages of 2 MiB needed, {available} of {total} available: {source}")]
+    #[error("{needed} hugepages of 2 MiB needed, {available} of {total} available")]
     Hugepages {
         /// Pages that are needed.
         needed: u64,

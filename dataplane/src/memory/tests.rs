@@ -104,6 +104,9 @@ fn too_few_hugepages_are_named() {
     let MemoryError::Hugepages { needed: said, .. } = &refused else { panic!("{refused}") };
     assert_eq!(*said, needed);
     assert!(refused.to_string().contains("hugepages of 2 MiB needed"), "{refused}");
+    // A report of all causes has the kernel's once.
+    let report = format!("{:#}", anyhow::Error::new(refused));
+    assert_eq!(report.matches("os error").count(), 1, "{report}");
 }
 
 /// Issues tokens for whole regions.
