@@ -109,8 +109,14 @@ verbs: root build ## applications: programs with queue pairs of two daemons, and
 
 # What is not installed is told, and left out.
 programs: root build ## unmodified verbs programs of Debian between two daemons, and on one
-	@.ci/deps.sh ibverbs-utils perftest fio || echo "programs: goes on with the programs that are installed" >&2
+	@.ci/deps.sh rdmacm-utils ibverbs-utils perftest fio libibverbs-dev librdmacm-dev || \
+	    echo "programs: goes on with the programs that are installed" >&2
 	dataplane/tests/programs.sh
+
+programs-lossy: root build ## the same between two daemons, where one frame in a hundred is lost
+	@.ci/deps.sh rdmacm-utils ibverbs-utils perftest fio libibverbs-dev librdmacm-dev || \
+	    echo "programs: goes on with the programs that are installed" >&2
+	LOSS=1 dataplane/tests/programs.sh
 
 programs-quick: root build ## the same, the most important of it: under a minute
 	@.ci/deps.sh ibverbs-utils perftest || echo "programs: goes on with the programs that are installed" >&2

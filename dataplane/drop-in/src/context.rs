@@ -11,6 +11,7 @@ use iwarp_verbs::{AsyncEvent, CmId, CqId, DEFAULT_SOCKET, DeviceInfo, Error, Eve
 
 use crate::abi;
 use crate::cm::{self, IdState};
+use crate::devices::PORT;
 use crate::objects::{self, CqState};
 use crate::queue::Queue;
 use crate::work;
@@ -263,6 +264,9 @@ impl Shared {
             match event {
                 Event::Cm(event) => cm::dispatch(self, event),
                 Event::Async(event) => self.dispatch_async(event),
+                // `IBV_EVENT_PORT_ACTIVE`, `IBV_EVENT_PORT_ERR`
+                Event::PortActive => self.asyncs.push(AsyncEntry { element: PORT.into(), kind: 9 }),
+                Event::PortDown => self.asyncs.push(AsyncEntry { element: PORT.into(), kind: 10 }),
                 Event::DeviceFatal => self.dispatch_fatal(),
             }
         }
@@ -293,7 +297,7 @@ impl Shared {
     /// The daemon has ended: `IBV_EVENT_DEVICE_FATAL`, and `RDMA_CM_EVENT_DEVICE_REMOVAL` of each id.
     fn dispatch_fatal(&self) {
         self.lost.store(true, Ordering::Release);
-        self.asyncs.push(AsyncEntry { element: 1, kind: 8 });
+        self.asyncs.push(AsyncEntry { element: PORT.into(), kind: 8 });
         let ids: Vec<_> = lock(&self.ids).values().cloned().collect();
         ids.iter().for_each(cm::device_removed);
         let cqs: Vec<_> = lock(&self.cqs).values().cloned().collect();

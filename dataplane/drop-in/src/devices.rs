@@ -8,9 +8,13 @@ use crate::context::{self, Device, OpenContext, devices, null};
 use crate::raw::{export, take_context, write};
 
 /// Port number of every device.
-const PORT: u8 = 1;
-// `IBV_PORT_ACTIVE`
+pub(crate) const PORT: u8 = 1;
+// `IBV_PORT_DOWN`, `IBV_PORT_ACTIVE`
+const PORT_DOWN: c_int = 1;
 const PORT_ACTIVE: c_int = 4;
+// Physical states of InfiniBand's PortInfo: polling, and link up.
+const PHYSICAL_POLLING: u8 = 2;
+const PHYSICAL_LINK_UP: u8 = 5;
 // `IBV_LINK_LAYER_ETHERNET`
 const LINK_LAYER_ETHERNET: u8 = 2;
 /// `IBV_DEVICE_MEM_WINDOW`, `_MEM_MGT_EXTENSIONS`, `_MEM_WINDOW_TYPE_2B`, `_SRQ_RESIZE` is not offered.
@@ -87,8 +91,15 @@ export! {
     fn ibv_query_port(context: Option<&OpenContext>, port: u8, out: *mut PortAttr) -> c_int {
         let Some(context) = context.filter(|_| port == PORT && !out.is_null()) else { return libc::EINVAL };
         let info = &context.shared.device.info;
+        // The events that have come, before the state.
+        context.shared.dispatch();
+        let (state, phys_state) = if context.shared.context.is_link_up() {
+            (PORT_ACTIVE, PHYSICAL_LINK_UP)
+        } else {
+            (PORT_DOWN, PHYSICAL_POLLING)
+        };
         let attributes = PortAttr {
-            state: PORT_ACTIVE,
+            state,
             max_mtu: mtu(info.mtu),
             active_mtu: mtu(info.mtu),
             gid_tbl_len: c_int::try_from(info.addresses.len()).unwrap_or(0),
@@ -97,7 +108,7 @@ export! {
             max_vl_num: 1,
             active_width: 2,
             active_speed: 4,
-            phys_state: 5,
+            phys_state,
             link_layer: LINK_LAYER_ETHERNET,
             ..PortAttr::default()
         };

@@ -63,6 +63,7 @@ pub(crate) struct Cq {
 pub(crate) struct CqState {
     /// Address of the [`Cq`].
     address: AtomicUsize,
+    queue: CompletionQueue,
     channel: Option<Arc<Queue<Arc<Self>>>>,
     /// Events that the program has received and not acknowledged.
     unacknowledged: Mutex<u32>,
@@ -89,6 +90,20 @@ pub(crate) struct Srq {
     pub(crate) srq: SharedReceiveQueue,
     /// Number of buffers, and elements of each.
     pub(crate) size: (u16, u16),
+}
+
+/// Raises the events of completions that the program has left in armed queues. Some programs arm a queue, poll as many
+/// completions as their array has room for, and wait. Not earlier: others poll until nothing is left, and do not expect
+/// an event for what they have polled.
+fn raise_left_events(channel: &Channel) {
+    let Some(context) = object(channel.head.context).filter(|_| channel.queue.is_empty()) else { return };
+    let is_here = |state: &&Arc<CqState>| {
+        state.channel.as_ref().is_some_and(|queue| Arc::ptr_eq(queue, &channel.queue))
+    };
+    let cqs: Vec<_> = lock(&context.shared.cqs).values().filter(is_here).cloned().collect();
+    for state in cqs.iter().filter(|state| state.queue.take_left_event()) {
+        state.notify();
+    }
 }
 
 /// Returns the rights of `enum ibv_access_flags`; `None` for flags that are not known and not optional, or for
@@ -215,6 +230,7 @@ export! {
         };
         let state = Arc::new(CqState {
             address: AtomicUsize::new(0),
+            queue: cq.clone(),
             channel: channel.map(|channel| Arc::clone(&channel.queue)),
             unacknowledged: Mutex::new(0),
             acknowledged: Condvar::new(),
@@ -270,6 +286,7 @@ export! {
         let (Some(channel), Some(cq), Some(cq_context)) = (channel, cq, cq_context) else {
             return null::<()>(libc::EINVAL).map_or(-1, |()| 0);
         };
+        raise_left_events(channel);
         // The error number is that of the read.
         let Ok(state) = channel.queue.take() else { return -1 };
         let mut unacknowledged = lock(&state.unacknowledged);

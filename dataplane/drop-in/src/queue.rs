@@ -45,6 +45,10 @@ impl<T> Queue<T> {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.items).is_empty()
+    }
+
     fn count_down(&self) -> io::Result<()> {
         (&self.counter).read(&mut [0; 8]).map(drop)
     }

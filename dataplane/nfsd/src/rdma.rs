@@ -129,7 +129,7 @@ impl RdmaServer {
                 },
                 Event::Async(AsyncEvent::CqError(_)) => bail!("the completion queue overran"),
                 Event::DeviceFatal => bail!("iwarpd has ended, and all connections with it"),
-                Event::Async(_) => {}
+                Event::Async(_) | Event::PortActive | Event::PortDown => {}
             }
         }
         Ok(busy)

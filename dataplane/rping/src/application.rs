@@ -116,8 +116,8 @@ impl Application {
                     self.cm_events.push_back(event);
                 }
                 Event::Async(event) => self.async_events.push_back(event),
-                // The next wait reports it.
-                Event::DeviceFatal => {}
+                // Connections live on while the link is down; the next wait reports the end of the daemon.
+                Event::PortActive | Event::PortDown | Event::DeviceFatal => {}
             }
         }
     }

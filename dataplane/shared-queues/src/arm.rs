@@ -44,6 +44,23 @@ impl Arm<'_> {
         if armed == DISARMED || (armed == SOLICITED && !solicited) {
             return false;
         }
+        self.disarm()
+    }
+
+    /// Returns what the queue is armed for; `None` if it is not armed.
+    #[inline]
+    pub fn armed(self) -> Option<Armed> {
+        match self.0.load(Ordering::Relaxed) {
+            DISARMED => None,
+            SOLICITED => Some(Armed::Solicited),
+            _ => Some(Armed::Any),
+        }
+    }
+
+    /// Disarms the queue. Returns false if it was not armed: the other side has raised the event, or nobody has armed.
+    /// So each arming raises one event, whichever side finds a completion.
+    #[inline]
+    pub fn disarm(self) -> bool {
         self.0.swap(DISARMED, Ordering::AcqRel) != DISARMED
     }
 }
@@ -69,6 +86,18 @@ mod tests {
         Arm(&word).arm(Armed::Solicited);
         Arm(&word).arm(Armed::Any);
         assert!(Arm(&word).take_due(false));
+    }
+
+    #[test]
+    fn a_program_that_disarms_first_raises_the_event_itself() {
+        let word = AtomicU64::new(0);
+        assert!(!Arm(&word).disarm(), "not armed");
+        Arm(&word).arm(Armed::Any);
+        assert_eq!(Arm(&word).armed(), Some(Armed::Any));
+        assert_eq!([Arm(&word).disarm(), Arm(&word).take_due(true)], [true, false]);
+        assert_eq!(Arm(&word).armed(), None);
+        Arm(&word).arm(Armed::Any);
+        assert_eq!([Arm(&word).take_due(true), Arm(&word).disarm()], [true, false]);
     }
 
     #[test]

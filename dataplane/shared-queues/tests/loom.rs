@@ -80,6 +80,29 @@ fn no_completion_is_missed_by_a_program_that_sleeps() {
     });
 }
 
+/// An arming raises one event, of the worker or of the program that finds a completion in the queue.
+#[test]
+fn an_arming_raises_one_event() {
+    loom::model(|| {
+        let shape = RingShape::new(2, 1).unwrap();
+        let memory = Memory::new(shape.words() + 1);
+        let word = shape.words();
+        let mut producer = Producer::new(memory.clone(), 0, shape).unwrap();
+        let mut consumer = Consumer::new(memory.clone(), 0, shape).unwrap();
+        let shared = memory.clone();
+        let worker = thread::spawn(move || {
+            producer.push(&[1]).unwrap();
+            producer.publish();
+            Arm(&shared.0[word]).take_due(false)
+        });
+        Arm(&memory.0[word]).arm(Armed::Any);
+        let found = consumer.pop(&mut [0]).unwrap();
+        let mine = found && Arm(&memory.0[word]).disarm();
+        let theirs = worker.join().unwrap();
+        assert!(mine != theirs, "the program: {mine}, the worker: {theirs}");
+    });
+}
+
 /// A queue that rings while the worker takes doorbells is visited now or the next time, with its entry.
 #[test]
 fn no_doorbell_is_lost() {

@@ -25,6 +25,10 @@ pub enum Event {
     Cm(CmEvent),
     /// Asynchronous event of an object (`ibv_get_async_event`).
     Async(AsyncEvent),
+    /// The link of the device's port has come up (`IBV_EVENT_PORT_ACTIVE`).
+    PortActive,
+    /// The link of the device's port is down, or its interface is gone (`IBV_EVENT_PORT_ERR`).
+    PortDown,
     /// The daemon has ended, and the device with it (`IBV_EVENT_DEVICE_FATAL`, `RDMA_CM_EVENT_DEVICE_REMOVAL`).
     DeviceFatal,
 }
@@ -45,6 +49,8 @@ const QP_TERMINATED: u8 = 20;
 const QP_LAST_WQE_REACHED: u8 = 21;
 const SRQ_LIMIT_REACHED: u8 = 22;
 const DEVICE_FATAL: u8 = 23;
+const PORT_ACTIVE: u8 = 24;
+const PORT_DOWN: u8 = 25;
 
 /// Fields of an event.
 #[derive(Default)]
@@ -63,6 +69,8 @@ impl Event {
         let Fields { kind, object, depths, listener, error, private_data } = match self {
             Self::Cm(event) => cm_fields(event),
             Self::Async(event) => async_fields(event),
+            Self::PortActive => Fields { kind: PORT_ACTIVE, ..Fields::default() },
+            Self::PortDown => Fields { kind: PORT_DOWN, ..Fields::default() },
             Self::DeviceFatal => Fields { kind: DEVICE_FATAL, ..Fields::default() },
         };
         let [ird, ord] = depths.map(|depth| depth.map_or(0, |depth| u32::from(depth).saturating_add(1)));
@@ -126,6 +134,8 @@ impl Event {
             QP_TERMINATED => Ok(Self::Async(AsyncEvent::QpTerminated(qp, error))),
             QP_LAST_WQE_REACHED => Ok(Self::Async(AsyncEvent::QpLastWqeReached(qp))),
             SRQ_LIMIT_REACHED => Ok(Self::Async(AsyncEvent::SrqLimitReached(SrqId(object)))),
+            PORT_ACTIVE => Ok(Self::PortActive),
+            PORT_DOWN => Ok(Self::PortDown),
             DEVICE_FATAL => Ok(Self::DeviceFatal),
             _ => Err(EntryError::Opcode(kind)),
         }
@@ -235,7 +245,12 @@ mod tests {
             _ => AsyncEvent::SrqLimitReached(SrqId(object)),
         });
         let cm = (any::<u32>(), cm_kind()).prop_map(|(id, kind)| CmEvent { id: CmId(id), kind });
-        prop_oneof![cm.prop_map(Event::Cm), asynchronous.prop_map(Event::Async)]
+        prop_oneof![
+            cm.prop_map(Event::Cm),
+            asynchronous.prop_map(Event::Async),
+            Just(Event::PortActive),
+            Just(Event::PortDown),
+        ]
     }
 
     proptest! {

@@ -51,6 +51,8 @@ pub struct Opened {
     pub device: DeviceInfo,
     /// Bytes of the context's memory.
     pub bytes: u64,
+    /// True if the link of the device's port is up. [`crate::Event::PortActive`] and [`crate::Event::PortDown`] follow.
+    pub link_up: bool,
 }
 
 /// Parameters of [`ExecuteMethod`], which executes requests.

@@ -73,8 +73,10 @@ impl ControlHandler {
                 Some(Change::Link(up)) => self.note_link(index, up),
                 None => {}
             }
-            if let Some(entry) = self.ports.borrow_mut().get_mut(index) {
-                entry.remember(self.clock.now());
+            let link =
+                self.ports.borrow_mut().get_mut(index).and_then(|entry| entry.remember(self.clock.now()));
+            if let Some((applications, link)) = self.applications.as_ref().zip(link) {
+                applications.set_link(index, link == Link::Up);
             }
         }
         Ok(())
@@ -147,16 +149,17 @@ impl PortEntry {
         self.watched.link(up)
     }
 
-    /// Notes how the link is.
-    fn remember(&mut self, now: Instant) {
+    /// Notes how the link is, and returns it; `None` for an interface that has just returned, whose state is read at
+    /// the next check.
+    fn remember(&mut self, now: Instant) -> Option<Link> {
         let link = match (self.port.is_gone(), self.watched.up) {
             (true, _) => Link::Gone,
             (false, Some(true)) => Link::Up,
             (false, Some(false)) => Link::Down,
-            // The interface has just returned; its state is read at the next check.
-            (false, None) => return,
+            (false, None) => return None,
         };
         self.watched.history.record(now, link);
+        Some(link)
     }
 }
 

@@ -196,6 +196,12 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         shared.contexts.execute(id, request, device, &mut rdma.stags, since_start(now))
     }
 
+    /// Reports to all contexts that the link of the port has come up, or is down.
+    pub fn contexts_set_link(&mut self, up: bool) {
+        let SharedContexts { contexts, signals, .. } = &mut self.shared;
+        contexts.set_link(up, signals);
+    }
+
     /// Returns the counters of a context; `None` if it is not open.
     pub fn context_stats(&self, id: ContextId) -> Option<ContextStats> {
         self.shared.contexts.stats(id)

@@ -86,6 +86,11 @@ pub enum ContextCommand {
         /// Receives the counters of each queue, if it is there.
         reply: oneshot::Sender<Vec<Option<CqStats>>>,
     },
+    /// Reports to all contexts of the port how its link is.
+    Link {
+        /// True if the link has come up.
+        up: bool,
+    },
     /// Closes a context: its objects are destroyed, its connections reset.
     Close {
         /// Context that is to be closed.
@@ -123,6 +128,7 @@ impl WorkerPort {
                 let stats = cqs.iter().map(|cq| self.engine().cq_stats(context, *cq));
                 let _ = reply.send(stats.collect());
             }
+            ContextCommand::Link { up } => self.engine_mut().contexts_set_link(up),
             ContextCommand::Close { context, reply } => {
                 // Fails only if the context is not open.
                 let regions = self.engine_mut().context_close(context).unwrap_or_default();

@@ -50,6 +50,8 @@ pub(crate) struct Inner {
     connections: Mutex<HashMap<CmId, Weak<QpInner>>>,
     /// Event counters of completion queues, and the counts that were reported.
     counted: Mutex<HashMap<CqId, Counted>>,
+    /// True while the link of the device's port is up.
+    link_up: AtomicBool,
     /// True once the daemon has ended.
     lost: AtomicBool,
     /// True once the program has received the event of that.
@@ -115,6 +117,7 @@ impl Context {
             ring: Mutex::new(ring),
             connections: Mutex::default(),
             counted: Mutex::default(),
+            link_up: AtomicBool::new(opened.link_up),
             lost: AtomicBool::new(false),
             reported: AtomicBool::new(false),
             closing,
@@ -138,6 +141,12 @@ impl Context {
     /// Returns the device of the context.
     pub fn device(&self) -> &DeviceInfo {
         &self.0.device
+    }
+
+    /// Returns true if the link of the device's port is up, as of the last event that the program has polled. Without a
+    /// daemon it is not.
+    pub fn is_link_up(&self) -> bool {
+        self.0.link_up.load(Ordering::Acquire) && !self.0.is_lost()
     }
 
     /// Returns the number of this context, as `iwarpctl app list` shows it.
@@ -306,13 +315,16 @@ impl Inner {
 
     /// Updates the objects that an event belongs to.
     fn observe(&self, event: &Event) {
-        if let Event::Cm(event) = event
-            && let CmEventKind::Established { .. } = event.kind
-        {
-            let qp = lock(&self.connections).get(&event.id).and_then(Weak::upgrade);
-            if let Some(qp) = qp {
-                qp.set_ready(true);
+        match event {
+            Event::Cm(event) if matches!(event.kind, CmEventKind::Established { .. }) => {
+                let qp = lock(&self.connections).get(&event.id).and_then(Weak::upgrade);
+                if let Some(qp) = qp {
+                    qp.set_ready(true);
+                }
             }
+            Event::PortActive => self.link_up.store(true, Ordering::Release),
+            Event::PortDown => self.link_up.store(false, Ordering::Release),
+            _ => {}
         }
     }
 

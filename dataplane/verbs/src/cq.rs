@@ -69,6 +69,13 @@ impl CompletionQueue {
     pub fn req_notify(&self, solicited_only: bool) {
         lock(&self.0.queue).req_notify(solicited_only);
     }
+
+    /// Returns true if the queue is armed, and completions are left in it, of which a solicited one counts if it is
+    /// armed for those. The queue is not armed any more then. Programs of libibverbs that poll only some completions,
+    /// and then wait, expect an event for the others: the caller raises it.
+    pub fn take_left_event(&self) -> bool {
+        lock(&self.0.queue).take_left_event()
+    }
 }
 
 impl CqInner {

@@ -67,7 +67,7 @@ fn serve(listener: &UnixListener) {
             "context.open" => {
                 params::<OpenMethod>(given).unwrap();
                 let device = DeviceInfo { name: "fake".to_owned(), addresses: Vec::new(), mtu: 1500 };
-                let line = answer(id, Opened { app: 1, device, bytes: BYTES });
+                let line = answer(id, Opened { app: 1, device, bytes: BYTES, link_up: true });
                 let counters = [counter(), counter(), counter()];
                 let fds: Vec<_> = std::iter::once(&fd).chain(&counters).map(AsFd::as_fd).collect();
                 transfer::send(&stream, &line, &fds).unwrap();

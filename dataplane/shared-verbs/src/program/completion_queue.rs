@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use iwarp_shared_queues::{Arm, Armed, AtomicU64, COMPLETION_WORDS, Consumer, decode_completion};
-use rdma::verbs::{PollError, QpNum, Slots as Freed, WcOpcode, WorkCompletion};
+use rdma::verbs::{PollError, QpNum, Slots as Freed, WcOpcode, WcStatus, WorkCompletion};
 
 use super::Slots;
 use crate::CqPlace;
@@ -51,13 +51,16 @@ impl<M: AsRef<[AtomicU64]> + Clone> CompletionQueue<M> {
 
     /// Drops the completions of a queue pair that was reset or destroyed.
     pub fn drop_completions(&mut self, qp: QpNum) {
-        let mut all: Vec<_> = self.taken.drain(..).rev().collect();
-        while let Some(taken) = self.take() {
-            all.push(taken);
-        }
+        self.take_all();
         self.ring.release();
-        all.retain(|(wc, _)| wc.qp_num != qp);
+        self.taken.retain(|(wc, _)| wc.qp_num != qp);
+    }
+
+    /// Takes all completions of the ring.
+    fn take_all(&mut self) {
+        let mut all: Vec<_> = core::iter::from_fn(|| self.take()).collect();
         all.reverse();
+        all.append(&mut self.taken);
         self.taken = all;
     }
 
@@ -149,9 +152,33 @@ impl<M: AsRef<[AtomicU64]> + Clone> CompletionQueue<M> {
 
     /// Arms the event for the next completion. The program polls once more after this call, before it sleeps.
     pub fn req_notify(&mut self, solicited_only: bool) {
-        if let Some(word) = self.memory.as_ref().get(self.place.start) {
-            Arm(word).arm(if solicited_only { Armed::Solicited } else { Armed::Any });
+        if let Some(arm) = self.arm() {
+            arm.arm(if solicited_only { Armed::Solicited } else { Armed::Any });
         }
+    }
+
+    /// Returns true if the queue is armed, and the program has left a completion in it for which an event is due: the
+    /// caller raises the event. The queue is not armed any more, and the worker does not raise it.
+    pub fn take_left_event(&mut self) -> bool {
+        if self.is_drained() {
+            return false;
+        }
+        let armed = self.arm().and_then(Arm::armed);
+        if armed == Some(Armed::Solicited) {
+            self.take_all();
+        }
+        let is_due = match armed {
+            None => false,
+            Some(Armed::Any) => true,
+            Some(Armed::Solicited) => {
+                self.taken.iter().any(|(wc, _)| wc.solicited || wc.status != WcStatus::Success)
+            }
+        };
+        is_due && self.arm().is_some_and(Arm::disarm)
+    }
+
+    fn arm(&self) -> Option<Arm<'_>> {
+        self.memory.as_ref().get(self.place.start).map(Arm)
     }
 
     /// Returns the number of events of the queue since it was created.

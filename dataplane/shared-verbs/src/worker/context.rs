@@ -152,8 +152,12 @@ impl<M: AsRef<[AtomicU64]> + Clone> Context<M> {
         true
     }
 
-    /// Delivers an event, or keeps it until the ring has room.
+    /// Delivers an event, or keeps it until the ring has room. Of the states of the port it keeps the last.
     pub(super) fn event(&mut self, event: Event) {
+        let of_port = |event: &Event| matches!(event, Event::PortActive | Event::PortDown);
+        if of_port(&event) {
+            self.events_kept.retain(|kept| !of_port(kept));
+        }
         self.events_kept.push_back(event);
         self.resume_events();
     }

@@ -328,6 +328,15 @@ impl<M: AsRef<[AtomicU64]> + Clone> Contexts<M> {
         u32::try_from(number >> 32).ok().map(ContextId)
     }
 
+    /// Reports to all contexts that the link of their device's port has come up, or is down.
+    pub fn set_link(&mut self, up: bool, signals: &mut impl Signals) {
+        for index in 0..self.open.len() {
+            if let Some(id) = self.open.get(index).copied() {
+                self.event(id, if up { Event::PortActive } else { Event::PortDown }, signals);
+            }
+        }
+    }
+
     fn event(&mut self, owner: ContextId, event: Event, signals: &mut impl Signals) {
         if let Some(Some(context)) = self.places.get_mut(owner.0 as usize) {
             context.event(event);

@@ -14,7 +14,7 @@ mod registry;
 mod tests;
 mod watches;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -58,6 +58,8 @@ pub struct Applications {
     workers: Rc<Vec<WorkerHandle>>,
     /// Devices by port index.
     devices: Vec<DeviceInfo>,
+    /// True for each port whose link is up, as its programs know it.
+    links: Vec<Cell<bool>>,
     regions: Rc<Mutex<Regions>>,
     registry: Registry,
     events: Rc<EventLog>,
@@ -86,7 +88,21 @@ impl Applications {
         events: &Rc<EventLog>,
     ) -> Self {
         let registry = Registry::new(first_memory, settings.memory_regions_max);
-        Self { settings, control, workers, devices, regions, registry, events: Rc::clone(events) }
+        let (links, events) = (vec![Cell::new(true); devices.len()], Rc::clone(events));
+        Self { settings, control, workers, devices, links, regions, registry, events }
+    }
+
+    /// Reports to the programs of a port how its link is, if that has changed. Called once per second.
+    pub(super) fn set_link(&self, port: usize, up: bool) {
+        let Some(known) = self.links.get(port).filter(|known| known.get() != up) else { return };
+        // Before the workers: a context that opens meanwhile has the new state, or receives the event, or both.
+        known.set(up);
+        let command = || Command::Context { port, command: ContextCommand::Link { up } };
+        let sent = self.workers.iter().map(|worker| worker.send(command()));
+        if sent.fold(false, |failed, sent| failed | sent.is_err()) {
+            // A worker takes no commands at the moment: all are informed again at the next check.
+            known.set(!up);
+        }
     }
 
     /// Sends a command about a context to its worker, and awaits the answer.
@@ -146,7 +162,9 @@ impl Applications {
             device: device.name.clone(),
             worker: u32::try_from(place.worker).unwrap_or(u32::MAX),
         });
-        Ok(Reply::new(Opened { app: app.number, device: device.clone(), bytes }).with_fds(descriptors))
+        let link_up = self.links.get(port).is_none_or(Cell::get);
+        let opened = Opened { app: app.number, device: device.clone(), bytes, link_up };
+        Ok(Reply::new(opened).with_fds(descriptors))
     }
 
     /// Opens a context on its home worker. Returns its place, its memory, and the program's descriptors.

@@ -301,8 +301,10 @@ impl Program {
     fn event(&mut self, event: Event) -> Result<()> {
         let event = match event {
             Event::Cm(event) => event,
-            // A queue pair with a shared receive queue has ended.
-            Event::Async(AsyncEvent::QpLastWqeReached(_)) => return Ok(()),
+            // A queue pair with a shared receive queue has ended; a link that is down may come up again.
+            Event::Async(AsyncEvent::QpLastWqeReached(_)) | Event::PortActive | Event::PortDown => {
+                return Ok(());
+            }
             Event::Async(event) => bail!("{event:?}"),
             Event::DeviceFatal => return self.ended(),
         };
