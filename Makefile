@@ -33,6 +33,8 @@ build: deps ## iwarpd, iwarpctl and what goes with them, release
 	$(CARGO) build --release --locked -p dataplane -p mgmt-cli -p iwarp-verbs -p iwarp-lab -p iwarp-rping -p iwarp-nfsd -p iwarp-run -p rdma --bins --examples
 	$(CARGO) build --release --locked -p iwarp-drop-in
 	dataplane/drop-in/link.sh target/release/libiwarp_drop_in.a target/release/lib/ironwarp
+	$(CARGO) build --release --locked -p iwarp-preload
+	install -m 644 target/release/librspreload.so target/release/lib/ironwarp/
 
 man: deps ## manual pages and completions of all programs: target/man
 	@rm -rf target/man
@@ -109,16 +111,16 @@ verbs: root build ## applications: programs with queue pairs of two daemons, and
 
 # What is not installed is told, and left out.
 programs: root build ## unmodified verbs programs of Debian between two daemons, and on one
-	@.ci/deps.sh rdmacm-utils ibverbs-utils perftest fio libibverbs-dev librdmacm-dev || \
+	@.ci/deps.sh ibverbs-utils perftest fio qperf libfabric-bin iperf3 || \
 	    echo "programs: goes on with the programs that are installed" >&2
 	dataplane/tests/programs.sh
 
 programs-lossy: root build ## the same between two daemons, where one frame in a hundred is lost
-	@.ci/deps.sh rdmacm-utils ibverbs-utils perftest fio libibverbs-dev librdmacm-dev || \
+	@.ci/deps.sh ibverbs-utils perftest fio qperf libfabric-bin iperf3 || \
 	    echo "programs: goes on with the programs that are installed" >&2
 	LOSS=1 dataplane/tests/programs.sh
 
-programs-quick: root build ## the same, the most important of it: under a minute
+programs-quick: root build ## the same, the most important of it: in about a minute
 	@.ci/deps.sh ibverbs-utils perftest || echo "programs: goes on with the programs that are installed" >&2
 	QUICK=1 dataplane/tests/programs.sh
 

@@ -17,12 +17,11 @@ awk '!/^#/ && !/@/ { symbols[$2] = symbols[$2] "        " $1 ";\n" }
 
 # Functions of calls that iWARP does not have: each fails in the convention of its call. A version script cannot name a
 # version other than the default; the assembler's .symver does.
-awk 'BEGIN { print "#include <errno.h>\n#include <poll.h>"
+awk 'BEGIN { print "#include <errno.h>"
              value["null"] = "(errno = EOPNOTSUPP, 0)"; value["minus"] = "(errno = EOPNOTSUPP, -1)"
              value["error"] = "EOPNOTSUPP"; value["zero"] = "0"; value["nothing"] = "0" }
     /^#/ || $3 == "rust" { next }
     $3 == "data" { printf "char %s;\n", $1; next }
-    $3 == "poll" { printf "int %s(struct pollfd *fds, nfds_t n, int ms) { return poll(fds, n, ms); }\n", $1; next }
     !($3 in value) { print "link.sh: " $0 > "/dev/stderr"; exit 1 }
     { name = $1 }
     sub("@", "", $2) { name = "iwarp_" NR; printf "__asm__(\".symver %s, %s@%s\");\n", name, $1, $2 }

@@ -6,7 +6,7 @@ source "$(dirname "$0")/lib.sh"
 
 RUN=${RUN:-target/release/iwarp-run}
 ROUNDS=${ROUNDS:-100}
-QUICK=${QUICK:-} # not empty: the first rows, in under a minute
+QUICK=${QUICK:-} # not empty: the first rows, in about a minute
 LOSS=${LOSS:-}   # not empty: one frame in a hundred is lost between the daemons
 
 lab_open ironwarp-programs
@@ -50,8 +50,10 @@ on() { # N COMMAND…: runs a program on daemon N
     ip netns exec "$NS" timeout -k 5 60 "$RUN" --socket "$LAB/$n.verbs" "$@"
 }
 listens() { "$IWARPCTL" --socket "$LAB/0.control" -j app list | jq -e 'length > 0' >/dev/null; }
+hears() { in_ns ss -Hltn "sport = :$1" | grep -q .; } # PORT: a program listens with the kernel's TCP
 # pair SERVER… -- CLIENT…: a server on daemon 0, and a client on daemon $CLIENT. Both must succeed; with $ENDLESS, the
-# server is stopped. A client that came before the server listened is run again: its request reached nobody.
+# server is stopped; $READY waits for what is not `listens`. A client that came before the server listened is run again:
+# its request reached nobody.
 pair() {
     local server=() pid attempt status=0
     while [ "$1" != -- ]; do server+=("$1") && shift; done
@@ -59,7 +61,7 @@ pair() {
     # Not through `on`: the job must be the program itself, not a subshell around it.
     ip netns exec "$NS" timeout -k 5 60 "$RUN" --socket "$LAB/0.verbs" "${server[@]}" >"$LAB/server.out" 2>&1 &
     pid=$!
-    for _ in $(seq 100); do listens && break; sleep 0.05; done
+    for _ in $(seq 100); do ${READY:-listens} && break; sleep 0.05; done
     sleep 0.3
     for attempt in 1 2 3; do
         status=0
@@ -102,7 +104,8 @@ checked() { # nothing that a program imports is missing
         "$RUN" --json --check "$program" | jq -e 'all(.state != "missing")' >/dev/null || { echo "$program"; return 1; }
     done
 }
-check "iwarp-run --check" checked rping rdma_client rdma_server ucmatose cmtime ib_write_bw fio ibv_devinfo
+check "iwarp-run --check" checked rping rdma_client rdma_server ucmatose cmtime ib_write_bw fio ibv_devinfo rstream \
+    riostream rcopy qperf
 
 # --- what programs rarely use, by a program of ours against the headers of libibverbs-dev
 OBJECTS="$LAB/objects"
@@ -190,6 +193,65 @@ storage() { # fio
     row "fio, send, $of" pair fio "$LAB/server.fio" -- fio "$LAB/client.fio"
 }
 
+copied() { # a file, through rcopy
+    rm -f "$LAB/copy"
+    ENDLESS=1 pair rcopy -- rcopy "$LAB/file" "10.78.0.10:$LAB/copy" && cmp "$LAB/file" "$LAB/copy"
+}
+preloaded() { # a file, through nc of plain sockets
+    rm -f "$LAB/copy"
+    pair --preload bash -c "exec nc -l -N 7000 >'$LAB/copy'" -- \
+        --preload bash -c "exec nc -N 10.78.0.10 7000 <'$LAB/file'" && cmp "$LAB/file" "$LAB/copy"
+}
+basic_sockets() { # the rows of programs-quick
+    row "rstream -T v, $of" pair rstream -T v -C 20 -- rstream -T v -C 20 -s 10.78.0.10
+    row "rcopy, a file of 20 MB, $of" copied rcopy
+    row "nc with --preload, a file of 20 MB, $of" preloaded nc
+}
+sockets() { # rsockets
+    local program test
+    for program in rstream riostream; do
+        for test in b n a; do
+            row "$program -T $test -T v, $of" \
+                pair $program -T $test -T v -C 20 -- $program -T $test -T v -C 20 -s 10.78.0.10
+        done
+        row "$program, all sizes, $of" pair $program -S all -C 10 -- $program -S all -C 10 -s 10.78.0.10
+    done
+    row "rstream over IPv6, $of" pair rstream -b fd78::10 -C 20 -- rstream -C 20 -s fd78::10
+    for test in "" -R; do
+        iperf3 --version >/dev/null 2>&1 || { echo "not installed: iperf3"; break; }
+        check "iperf3 $test with --preload, $of" \
+            pair --preload iperf3 -s -1 -- --preload iperf3 -c 10.78.0.10 -n 10M $test
+    done
+}
+# Programs that agree by the kernel's TCP, and then transfer by RDMA: at the addresses of the daemons, which the kernel
+# has on an interface that leads nowhere.
+kernel_addresses() {
+    in_ns sysctl -qw net.ipv4.conf.all.arp_ignore=1
+    ip -n "$NS" link add nowhere type veth peer name nobody
+    for port in 0 1; do ip -n "$NS" addr add "10.78.0.1$port/32" dev nowhere; done
+    ip -n "$NS" link set nowhere up
+    ip -n "$NS" link set nobody up
+}
+fabric() { # TYPE PROVIDER OPTIONS…: fi_pingpong compares what it receives
+    local args=(env FI_UNIVERSE_SIZE=16 fi_pingpong -c -p "$2" -e "$1" "${@:3}")
+    READY="hears 47592" pair "${args[@]}" -- "${args[@]}" 10.78.0.10
+}
+provider() { on 0 fi_info -p verbs >"$LAB/provider" && grep FI_PROTO_IWARP "$LAB/provider"; }
+agreeing() { # qperf and libfabric
+    local test
+    for test in lat rdma_read_lat rdma_read_bw rdma_write_lat rdma_write_poll_lat rdma_write_bw compare_swap_mr \
+        fetch_add_mr; do
+        READY="hears 19765" ENDLESS=1 \
+            row "qperf, rc_$test, $of" pair qperf -- qperf -t 1 -cm 1 10.78.0.10 "rc_$test"
+    done
+    row "fi_info -p verbs" provider fi_info
+    command -v fi_pingpong >/dev/null || { echo "not installed: fi_pingpong"; return; }
+    check "fi_pingpong -p verbs -e msg, 0 B to 6 MiB, $of" fabric msg verbs -I 5
+    [ "$CLIENT" = 0 ] || check "fi_pingpong -p 'verbs;ofi_rxm' -e rdm, 4 MiB, $of" \
+        fabric rdm 'verbs;ofi_rxm' -I 5 -S 4194304
+}
+head -c 20000001 /dev/urandom >"$LAB/file"
+
 # With LOSS=1, one frame in a hundred is lost between the daemons, in either direction.
 if [ -n "$LOSS" ]; then
     in_ns nft -f - <<'NFT'
@@ -202,15 +264,19 @@ table bridge lossy {
 }
 NFT
 fi
+[ -n "$QUICK" ] || kernel_addresses
 places="1 0"
 # What both ends of one daemon send does not pass the switch.
 [ -z "$QUICK$LOSS" ] || places=1
 for CLIENT in $places; do
     of=$([ "$CLIENT" = 1 ] && echo "two daemons" || echo "one daemon")
     basics
+    basic_sockets
     [ -z "$QUICK" ] || continue
     measuring
     storage
+    sockets
+    agreeing
 done
 frames_lost() {
     in_ns nft -j list counter bridge lossy lost | jq -e '.nftables[1].counter.packets > 0'

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::ptr;
 
 use crate::abi_cm::{AddrInfoHead, Address, encode};
-use crate::cm::PORT_SPACE_TCP;
+use crate::cm::{PORT_SPACE_IB, PORT_SPACE_TCP};
 use crate::cm_calls::answer;
 use crate::qp::QPT_RC;
 use crate::raw::{address, export, text};
@@ -46,13 +46,11 @@ fn look_up(node: Option<&str>, service: &str, flags: c_int, family: c_int) -> Re
     found.into_iter().find(fits).ok_or(libc::ENODEV)
 }
 
-fn build(found: SocketAddr, flags: c_int, source: Option<SocketAddr>) -> Box<AddrInfo> {
-    let passive = flags & PASSIVE != 0;
-    let (src, dst) = if passive { (Some(found), None) } else { (source, Some(found)) };
+fn build(src: Option<SocketAddr>, dst: Option<SocketAddr>, flags: c_int) -> Box<AddrInfo> {
     let length = |address: Option<SocketAddr>| address.map_or(0, |address| encode(address).1);
     let head = AddrInfoHead {
         flags,
-        family: if found.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 },
+        family: if src.or(dst).is_none_or(|any| any.is_ipv4()) { libc::AF_INET } else { libc::AF_INET6 },
         qp_type: QPT_RC,
         port_space: PORT_SPACE_TCP,
         src_len: length(src),
@@ -86,17 +84,24 @@ export! {
         hints: Option<&AddrInfoHead>,
         out: Option<&mut *const AddrInfo>,
     ) -> c_int {
-        let Some(out) = out.filter(|_| !(node.is_null() && service.is_null())) else {
+        let is_named = !(node.is_null() && service.is_null());
+        let Some(out) = out.filter(|_| is_named || hints.is_some()) else {
             return answer(Err(libc::EINVAL));
         };
         let kind = hints.map_or((0, 0), |hints| (hints.qp_type, hints.port_space));
-        if !matches!(kind, (0 | QPT_RC, 0 | PORT_SPACE_TCP)) {
+        if !matches!(kind, (0 | QPT_RC, 0 | PORT_SPACE_TCP | PORT_SPACE_IB)) {
             return answer(Err(libc::EOPNOTSUPP));
         }
         let (flags, family) = hints.map_or((0, 0), |hints| (hints.flags, hints.family));
         let source = hints.and_then(|hints| address(hints.src_addr.cast()));
-        let found = look_up(text(node), text(service).unwrap_or_default(), flags, family);
-        answer(found.map(|found| *out = Box::into_raw(build(found, flags, source))))
+        let addresses = if is_named {
+            let found = look_up(text(node), text(service).unwrap_or_default(), flags, family);
+            found.map(|found| if flags & PASSIVE != 0 { (Some(found), None) } else { (source, Some(found)) })
+        } else {
+            // Without a name the addresses are those of the hints.
+            Ok((source, hints.and_then(|hints| address(hints.dst_addr.cast()))))
+        };
+        answer(addresses.map(|(src, dst)| *out = Box::into_raw(build(src, dst, flags))))
     }
 
     fn rdma_freeaddrinfo(info: Option<Box<AddrInfo>>) {

@@ -20,6 +20,8 @@ const SETTLE: Duration = Duration::from_secs(2);
 
 /// `RDMA_PS_TCP`, the port space of streams.
 pub(crate) const PORT_SPACE_TCP: c_int = 0x0106;
+/// `RDMA_PS_IB`: that of any reliable connection, whose addresses may be those of IP.
+pub(crate) const PORT_SPACE_IB: c_int = 0x013f;
 
 // Values of `enum rdma_cm_event_type`.
 pub(crate) const ADDR_RESOLVED: c_int = 0;
@@ -29,7 +31,7 @@ pub(crate) const CONNECT_REQUEST: c_int = 4;
 const CONNECT_ERROR: c_int = 6;
 const UNREACHABLE: c_int = 7;
 pub(crate) const REJECTED: c_int = 8;
-const ESTABLISHED: c_int = 9;
+pub(crate) const ESTABLISHED: c_int = 9;
 const DISCONNECTED: c_int = 10;
 const DEVICE_REMOVAL: c_int = 11;
 
@@ -67,6 +69,8 @@ pub(crate) struct Inner {
     pub(crate) ids: Vec<(iwarp_verbs::Id, Arc<Shared>)>,
     /// Events that the program has received and not acknowledged.
     unacknowledged: u32,
+    /// True if `rdma_bind_addr` has chosen the port, for a program that left it open.
+    pub(crate) any_port: bool,
     /// True for an id without a channel of the program.
     pub(crate) sync: bool,
     /// True once the program has closed the connection.
@@ -85,11 +89,11 @@ pub(crate) struct Entry {
     pub(crate) state: Arc<IdState>,
     pub(crate) kind: c_int,
     pub(crate) status: c_int,
-    private_data: Box<[u8]>,
+    pub(crate) private_data: Box<[u8]>,
     /// Inbound and outbound reads at a time.
     depths: (u8, u8),
     /// New connection of a listener.
-    request: Option<(iwarp_verbs::Id, Arc<Shared>)>,
+    pub(crate) request: Option<(iwarp_verbs::Id, Arc<Shared>)>,
 }
 
 /// Event of an id (`struct rdma_cm_event`).
@@ -287,7 +291,7 @@ pub(crate) fn event(entry: Entry, channel: &EventChannel) -> Box<CmEvent> {
 }
 
 /// Creates the id of a connection that a listener has received.
-fn accepted(
+pub(crate) fn accepted(
     listener: &Id,
     connection: iwarp_verbs::Id,
     shared: Arc<Shared>,

@@ -1,13 +1,13 @@
 //! Calls of librdmacm: channels, ids, connections.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use iwarp_verbs::{ConnParam as Param, QueuePair};
+use iwarp_verbs::{ConnParam as Param, QueuePair, RtrOptions};
 
 use crate::abi::QpAttr;
 use crate::abi_cm::ConnParam;
@@ -67,9 +67,14 @@ fn param<'a>(given: &ConnParam, private_data: &'a [u8]) -> Param<'a> {
         private_data,
         responder_resources: depth(given.responder_resources),
         initiator_depth: depth(given.initiator_depth),
-        rtr: Some(iwarp_verbs::RtrOptions { send: false, write: true, read: true }),
+        rtr: peer_to_peer(),
         ..Param::default()
     }
+}
+
+/// Returns the ready-to-receive messages of the peer-to-peer model.
+pub(crate) const fn peer_to_peer() -> Option<RtrOptions> {
+    Some(RtrOptions { send: false, write: true, read: true })
 }
 
 /// Returns the queue pair of a connection: that of the id, or the one that the parameters name.
@@ -84,58 +89,108 @@ fn qp_of(id: &Id, given: &ConnParam) -> Result<QueuePair, c_int> {
     Ok(route.qp.clone())
 }
 
-fn bind(id: &Id, local: SocketAddr) -> Result<(), c_int> {
-    if !local.ip().is_unspecified() {
-        let device = device_at(local.ip()).ok_or(libc::EADDRNOTAVAIL)?;
-        id.set_verbs(context_of(device)?);
-    }
-    id.head.src.set(local);
+/// Returns true for an address that stands for any of this machine; a loopback address does, as with the kernel's CM.
+const fn is_any(ip: IpAddr) -> bool {
+    ip.is_unspecified() || ip.is_loopback()
+}
+
+/// Returns a port that differs from those that this program and others have received last.
+fn some_port() -> u16 {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = std::process::id().wrapping_mul(101).wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed));
+    let offset = number % u32::from(EPHEMERAL.end - EPHEMERAL.start);
+    EPHEMERAL.start + u16::try_from(offset).unwrap_or(0)
+}
+
+/// Gives an id an address of this machine, and its device. Some programs send their port to the peer before they
+/// listen, so what takes time is done here.
+pub(crate) fn bind(id: &Id, local: SocketAddr) -> Result<(), c_int> {
+    let ip = match local.ip() {
+        ip if !is_any(ip) => {
+            let device = device_at(ip).ok_or(libc::EADDRNOTAVAIL)?;
+            id.set_verbs(context_of(device)?);
+            ip
+        }
+        ip => {
+            // A device that does not open now fails the call that needs it.
+            for device in devices().iter().flatten() {
+                let _ = context_of(device);
+            }
+            if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
+        }
+    };
+    let any_port = local.port() == 0;
+    id.head.src.set(SocketAddr::new(ip, if any_port { some_port() } else { local.port() }));
+    lock(&id.state.inner).any_port = any_port;
     Ok(())
 }
 
-/// Resolves the address of a peer: selects the device, and its address.
+/// Resolves the address of a peer.
 pub(crate) fn resolve(id: &Id, source: Option<SocketAddr>, peer: SocketAddr) -> Result<(), c_int> {
-    if let Some(source) = source {
-        bind(id, source)?;
-    }
-    let bound = id.head.src.get().filter(|local| !local.ip().is_unspecified());
-    if bound.is_none() {
-        let (device, own) = device_to(peer.ip()).ok_or(libc::ENODEV)?;
-        id.set_verbs(context_of(device)?);
-        let port = id.head.src.get().map_or(0, |local| local.port());
-        id.head.src.set(SocketAddr::new(own, port));
-    }
-    id.head.dst.set(peer);
+    select(id, source, peer)?;
     id.state.report(ADDR_RESOLVED, 0);
     complete(id)
 }
 
+/// Selects the device that reaches a peer, and its address.
+pub(crate) fn select(id: &Id, source: Option<SocketAddr>, peer: SocketAddr) -> Result<(), c_int> {
+    if let Some(source) = source {
+        bind(id, source)?;
+    }
+    let bound = id.head.src.get().map(|local| local.ip()).filter(|local| !local.is_unspecified());
+    let own = if let Some(own) = bound {
+        own
+    } else {
+        let (device, own) = device_to(peer.ip()).ok_or(libc::ENODEV)?;
+        id.set_verbs(context_of(device)?);
+        let port = id.head.src.get().map_or(0, |local| local.port());
+        id.head.src.set(SocketAddr::new(own, port));
+        own
+    };
+    id.head.dst.set(SocketAddr::new(if is_any(peer.ip()) { own } else { peer.ip() }, peer.port()));
+    Ok(())
+}
+
 fn connect(id: &Id, given: &ConnParam) -> Result<(), c_int> {
     let qp = qp_of(id, given)?;
+    let private_data = array(given.private_data, given.private_data_len.into());
+    connect_with(id, &qp, &param(given, private_data))?;
+    complete(id)
+}
+
+/// Requests a connection of a queue pair. Events report the outcome.
+pub(crate) fn connect_with(id: &Id, qp: &QueuePair, param: &Param<'_>) -> Result<(), c_int> {
     let shared = Arc::clone(&id.verbs().ok_or(libc::EINVAL)?.shared);
     let peer = id.head.dst.get().ok_or(libc::EINVAL)?;
-    let connection = shared.context.create_id(id.head.src.get()).map_err(failed)?;
+    let mut local = id.head.src.get();
+    if let Some(local) = local.as_mut().filter(|_| lock(&id.state.inner).any_port) {
+        // The daemon has a port that no other connection has.
+        local.set_port(0);
+    }
+    let connection = shared.context.create_id(local).map_err(failed)?;
     // Before the request: the event may come first.
     lock(&shared.ids).insert(connection.handle(), Arc::clone(&id.state));
-    let private_data = array(given.private_data, given.private_data_len.into());
-    let connected = connection.connect(&qp, peer, &param(given, private_data)).map_err(failed);
+    let connected = connection.connect(qp, peer, param).map_err(failed);
     if connected.is_err() {
         lock(&shared.ids).remove(&connection.handle());
         return connected;
     }
     lock(&id.state.inner).ids.push((connection, shared));
-    complete(id)
+    Ok(())
 }
 
 fn accept(id: &Id, given: &ConnParam) -> Result<(), c_int> {
     let qp = qp_of(id, given)?;
     let private_data = array(given.private_data, given.private_data_len.into());
-    {
-        let inner = lock(&id.state.inner);
-        let (connection, _) = inner.ids.first().ok_or(libc::EINVAL)?;
-        connection.accept(&qp, private_data).map_err(failed)?;
-    }
+    accept_with(id, &qp, private_data)?;
     complete(id)
+}
+
+/// Accepts a connection with a queue pair. Events report the outcome.
+pub(crate) fn accept_with(id: &Id, qp: &QueuePair, private_data: &[u8]) -> Result<(), c_int> {
+    let inner = lock(&id.state.inner);
+    let (connection, _) = inner.ids.first().ok_or(libc::EINVAL)?;
+    connection.accept(qp, private_data).map_err(failed)
 }
 
 /// Listens at an address on one device.
@@ -163,7 +218,8 @@ fn listen_on(
     Ok(())
 }
 
-fn listen(id: &Id, backlog: c_int) -> Result<(), c_int> {
+/// Listens at the address of an id: on its device, or on all.
+pub(crate) fn listen(id: &Id, backlog: c_int) -> Result<(), c_int> {
     let local = id.head.src.get().unwrap_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
     let backlog = u16::try_from(backlog).ok().and_then(NonZeroU16::new).unwrap_or(NonZeroU16::MAX);
     let opens: Vec<&'static OpenContext> = match object(id.head.verbs.load(Ordering::Acquire)) {
@@ -173,8 +229,10 @@ fn listen(id: &Id, backlog: c_int) -> Result<(), c_int> {
     if opens.is_empty() {
         return Err(libc::ENODEV);
     }
-    let ports = if local.port() == 0 { EPHEMERAL } else { local.port()..local.port().saturating_add(1) };
-    let first = u16::try_from(std::process::id() % u32::from(EPHEMERAL.end - EPHEMERAL.start)).unwrap_or(0);
+    let any_port = local.port() == 0 || lock(&id.state.inner).any_port;
+    let chosen = if local.port() == 0 { some_port() } else { local.port() };
+    let ports = if any_port { EPHEMERAL } else { chosen..chosen.saturating_add(1) };
+    let first = chosen.saturating_sub(ports.start);
     let count = ports.end.saturating_sub(ports.start).max(1);
     for at in 0..count {
         let port = if count == 1 { ports.start } else { ports.start + (first + at) % count };
@@ -198,7 +256,8 @@ fn listen(id: &Id, backlog: c_int) -> Result<(), c_int> {
     Err(libc::EADDRINUSE)
 }
 
-fn disconnect(id: &Id) -> Result<(), c_int> {
+/// Closes the connection of an id.
+pub(crate) fn disconnect(id: &Id) -> Result<(), c_int> {
     {
         let mut inner = lock(&id.state.inner);
         let (connection, _) = inner.ids.first().ok_or(libc::EINVAL)?;
@@ -238,7 +297,7 @@ export! {
         port_space: c_int,
     ) -> c_int {
         let Some(out) = out else { return answer(Err(libc::EINVAL)) };
-        if port_space != cm::PORT_SPACE_TCP {
+        if !matches!(port_space, cm::PORT_SPACE_TCP | cm::PORT_SPACE_IB) {
             return answer(Err(libc::EOPNOTSUPP));
         }
         let own = if channel.is_none() { rdma_create_event_channel() } else { None };

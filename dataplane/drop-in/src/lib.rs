@@ -13,6 +13,7 @@
 //! | `devices.rs` | device list, queries of devices and ports |
 //! | `objects.rs`, `qp.rs` | protection domains, memory, queues, queue pairs |
 //! | `work.rs` | posting and polling |
+//! | `rsocket/` | stream sockets over RDMA |
 //! | `cm.rs`, `cm_calls.rs`, `endpoint.rs`, `addrinfo.rs` | connections |
 //! | `context.rs`, `queue.rs` | the thread that distributes the events of a context, and their queues |
 #![allow(dead_code, reason = "fields that only C programs access")]
@@ -32,4 +33,5 @@ mod objects;
 mod qp;
 mod queue;
 mod raw;
+mod rsocket;
 mod work;

@@ -45,6 +45,11 @@ impl<T> Queue<T> {
         }
     }
 
+    /// Takes the oldest event; fails with `WouldBlock` if there is none. Only one thread takes events at a time.
+    pub(crate) fn try_take(&self) -> io::Result<T> {
+        if self.is_empty() { Err(io::ErrorKind::WouldBlock.into()) } else { self.take() }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         lock(&self.items).is_empty()
     }

@@ -15,7 +15,7 @@ macro_rules! export {
 }
 pub(crate) use export;
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::offset_of;
 use std::net::SocketAddr;
 use std::ptr::NonNull;
@@ -25,6 +25,7 @@ use iwarp_verbs::{Access, Error, Mr, ProtectionDomain};
 use crate::abi_cm::{ADDRESS_BYTES, decode};
 use crate::context::{OpenContext, Whole};
 use crate::endpoint::QpInit;
+use crate::rsocket::PollEntry;
 
 /// Sees an object that the library has created, or one that the program passes for reading. `None` for a null pointer.
 pub(crate) fn object<'a, T>(pointer: *const T) -> Option<&'a T> {
@@ -40,6 +41,38 @@ pub(crate) fn array<'a, T>(pointer: *const T, length: c_int) -> &'a [T] {
     }
     // SAFETY: the program passes this many elements, and leaves them alone until the call returns.
     unsafe { std::slice::from_raw_parts(pointer, length) }
+}
+
+/// Sees bytes of the program for reading.
+pub(crate) fn bytes<'a>(pointer: *const c_void, length: usize) -> &'a [u8] {
+    if pointer.is_null() || length == 0 {
+        return &[];
+    }
+    // SAFETY: the program passes this many bytes, and leaves them alone until the call returns.
+    unsafe { std::slice::from_raw_parts(pointer.cast(), length) }
+}
+
+/// Sees bytes of the program for writing.
+pub(crate) fn bytes_mut<'a>(pointer: *mut c_void, length: usize) -> &'a mut [u8] {
+    array_mut(pointer.cast(), length as u64)
+}
+
+/// Sees an array of the program for writing; empty for a null pointer.
+pub(crate) fn array_mut<'a, T>(pointer: *mut T, length: u64) -> &'a mut [T] {
+    let length = usize::try_from(length).unwrap_or(0);
+    if pointer.is_null() || length == 0 {
+        return &mut [];
+    }
+    // SAFETY: the program passes this many elements, and leaves them alone until the call returns.
+    unsafe { std::slice::from_raw_parts_mut(pointer, length) }
+}
+
+/// Waits for descriptors that the program has named, as `poll` does.
+pub(crate) fn poll_descriptors(entries: &mut [PollEntry], timeout_ms: c_int) -> Result<c_int, c_int> {
+    let count = libc::nfds_t::try_from(entries.len()).unwrap_or(0);
+    // SAFETY: `PollEntry` has the layout of `struct pollfd`, and there are `count` of them.
+    let ready = unsafe { libc::poll(entries.as_mut_ptr().cast(), count, timeout_ms) };
+    if ready < 0 { Err(errno::errno().0) } else { Ok(ready) }
 }
 
 /// Writes one element of an array of the program.

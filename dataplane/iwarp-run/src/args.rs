@@ -22,6 +22,9 @@ pub struct Args {
     /// Verbs socket of the daemon
     #[arg(long, value_name = "PATH", env = "IWARP_VERBS_SOCKET", default_value = iwarp_verbs::DEFAULT_SOCKET)]
     pub socket: PathBuf,
+    /// Run a program of plain sockets: its TCP sockets become rsockets, which connect to others over RDMA
+    #[arg(long, requires = "program")]
+    pub preload: bool,
     /// Folder of the libraries; by default the one that was installed with this program
     #[arg(long, value_name = "FOLDER", env = "IWARP_RUN_LIBRARIES")]
     pub libraries: Option<PathBuf>,

@@ -13,6 +13,8 @@ use crate::args::Args;
 
 /// Library that must be in the folder.
 const LIBRARY: &str = "libibverbs.so.1";
+/// Library that makes sockets rsockets.
+const PRELOAD: &str = "librspreload.so";
 
 /// Returns the folders where the libraries may be: beside a program that was built here, or below `lib` of the prefix
 /// that the program is installed in.
@@ -54,10 +56,10 @@ fn find_daemon(socket: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the library path of the program: the folder, and what it was before.
-fn library_path(folder: &Path) -> OsString {
-    let mut path = folder.as_os_str().to_owned();
-    if let Some(before) = std::env::var_os("LD_LIBRARY_PATH").filter(|before| !before.is_empty()) {
+/// Returns a list of paths for the program: `first`, and what the variable had before.
+fn before_others(first: &Path, variable: &str) -> OsString {
+    let mut path = first.as_os_str().to_owned();
+    if let Some(before) = std::env::var_os(variable).filter(|before| !before.is_empty()) {
         path.push(":");
         path.push(before);
     }
@@ -71,10 +73,19 @@ pub(crate) fn launch(args: &Args) -> Result<Exit, Failure> {
     };
     let folder = libraries(args)?;
     find_daemon(&args.socket)?;
-    let error = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(rest)
-        .env("LD_LIBRARY_PATH", library_path(&folder))
-        .env("IWARP_VERBS_SOCKET", &args.socket)
-        .exec();
+        .env("LD_LIBRARY_PATH", before_others(&folder, "LD_LIBRARY_PATH"))
+        .env("IWARP_VERBS_SOCKET", &args.socket);
+    if args.preload {
+        let library = folder.join(PRELOAD);
+        if !library.is_file() {
+            let text = format!("there is no {PRELOAD} in {}", folder.display());
+            return Err(Failure::new(Exit::Failed, "libraries", text).with_help("`make build` makes it"));
+        }
+        command.env("LD_PRELOAD", before_others(&library, "LD_PRELOAD"));
+    }
+    let error = command.exec();
     Err(Failure::file(Path::new(program), "run", &error))
 }
