@@ -47,7 +47,7 @@ run: root build ## iwarpd in the foreground on the TAP iw0
 	@.ci/hugepages.sh 512 || true
 	$(IWARPD) --config configs/tap.toml
 
-test: root check unit build build-debian13 instructions ports lifecycle operations deb-test nfsd drivers rping programs-quick wire-proof verbs flat idle load crowd-out flood starve forged-arp interop pci-quick ## everything; at most 35 minutes on two cores
+test: root check unit build build-debian13 instructions ports lifecycle operations reload deb-test nfsd drivers rping programs-quick wire-proof verbs flat idle load crowd-out flood starve forged-arp interop pci-quick ## everything; at most 35 minutes on two cores
 	@echo "all suites passed"
 
 quick: ## format, lints and tests of what needs neither DPDK nor root; under two minutes warm
@@ -105,6 +105,9 @@ operations: root build ## metrics over HTTP and in DPDK's telemetry; live views,
 
 captures: root build ## what docs/operations.md shows of top, doctor and monitor, from a daemon with traffic: target/captures
 	dataplane/tests/captures.sh target/captures
+
+reload: root build ## a configuration that is read again, grants that are revoked, connections that end before the daemon
+	dataplane/tests/reload.sh
 
 verbs: root build ## applications: programs with queue pairs of two daemons, and what is left of them
 	dataplane/tests/verbs.sh

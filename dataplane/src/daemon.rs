@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::path::Path;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -10,11 +11,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use iwarp_config::{Config, Idle};
-use iwarp_control::Origin;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::MissedTickBehavior;
 
-use crate::admin::{Applications, ControlHandler, DaemonInfo, RegionSpec, Reporting};
+use crate::admin::{Applications, ControlHandler, DaemonInfo, PortEntry, RegionSpec, Reporting, Running};
 use crate::control::{Server, ServerConfig};
 use crate::dpdk::{Eal, RegisteredThread, Telemetry};
 use crate::events::EventLog;
@@ -24,28 +24,37 @@ use crate::port::Claims;
 use crate::privileges::Privileges;
 use crate::service_manager;
 use crate::setup::{self, Runtime};
-use crate::signals::Signals;
+use crate::signals::{SignalRequest, Signals};
 use crate::worker::{Clock, Worker};
 
 /// Interval at which the events of the workers are read.
 const NOTICES_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Runs the daemon until a signal ends it.
+/// End of the daemon on request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// A signal stopped it, or all connections had ended before the time of a drain was over.
+    Stopped,
+    /// A client of the control socket had it drained, and connections in use were cut off.
+    CutOff,
+}
+
+/// Runs the daemon until a signal or a drain ends it.
 ///
 /// # Errors
 /// The daemon cannot start, and the message says why and what to do; or a worker ended by itself.
-pub fn run(config_path: &Path, config: &Config) -> Result<()> {
+pub fn run(config_path: &Path, config: &Config) -> Result<Ended> {
     let log = Rc::new(Log::open(&config.log)?);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("no control thread")?;
     runtime.block_on(serve(config_path, config, log))
 }
 
-async fn serve(config_path: &Path, config: &Config, log: Rc<Log>) -> Result<()> {
+async fn serve(config_path: &Path, config: &Config, log: Rc<Log>) -> Result<Ended> {
     // Caught before anything is built, so that no signal is lost and a second daemon stops here.
     let mut signals = Signals::catch()?;
     let server = Server::bind(&ServerConfig::from(&config.control))?;
-    let control_policy = server.policy();
+    let control_settings = server.settings();
     let applications_server =
         config.applications.as_ref().map(|table| Server::bind(&ServerConfig::from(table))).transpose()?;
     let exporter = config.metrics.as_ref().map(Exporter::bind).transpose()?;
@@ -57,9 +66,7 @@ async fn serve(config_path: &Path, config: &Config, log: Rc<Log>) -> Result<()> 
     let clock = Clock::start();
     let Runtime { eal, regions, degraded, ports, workers, worker_handles, notices } =
         setup::build(config, &clock)?;
-    for entry in &ports {
-        tracing::info!(port = entry.port.name(), addresses = setup::addresses(entry), "port is up");
-    }
+    ports.iter().for_each(log_port);
     let info = daemon_info(config_path, config, degraded, workers.len());
     let published = worker_handles.iter().map(|handle| Arc::clone(&handle.published)).collect();
     let events = Rc::new(EventLog::new(config.log.events_per_s_max, &clock));
@@ -69,19 +76,22 @@ async fn serve(config_path: &Path, config: &Config, log: Rc<Log>) -> Result<()> 
         let devices = ports.iter().map(setup::device_info).collect();
         let (handles, regions) = (Rc::clone(&handles), Rc::clone(&regions));
         let first_memory = config.limits.regions_max;
+        let control = control_settings.clone();
         let applications =
-            Applications::new(settings, control_policy, handles, devices, regions, first_memory, &events);
+            Applications::new(settings, control, handles, devices, regions, first_memory, &events);
         (server, Rc::new(applications))
     });
     let applications = verbs.as_ref().map(|(_, applications)| Rc::clone(applications));
-    let handler = ControlHandler::new((info, clock), handles, ports, regions, server.stats(), reporting);
+    let running = Running::new(config, control_settings, verbs.as_ref().map(|(server, _)| server.settings()));
+    let handler =
+        ControlHandler::new((info, clock), handles, ports, regions, server.stats(), reporting, running);
     let exporter_stats = exporter.as_ref().map(Exporter::stats).unwrap_or_default();
     let handler = Rc::new(handler.with_applications(applications).with_exporter(exporter_stats));
     let threads = workers
         .into_iter()
         .map(|worker| spawn(worker, eal.clone(), privileges))
         .collect::<Result<Vec<_>>>()?;
-    let lost = Cell::new(None);
+    let ended = Cell::new(Ok(Ended::Stopped));
     let served = match offer(config, &handler).await {
         Ok(()) => {
             tracing::info!(socket = %config.control.socket.display(), "ready");
@@ -89,10 +99,10 @@ async fn serve(config_path: &Path, config: &Config, log: Rc<Log>) -> Result<()> 
             let stop = async {
                 tokio::select! {
                     () = service_manager::watch_workers(published) => {}
-                    name = signals.end(&log) => tracing::info!("{name}: going down"),
+                    how = until_asked(&handler, &mut signals, &log) => ended.set(how),
                     watched = watch(&handler, &eal) => {
                         tracing::error!("going down");
-                        lost.set(watched.err());
+                        ended.set(watched.map(|()| Ended::Stopped));
                     }
                 }
             };
@@ -100,15 +110,51 @@ async fn serve(config_path: &Path, config: &Config, log: Rc<Log>) -> Result<()> 
                 served = serve_sockets((server, Rc::clone(&handler)), verbs, stop) => served,
                 failed = export(exporter, Rc::clone(&handler)) => Err(failed),
             };
-            lost.take().map_or(served, Err)
+            ended.into_inner().and_then(|ended| served.map(|()| ended))
         }
         Err(error) => Err(error),
     };
     service_manager::stopping();
     handler.stop();
-    let ended = threads.into_iter().map(join).collect::<Result<Vec<()>>>();
+    let joined = threads.into_iter().map(join).collect::<Result<Vec<()>>>();
     // The error of a worker that ended is more specific than the failed request to it.
-    ended.and(served)
+    joined.and(served)
+}
+
+/// Reloads and drains as signals and clients ask, until the daemon is to stop.
+async fn until_asked(handler: &ControlHandler, signals: &mut Signals, log: &Log) -> Result<Ended> {
+    let (mut drained, mut reloads) = (pin!(handler.run_drain()), pin!(handler.serve_reloads()));
+    let mut by_signal = false;
+    loop {
+        tokio::select! {
+            request = signals.request(log) => match request {
+                SignalRequest::Reload(name) => {
+                    tracing::info!("{name}: reading the configuration again");
+                    handler.ask_reload();
+                }
+                SignalRequest::Drain(name) if !by_signal => {
+                    tracing::info!("{name}: going down when the connections have ended");
+                    service_manager::status("draining");
+                    by_signal = true;
+                    handler.drain(Duration::from_millis(handler.drain_timeout_ms()), None);
+                }
+                SignalRequest::Drain(name) | SignalRequest::End(name) => {
+                    tracing::info!("{name}: going down");
+                    return Ok(Ended::Stopped);
+                }
+            },
+            () = &mut reloads => {}
+            cut_off = &mut drained => {
+                handler.drain_replied().await;
+                let cut_off = cut_off?;
+                return Ok(if cut_off > 0 && !by_signal { Ended::CutOff } else { Ended::Stopped });
+            }
+        }
+    }
+}
+
+fn log_port(entry: &PortEntry) {
+    tracing::info!(port = entry.port.name(), addresses = setup::addresses(entry), "port is up");
 }
 
 /// Serves the control socket and the verbs socket until `stop` completes.
@@ -146,15 +192,10 @@ async fn export(exporter: Option<Exporter>, handler: Rc<ControlHandler>) -> anyh
 /// Registers the regions of the configuration.
 async fn offer(config: &Config, handler: &ControlHandler) -> Result<()> {
     for region in &config.regions {
-        let spec = RegionSpec {
-            name: region.name.clone(),
-            bytes: region.bytes,
-            access: region.access,
-            token: region.token.clone(),
-            allow: region.allow.clone(),
-            origin: Origin::Config,
-        };
-        handler.region_add(spec).await.with_context(|| format!("region {}", region.name))?;
+        handler
+            .region_add(RegionSpec::from(region))
+            .await
+            .with_context(|| format!("region {}", region.name))?;
     }
     Ok(())
 }

@@ -5,8 +5,12 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use dataplane::args::{Arguments, Format};
+use dataplane::daemon::Ended;
 use dataplane::log::say;
 use iwarp_config::{Config, ConfigErrors, Machine};
+
+/// Exit code after a drain that cut connections off.
+const CUT_OFF: u8 = 3;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -23,7 +27,8 @@ fn main() -> ExitCode {
         return show(&arguments, &config);
     }
     match dataplane::daemon::run(&arguments.config, &config) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(Ended::Stopped) => ExitCode::SUCCESS,
+        Ok(Ended::CutOff) => ExitCode::from(CUT_OFF),
         Err(error) => {
             say(&format!("iwarpd: {error:#}\n"));
             ExitCode::FAILURE

@@ -25,6 +25,19 @@ pub(crate) fn ready(status: &str) {
     send(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
+/// Reports that the daemon reads its configuration again; [`ready`] ends that. `Type=notify-reload` needs the time.
+pub(crate) fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => send(&[NotifyState::Reloading, now, NotifyState::Status("reloading the configuration")]),
+        Err(error) => tracing::debug!("no monotonic clock for the service manager: {error}"),
+    }
+}
+
+/// Reports what the daemon does, in words.
+pub(crate) fn status(text: &str) {
+    send(&[NotifyState::Status(text)]);
+}
+
 /// Reports that the daemon goes down.
 pub(crate) fn stopping() {
     send(&[NotifyState::Stopping]);

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use ipnet::IpNet;
-use iwarp_config::{Config, Driver, Hugepages, Machine, MemoryPlan, Placement, Service, memory_plan};
+use iwarp_config::{
+    Config, Driver, Hugepages, Listener, Machine, MemoryPlan, Placement, Service, memory_plan,
+};
 use iwarp_shared_verbs::methods::DeviceInfo;
 use rdma::verbs::Limits;
 use rdma::{CrcPolicy, EndpointConfig, NegotiationConfig, OutOfOrderPolicy};
@@ -17,7 +19,7 @@ use crate::admin::{PortEntry, Regions, Watched, WorkerHandle, object_limits};
 use crate::dpdk::{
     Eal, EalConfig, EalMemory, Iova, MbufPool, Mempool, MempoolConfig, PoolError, RESERVE_MIN, WORKER_CACHE,
 };
-use crate::engine::{Engine, EngineConfig, ListenerService};
+use crate::engine::{Engine, EngineConfig, ListenerService, ListenerSetup};
 use crate::events::{NoticeReader, notice_ring};
 use crate::memory::{HUGEPAGE_BYTES, Pages, WorkerMemory};
 use crate::port::{Port, PortQueues, PortSpec};
@@ -324,7 +326,7 @@ fn engine(
             conn: conn_options(config, &endpoint_default),
             limits: limits(config),
             endpoint: endpoint_default,
-            stags_max: config.limits.grants_max.saturating_add(memory_regions.saturating_mul(2)),
+            stags_max: stags_max(config),
             regions_max: config.limits.regions_max,
             local_ports: local_ports.clone(),
             contexts_max: config.applications.as_ref().map_or(0, |table| table.contexts_max.into()),
@@ -333,23 +335,33 @@ fn engine(
         WorkerMemory::new(config.limits.regions_max.saturating_add(memory_regions) as usize),
     );
     for listener in &config.listeners {
-        let service = match listener.service {
-            Service::Echo => ListenerService::Echo,
-            Service::Discard => ListenerService::Discard,
-            Service::Chargen => ListenerService::Chargen,
-            Service::Daytime => ListenerService::Daytime,
-            Service::Region => ListenerService::Region(endpoint(config, listener.crc)),
-        };
-        let options = ListenOptions {
-            backlog: u32::from(listener.backlog),
-            connections_max: listener.connections_max,
-            conn: listener.conn,
-        };
-        engine
-            .listen(listener.port, options, service)
-            .with_context(|| format!("listener {}", listener.port))?;
+        let ListenerSetup { port, options, service } = listener_setup(config, listener);
+        engine.listen(port, options, service).with_context(|| format!("listener {port}"))?;
     }
     Ok(engine)
+}
+
+/// Returns the settings of a listener of the configuration.
+pub(crate) fn listener_setup(config: &Config, listener: &Listener) -> ListenerSetup {
+    let service = match listener.service {
+        Service::Echo => ListenerService::Echo,
+        Service::Discard => ListenerService::Discard,
+        Service::Chargen => ListenerService::Chargen,
+        Service::Daytime => ListenerService::Daytime,
+        Service::Region => ListenerService::Region(endpoint(config, listener.crc)),
+    };
+    let options = ListenOptions {
+        backlog: u32::from(listener.backlog),
+        connections_max: listener.connections_max,
+        conn: listener.conn,
+    };
+    ListenerSetup { port: listener.port, options, service }
+}
+
+/// Returns the most valid STags of an engine: grants, and the memory regions and windows of applications.
+pub(crate) fn stags_max(config: &Config) -> u32 {
+    let memory_regions: u32 = config.applications.as_ref().map_or(0, |table| table.memory_regions_max.into());
+    config.limits.grants_max.saturating_add(memory_regions.saturating_mul(2))
 }
 
 /// Returns the limits of an engine's device: for the region service, and for applications if there are any.

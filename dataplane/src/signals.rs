@@ -14,8 +14,10 @@ use crate::log::Log;
 enum Action {
     /// Orderly shutdown: connections reset, ports stopped, socket removed.
     End,
-    /// Writes a line to the log.
-    Explain,
+    /// The same after a drain; at once the second time.
+    Drain,
+    /// Reads the configuration again.
+    Reload,
     /// Ignored without a log line: a failed write of the log raises some of these signals, and a line would raise the
     /// next one.
     Nothing,
@@ -27,7 +29,7 @@ enum Action {
 
 /// Signals whose default action would end the process, except those of program errors.
 const ACTIONS: [(i32, &str, Action); 15] = [
-    (libc::SIGTERM, "SIGTERM", Action::End),
+    (libc::SIGTERM, "SIGTERM", Action::Drain),
     (libc::SIGINT, "SIGINT", Action::End),
     (libc::SIGQUIT, "SIGQUIT", Action::End),
     (libc::SIGALRM, "SIGALRM", Action::End),
@@ -36,13 +38,24 @@ const ACTIONS: [(i32, &str, Action); 15] = [
     (libc::SIGXCPU, "SIGXCPU", Action::End),
     (libc::SIGPWR, "SIGPWR", Action::End),
     (libc::SIGSTKFLT, "SIGSTKFLT", Action::End),
-    (libc::SIGHUP, "SIGHUP", Action::Explain),
+    (libc::SIGHUP, "SIGHUP", Action::Reload),
     (libc::SIGPIPE, "SIGPIPE", Action::Nothing),
     (libc::SIGXFSZ, "SIGXFSZ", Action::Nothing),
     (libc::SIGIO, "SIGIO", Action::Nothing),
     (libc::SIGUSR1, "SIGUSR1", Action::More),
     (libc::SIGUSR2, "SIGUSR2", Action::Less),
 ];
+
+/// Request of a signal, with the signal's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SignalRequest {
+    /// Stop at once.
+    End(String),
+    /// Stop when the connections have ended.
+    Drain(String),
+    /// Read the configuration again.
+    Reload(String),
+}
 
 /// Caught signals of the daemon.
 #[derive(Debug)]
@@ -66,16 +79,14 @@ impl Signals {
         named.into_iter().chain(realtime).map(catch).collect::<Result<_>>().map(Self)
     }
 
-    /// Handles signals until one ends the daemon, and returns its name.
-    pub(crate) async fn end(&mut self, log: &Log) -> String {
+    /// Handles signals until one concerns the whole daemon, and returns what it asks for.
+    pub(crate) async fn request(&mut self, log: &Log) -> SignalRequest {
         loop {
             let (name, action) = self.next().await;
             match action {
-                Action::End => return name,
-                Action::Explain => tracing::warn!(
-                    "{name}: nothing is reloaded: the configuration is read at the start only, and the log goes to \
-                     stderr; restart iwarpd for a new configuration"
-                ),
+                Action::End => return SignalRequest::End(name),
+                Action::Drain => return SignalRequest::Drain(name),
+                Action::Reload => return SignalRequest::Reload(name),
                 Action::Nothing => {}
                 Action::More => log.more(&name),
                 Action::Less => log.less(&name),

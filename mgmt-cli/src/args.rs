@@ -102,6 +102,25 @@ pub(crate) enum Command {
         after_help = "Examples:\n  iwarpctl worker list\n  iwarpctl worker list --watch"
     )]
     Worker(Worker),
+    /// Has the daemon read its configuration file again, and apply all of its changes or none.
+    ///
+    /// The log level, regions, listeners, limits, and modes, groups and users of the sockets can change. Grants that a
+    /// region no longer permits are revoked. SIGHUP does the same.
+    #[command(
+        after_help = "Exits with 1 if the file has mistakes or a change needs a restart: nothing has changed \
+                            then.\n\nExamples:\n  iwarpctl reload\n  \
+                            iwarpctl -j reload | jq -r '.changes[].object'"
+    )]
+    Reload,
+    /// Stops the daemon when its connections have ended: no new ones are accepted, and idle ones are closed.
+    ///
+    /// Connections in use have the time of --timeout; those that are left then are reset. Another drain sets the time
+    /// anew.
+    #[command(
+        after_help = "Exits with 1 if connections were cut off; iwarpd then ends with 3 instead of 0.\n\n\
+                            Examples:\n  iwarpctl drain\n  iwarpctl drain --timeout 60"
+    )]
+    Drain,
     /// Regions: memory that peers read and write by name.
     #[command(
         subcommand,

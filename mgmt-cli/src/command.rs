@@ -3,14 +3,15 @@
 use std::fmt::Write as _;
 use std::io::{self, Read as _};
 use std::path::Path;
+use std::time::Duration;
 
 use iwarp_control::{
     AppInfo, AppListMethod, AppObjects, AppShow, AppShowMethod, Client, ConnClose, ConnCloseMethod, ConnInfo,
-    ConnListMethod, ConnShow, ConnShowMethod, CqListMethod, DropRow, DropsMethod, Exit, LogLevelChange,
-    LogLevelMethod, Method, MrListMethod, NoParams, PortInfo, PortListMethod, PortShow, PortShowMethod,
-    PortStats, PortStatsMethod, QpListMethod, RegionDeregister, RegionDeregisterMethod, RegionInfo,
-    RegionListMethod, RegionQuery, RegionRegister, RegionRegisterMethod, RegionShowMethod, State,
-    StatusMethod, bounds, nfs,
+    ConnListMethod, ConnShow, ConnShowMethod, CqListMethod, Drain, DrainMethod, DropRow, DropsMethod, Exit,
+    LogLevelChange, LogLevelMethod, Method, MrListMethod, NoParams, PortInfo, PortListMethod, PortShow,
+    PortShowMethod, PortStats, PortStatsMethod, QpListMethod, RegionDeregister, RegionDeregisterMethod,
+    RegionInfo, RegionListMethod, RegionQuery, RegionRegister, RegionRegisterMethod, RegionShowMethod,
+    ReloadMethod, State, StatusMethod, bounds, nfs,
 };
 use iwarp_remote::{KernelTcp, bench, read_token};
 use iwarp_terminal::{Failure, Output, Report, Width};
@@ -24,6 +25,9 @@ use crate::args::{
 };
 use crate::{args, capture, complete, doctor, monitor, render, stats, top, watch};
 
+/// Time that the daemon has to answer after the end of a drain.
+const DRAIN_ANSWER: Duration = Duration::from_secs(10);
+
 /// Runs the command that the command line names.
 pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
     let global = &args.global;
@@ -35,6 +39,10 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
             watch::show(view, global, output, ask, |rows, width| render::worker::list(rows, width))
                 .map(drop)?;
         }
+        Command::Reload => {
+            output.result(&call::<ReloadMethod>(global, &NoParams {})?, render::lifecycle::reloaded)?;
+        }
+        Command::Drain => return drain(global, output),
         Command::Region(command) => region(command, global, output)?,
         Command::Conn(command) => conn(command, global, output)?,
         Command::App(command) => app(command, global, output)?,
@@ -140,6 +148,15 @@ fn status(view: &View, global: &Global, output: &Output) -> Result<Exit, Failure
         State::Ok => Exit::Ok,
         State::Degraded => Exit::Degraded,
     })
+}
+
+/// Drains the daemon. The time limit is that of the connections; the daemon answers when it is over.
+fn drain(global: &Global, output: &Output) -> Result<Exit, Failure> {
+    let timeout_ms = u64::try_from(global.timeout.as_millis()).unwrap_or(Drain::TIMEOUT_MS_MAX);
+    let mut client = Client::connect_with(&global.socket, global.timeout.saturating_add(DRAIN_ANSWER))?;
+    let drained = client.call::<DrainMethod>(&Drain { timeout_ms })?;
+    output.result(&drained, render::lifecycle::drained)?;
+    Ok(if drained.cut_off == 0 { Exit::Ok } else { Exit::Failed })
 }
 
 fn region(command: &Region, global: &Global, output: &Output) -> Result<(), Failure> {

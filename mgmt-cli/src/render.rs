@@ -6,6 +6,7 @@ pub(crate) mod conn;
 pub(crate) mod doctor;
 pub(crate) mod drops;
 pub(crate) mod event;
+pub(crate) mod lifecycle;
 pub(crate) mod nfs;
 pub(crate) mod port;
 pub(crate) mod region;

@@ -353,6 +353,18 @@ impl RegionService {
         Ok(())
     }
 
+    /// Replaces the rights, token and prefixes of a region; returns false if there is none of that name. STags granted
+    /// before stay valid.
+    pub fn replace(&mut self, entry: RegionEntry) -> bool {
+        match self.regions.get_mut(&entry.name) {
+            Some(before) => {
+                *before = entry;
+                true
+            }
+            None => false,
+        }
+    }
+
     /// Removes a region, so that no more STags are granted for it. [`StagTable::revoke_region`] revokes those granted
     /// before.
     pub fn remove(&mut self, name: &str) -> Option<RegionId> {

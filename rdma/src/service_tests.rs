@@ -45,6 +45,16 @@ fn refused(answer: &Answer, status: Status) {
 }
 
 #[test]
+fn a_replaced_region_is_granted_by_its_new_rules() {
+    let mut service = service();
+    assert!(service.replace(RegionEntry { access: Access::REMOTE_READ, ..entry("lab") }));
+    refused(&ask(&service, &encode_request("lab", BOTH, b"").unwrap(), PEER), Status::NotPermitted);
+    assert!(ask(&service, &encode_request("lab", Access::REMOTE_READ, b"").unwrap(), PEER).accept);
+    assert!(!service.replace(entry("none")));
+    assert!(service.get("none").is_none());
+}
+
+#[test]
 fn the_bytes_of_a_request_and_its_answer() {
     let request = encode_request("lab", BOTH, b"").unwrap();
     assert_eq!(request, b"IWR1\x03\x03\x00\x00lab");

@@ -21,6 +21,7 @@ mod machine;
 mod nfsd;
 mod plan;
 mod read;
+mod reload;
 #[cfg(feature = "testutil")]
 #[allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
 pub mod testutil;
@@ -34,9 +35,10 @@ pub use errors::{ConfigErrors, Mistake, Source};
 pub use machine::Machine;
 pub use nfsd::{Nfs, Nfsd, NfsdClients, NfsdControl, NfsdExport, NfsdRdma, NfsdSquash, NfsdState, NfsdTcp};
 pub use plan::{Kind, MemoryPlan, PlanItem, connection_window_bytes, connection_window_line, memory_plan};
+pub use reload::{Line, Plan, Refusals, RegionDiff, Step, plan};
 pub use text::{RegionName, parse_size, token_from_file, token_from_text};
 pub use types::{
-    Applications, Config, Control, Driver, Hugepages, Idle, Ip, Limits, Listener, Log, LogFormat, LogLevel,
-    Memif, MemifRole, Memory, Metrics, MetricsAddress, Mpa, NEIGHBORS_MAX, Neighbor, OnLoss, PORTS_MAX, Pcap,
-    Placement, Port, Privileges, Region, Service, Tcp, UserLimits, WORKERS_MAX, Workers,
+    Applications, Config, Control, Drain, Driver, Hugepages, Idle, Ip, Limits, Listener, Log, LogFormat,
+    LogLevel, Memif, MemifRole, Memory, Metrics, MetricsAddress, Mpa, NEIGHBORS_MAX, Neighbor, OnLoss,
+    PORTS_MAX, Pcap, Placement, Port, Privileges, Region, Service, Tcp, UserLimits, WORKERS_MAX, Workers,
 };

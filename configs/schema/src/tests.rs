@@ -7,4 +7,5 @@ mod mistakes;
 mod neighbors;
 mod nfsd;
 mod random;
+mod reload;
 mod values;

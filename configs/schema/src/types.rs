@@ -48,6 +48,8 @@ pub struct Config {
     pub regions: Vec<Region>,
     /// Table `[control]`: the control socket.
     pub control: Control,
+    /// Table `[drain]`: the end of connections before the daemon stops.
+    pub drain: Drain,
     /// Table `[applications]`: the verbs socket; `None`: the daemon serves no applications.
     pub applications: Option<Applications>,
     /// Table `[privileges]`: what the daemon gives up when it starts.
@@ -59,7 +61,7 @@ pub struct Config {
 }
 
 /// Table `[memory]`: hugepages and packet buffers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Memory {
     /// Policy for a machine without enough hugepages.
@@ -82,7 +84,7 @@ pub enum Hugepages {
 }
 
 /// Table `[[port]]`: one DPDK port and its addresses.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Port {
     /// Name of the port in listings.
@@ -247,7 +249,7 @@ pub enum MemifRole {
 }
 
 /// Table `[workers]`: cores and idling.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Workers {
     /// One worker per core, 1 to [`WORKERS_MAX`] distinct cores. Their existence is checked at start.
@@ -271,7 +273,7 @@ pub enum Idle {
 }
 
 /// Table `[ip]`, except for path MTU settings, which are in [`Tcp::stack`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Ip {
     /// Hop limit of packets sent: the TTL of IPv4, the hop limit of IPv6.
@@ -287,7 +289,7 @@ pub struct Ip {
 }
 
 /// Table `[tcp]`: connections, windows, timers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Tcp {
     /// Maximum number of connections per worker and port.
@@ -322,7 +324,7 @@ pub struct Tcp {
 }
 
 /// Table `[mpa]`: CRCs, markers, read depths, timeouts.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Mpa {
     /// CRC policy of listeners without a key of their own.
@@ -342,7 +344,7 @@ pub struct Mpa {
 }
 
 /// Table `[placement]`: RDMA Writes behind a gap in the stream.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Placement {
     /// Policy for locating FPDUs behind a gap.
@@ -352,7 +354,7 @@ pub struct Placement {
 }
 
 /// Table `[limits]`: regions, STags, neighbors.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Limits {
     /// Maximum number of regions, those of the file and those registered later together.
@@ -364,7 +366,7 @@ pub struct Limits {
 }
 
 /// Table `[[listener]]`: a TCP port and its service.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Listener {
     /// TCP port, for both address families, on every DPDK port.
@@ -413,7 +415,7 @@ pub struct Region {
 }
 
 /// Table `[control]`: the control socket.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Control {
     /// Absolute path of the Unix socket, short enough for `sun_path`.
@@ -428,8 +430,16 @@ pub struct Control {
     pub idle_timeout_ms: u32,
 }
 
+/// Table `[drain]`: the end of connections before the daemon stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Drain {
+    /// Time that SIGTERM gives connections to end, ms; with 0 it resets them at once.
+    pub timeout_ms: u32,
+}
+
 /// Table `[applications]`: the verbs socket, and the objects that programs may have.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Applications {
     /// Absolute path of the Unix socket, short enough for `sun_path`.
@@ -469,7 +479,7 @@ pub struct UserLimits {
 }
 
 /// Table `[privileges]`: what the daemon gives up when it starts.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Privileges {
     /// The daemon drops the capabilities that its drivers do not need (capabilities(7)).
@@ -479,7 +489,7 @@ pub struct Privileges {
 }
 
 /// Table `[metrics]`: counters for Prometheus and its relatives, over HTTP.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Metrics {
     /// Address of the exporter.
@@ -504,7 +514,7 @@ pub enum MetricsAddress {
 }
 
 /// Table `[log]`: the log's level and format, and the limits of events.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Log {
     /// Least severe level that is written.

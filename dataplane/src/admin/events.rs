@@ -50,6 +50,12 @@ impl Reporting {
             lost: RefCell::default(),
         }
     }
+
+    /// Sets the limits of events.
+    pub(crate) fn set_limits(&self, config: &iwarp_config::Log) {
+        self.events.set_per_s_max(config.events_per_s_max);
+        self.bursts.borrow_mut().set_limit(config.drop_burst_per_s);
+    }
 }
 
 impl ControlHandler {

@@ -5,11 +5,13 @@ mod applications;
 mod capture;
 mod close;
 mod details;
+mod drain;
 mod events;
 mod link_history;
 mod metrics;
 mod objects;
 mod regions;
+mod reload;
 mod report;
 mod watch;
 mod worker_handle;
@@ -23,18 +25,20 @@ use std::time::Duration;
 use iwarp_config::{RegionName, token_from_text};
 use iwarp_control::bounds::{self, API};
 use iwarp_control::{
-    CaptureMethod, ConnCloseMethod, ConnListMethod, ConnShowMethod, CounterGroup, CounterRow, DropsMethod,
-    ErrorKind, ErrorObject, Hugepages, Idle, Link, Method, Origin, PortInfo, PortListMethod, PortShowMethod,
-    PortStatsMethod, RegionAttachMethod, RegionAttached, RegionDeregisterMethod, RegionInfo,
-    RegionListMethod, RegionRegister, RegionRegisterMethod, RegionShowMethod, RegionTotals, Request, State,
-    StatsMethod, Status, StatusMethod, params,
+    CaptureMethod, ConnCloseMethod, ConnListMethod, ConnShowMethod, CounterGroup, CounterRow, DrainMethod,
+    DropsMethod, ErrorKind, ErrorObject, Hugepages, Idle, Link, Method, Origin, PortInfo, PortListMethod,
+    PortShowMethod, PortStatsMethod, RegionAttachMethod, RegionAttached, RegionDeregister,
+    RegionDeregisterMethod, RegionInfo, RegionListMethod, RegionRegister, RegionRegisterMethod,
+    RegionShowMethod, RegionTotals, ReloadMethod, Request, State, StatsMethod, Status, StatusMethod, params,
 };
+use serde_json::Value;
 use tokio::sync::Mutex;
 
 pub(crate) use applications::object_limits;
 pub use applications::{Applications, Session};
 pub(crate) use events::Reporting;
 pub use regions::{Region, RegionSpec, Regions};
+pub(crate) use reload::Running;
 use report::{Load, Names, Reason};
 pub use watch::{PortEntry, Watched};
 pub use worker_handle::WorkerHandle;
@@ -79,6 +83,8 @@ pub struct ControlHandler {
     control: SharedStats,
     exporter: SharedMetricsStats,
     reporting: Reporting,
+    running: Running,
+    draining: drain::DrainState,
     /// True while a client captures frames.
     capturing: Rc<Cell<bool>>,
 }
@@ -92,6 +98,7 @@ impl ControlHandler {
         regions: Rc<Mutex<Regions>>,
         control: SharedStats,
         reporting: Reporting,
+        running: Running,
     ) -> Self {
         let loads = std::sync::Mutex::new(vec![Load::default(); workers.len()]);
         let ports = RefCell::new(ports);
@@ -106,6 +113,8 @@ impl ControlHandler {
             control,
             exporter: SharedMetricsStats::default(),
             reporting,
+            running,
+            draining: drain::DrainState::default(),
             capturing: Rc::default(),
         }
     }
@@ -172,19 +181,15 @@ impl ControlHandler {
         offered
     }
 
-    async fn region_remove(
-        &self,
-        peer: &Peer,
-        name: &str,
-        force: bool,
-    ) -> Result<iwarp_control::RegionDeregistered, ErrorObject> {
+    async fn region_remove(&self, peer: &Peer, given: Value) -> Result<Reply, ErrorObject> {
+        let RegionDeregister { name, force } = params::<RegionDeregisterMethod>(given)?;
         let mut regions = self.regions.lock().await;
-        let done = regions.find(name)?.withdraw(&self.workers, force).await?;
-        regions.forget(name);
-        let (region, grants_revoked) = (name.to_owned(), done.grants_revoked);
+        let done = regions.find(&name)?.withdraw(&self.workers, force).await?;
+        regions.forget(&name);
+        let (region, grants_revoked) = (name, done.grants_revoked);
         let (uid, pid) = (Some(peer.uid), Some(peer.pid));
         self.report(&Event::RegionRemoved { region, grants_revoked, uid, pid });
-        Ok(done)
+        Ok(Reply::new(done))
     }
 
     /// Has every worker publish its counters, so that a reply counts all that happened before its request. A worker
@@ -241,6 +246,7 @@ impl ControlHandler {
             uptime_ms: self.clock.now().as_nanos() / 1_000_000,
             state: if degraded.is_empty() { State::Ok } else { State::Degraded },
             degraded: degraded.iter().map(Reason::to_string).collect(),
+            draining: self.draining.status(),
             dpdk_version: self.info.dpdk_version.clone(),
             config_path: self.info.config_path.clone(),
             hugepages: Hugepages {
@@ -349,10 +355,7 @@ impl Handler for ControlHandler {
                 let name = params::<RegionShowMethod>(given)?.name;
                 Ok(Reply::new(self.regions.lock().await.find(&name)?.info(&self.workers).await?))
             }
-            RegionDeregisterMethod::NAME => {
-                let asked = params::<RegionDeregisterMethod>(given)?;
-                Ok(Reply::new(self.region_remove(peer, &asked.name, asked.force).await?))
-            }
+            RegionDeregisterMethod::NAME => self.region_remove(peer, given).await,
             RegionAttachMethod::NAME => self.region_attach(&params::<RegionAttachMethod>(given)?.name).await,
             ConnListMethod::NAME => {
                 params::<ConnListMethod>(given)?;
@@ -389,6 +392,8 @@ impl Handler for ControlHandler {
                 Ok(Reply::new(report::drops(&self.workers, self.own_groups())))
             }
             method if objects::METHODS.contains(&method) => self.objects(method, given).await,
+            ReloadMethod::NAME => self.reload_method(peer, given).await,
+            DrainMethod::NAME => self.drain_method(peer, given).await,
             CaptureMethod::NAME => self.capture(peer, given).await,
             method if events::METHODS.contains(&method) => self.log_method(peer, method, given),
             unknown => {

@@ -10,8 +10,9 @@ use rdma::service::{Prefix, RegionEntry, Token};
 use rdma::{Access, RegionId};
 
 use super::worker_handle::WorkerHandle;
+use crate::engine::GrantRule;
 use crate::memory::{HUGEPAGE_BYTES, RegionMemory};
-use crate::worker::{Command, RegionUse};
+use crate::worker::{Command, RegionUse, SettingsCommand};
 
 /// Specification of a region, from the configuration or a control request.
 #[derive(Clone, Debug)]
@@ -28,6 +29,19 @@ pub struct RegionSpec {
     pub allow: Vec<IpNet>,
     /// Origin of the registration.
     pub origin: Origin,
+}
+
+impl From<&iwarp_config::Region> for RegionSpec {
+    fn from(region: &iwarp_config::Region) -> Self {
+        Self {
+            name: region.name.clone(),
+            bytes: region.bytes,
+            access: region.access,
+            token: region.token.clone(),
+            allow: region.allow.clone(),
+            origin: Origin::Config,
+        }
+    }
 }
 
 /// An offered region, with its memory.
@@ -138,12 +152,13 @@ impl Regions {
                 .with_help(format!("choose another name, or first `iwarpctl region deregister {name}`")));
         }
         self.check_room(&format!("region `{name}`"), spec.bytes)?;
-        let Some(id) = self.free.pop() else {
+        let id = if self.regions.len() < self.max { self.free.pop() } else { None };
+        let Some(id) = id else {
             return Err(ErrorObject::new(
                 ErrorKind::NoResources,
                 format!("there are {} regions, as many as limits.regions_max allows", self.max),
             )
-            .with_help("deregister one, or raise limits.regions_max and restart"));
+            .with_help("deregister one, or raise limits.regions_max"));
         };
         let memory =
             RegionMemory::on_hugepages(&name, spec.bytes, self.ordinary_allowed).map_err(|error| {
@@ -152,6 +167,33 @@ impl Regions {
                     .with_help("a smaller size, or more hugepages: `iwarpctl status` shows how many are free")
             })?;
         Ok(self.regions.entry(name).or_insert(Region { spec, id, memory: Arc::new(memory) }))
+    }
+
+    /// Sets the most regions, at most as many as at the start. Those beyond it stay.
+    pub fn set_max(&mut self, max: u32) {
+        self.max = max as usize;
+    }
+
+    /// Changes rights, token and prefixes of a region on every worker, and revokes the grants that they do not permit:
+    /// all of them, if peers must present another token. Returns the number of grants revoked.
+    ///
+    /// # Errors
+    /// There is no such region, or a worker does not answer.
+    pub async fn change(
+        &mut self,
+        spec: RegionSpec,
+        other_token: bool,
+        workers: &[WorkerHandle],
+    ) -> Result<u64, ErrorObject> {
+        self.find(spec.name.as_str())?;
+        let Some(region) = self.regions.get_mut(spec.name.as_str()) else { return Ok(0) };
+        region.spec = spec;
+        for handle in workers {
+            let entry = Box::new(region.entry());
+            let change = |reply| SettingsCommand::ChangeRegion { entry, reply };
+            handle.ask(|reply| Command::Settings(change(reply))).await?;
+        }
+        region.revoke_unless(other_token, workers).await
     }
 
     /// Removes a region that no worker offers any more.
@@ -208,6 +250,28 @@ impl Region {
             revoked += handle.ask(|reply| Command::RegionRevoke { region: self.id, reply }).await?;
         }
         Ok(revoked)
+    }
+
+    /// Revokes the grants that the region does not permit any more; with `all`, every one. Returns their number.
+    async fn revoke_unless(&self, all: bool, workers: &[WorkerHandle]) -> Result<u64, ErrorObject> {
+        let RegionEntry { region, access, allow, .. } = self.entry();
+        let rule = Arc::new(GrantRule { region, access, allow, none: all });
+        let mut revoked = 0_u64;
+        for handle in workers {
+            let mut next = Some((0, 0));
+            while let Some(from) = next {
+                let rule = Arc::clone(&rule);
+                let page = |reply| SettingsCommand::RevokeUnless { rule, from, reply };
+                let (count, following) = handle.ask(|reply| Command::Settings(page(reply))).await?;
+                (revoked, next) = (revoked.saturating_add(count), following);
+            }
+        }
+        Ok(revoked)
+    }
+
+    /// Returns the origin of the region's registration.
+    pub fn origin(&self) -> Origin {
+        self.spec.origin
     }
 
     /// Removes the region, unless peers hold grants on it and `force` is not set.

@@ -15,6 +15,7 @@ use serde_json::Value;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::Receiver;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::peer::Peer;
@@ -55,6 +56,8 @@ pub struct Reply {
     line: Box<dyn FnOnce(Option<Id>) -> serde_json::Result<Vec<u8>>>,
     fds: Vec<OwnedFd>,
     stream: Option<Receiver<Arc<[u8]>>>,
+    /// Dropped when the client has the reply, or cannot have it any more.
+    sent: Option<oneshot::Sender<()>>,
 }
 
 impl Reply {
@@ -64,7 +67,15 @@ impl Reply {
             line: Box::new(move |id| Response::success(id, result).to_line()),
             fds: Vec::new(),
             stream: None,
+            sent: None,
         }
+    }
+
+    /// Has a sender dropped once the reply is written.
+    #[must_use]
+    pub fn with_sent(mut self, sent: oneshot::Sender<()>) -> Self {
+        self.sent = Some(sent);
+        self
     }
 
     /// Has bytes follow the reply, until their sender is dropped or the client disconnects. From then on the connection
@@ -220,8 +231,12 @@ impl<'h, H: Handler> Connection<'h, H> {
             self.handler.handle(&mut self.session, request, fds).await
         };
         let outcome = outcome.and_then(|reply| self.may_stream(reply));
+        let mut _sent = None;
         let (line, fds, stream) = match outcome {
-            Ok(Reply { line, fds, stream }) => (line(id.clone()), fds, stream),
+            Ok(Reply { line, fds, stream, sent }) => {
+                _sent = sent;
+                (line(id.clone()), fds, stream)
+            }
             Err(error) => {
                 self.stats.count(|s| &mut s.requests_refused);
                 (Response::<()>::failure(id.clone(), error).to_line(), Vec::new(), None)

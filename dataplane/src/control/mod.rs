@@ -13,6 +13,7 @@ mod connection;
 mod groups;
 mod peer;
 mod server;
+mod settings;
 mod stats;
 
 #[cfg(test)]
@@ -21,4 +22,5 @@ mod tests;
 pub use connection::{Handler, Reply};
 pub use peer::{Peer, Policy};
 pub use server::{BindError, Server, ServerConfig};
+pub use settings::SharedSettings;
 pub use stats::{ControlStats, SharedStats};

@@ -7,13 +7,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 pub use iwarp_control::socket::BindError;
-use iwarp_control::socket::{SocketFile, group_id, listen};
+use iwarp_control::socket::{SocketFile, listen};
 use iwarp_control::{ErrorKind, ErrorObject};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{JoinSet, LocalSet};
 
 use super::connection::{ClientLimits, Connection, Handler, reject};
 use super::peer::{Peer, Policy};
+use super::settings::SharedSettings;
 use super::stats::SharedStats;
 
 /// Pause after a failed accept, such as when descriptors have run out.
@@ -93,9 +94,7 @@ pub struct Server {
     listener: std::os::unix::net::UnixListener,
     /// Removes the socket file when the server is dropped.
     _file: SocketFile,
-    policy: Policy,
-    clients_max: usize,
-    limits: ClientLimits,
+    settings: SharedSettings,
     stats: SharedStats,
 }
 
@@ -105,33 +104,21 @@ impl Server {
     /// # Errors
     /// Another daemon listens there, or the system refuses.
     pub fn bind(config: &ServerConfig) -> Result<Self, BindError> {
-        let table = config.table;
-        let group = config.group.as_deref().map(group_id).transpose();
-        let group = group.map_err(|cause| BindError::Group { table, cause })?;
-        let gid = group.unwrap_or_else(|| rustix::process::getegid().as_raw());
+        let (settings, gid) = SharedSettings::new(config)?;
         let (listener, file) = listen(&config.socket, config.mode, Some(gid), config.socket_key)?;
-        let policy = Policy {
-            uid: rustix::process::geteuid().as_raw(),
-            gid: (config.mode & 0o060 != 0).then_some(gid),
-            everybody: config.mode & 0o006 != 0,
-        };
-        let limits = ClientLimits { line: config.idle_timeout, reply: config.reply_timeout, streams: true };
-        let clients_max = config.clients_max;
         Ok(Self {
-            table,
+            table: config.table,
             clients_max_key: config.clients_max_key,
             listener,
             _file: file,
-            policy,
-            clients_max,
-            limits,
+            settings,
             stats: SharedStats::default(),
         })
     }
 
-    /// Returns the admission rule of the socket.
-    pub fn policy(&self) -> Policy {
-        self.policy
+    /// Returns the settings, which can be changed while the server runs.
+    pub fn settings(&self) -> SharedSettings {
+        self.settings.clone()
     }
 
     /// Returns the counters, which stay readable while the server runs.
@@ -149,7 +136,7 @@ impl Server {
         handler: Rc<H>,
         stop: impl Future<Output = ()>,
     ) -> io::Result<()> {
-        let Self { table, clients_max_key, listener, _file, policy, clients_max, limits, stats } = self;
+        let Self { table, clients_max_key, listener, _file, settings, stats } = self;
         let listener = UnixListener::from_std(listener)?;
         let mut clients = JoinSet::new();
         let serve = async {
@@ -166,7 +153,8 @@ impl Server {
                     tokio::time::sleep(ACCEPT_REST).await;
                     continue;
                 };
-                let slot = Slot::of(clients.len(), clients_max);
+                let slot = Slot::of(clients.len(), settings.clients_max());
+                let policy = settings.policy();
                 if let Some(peer) = admit(&stream, (table, clients_max_key), policy, slot, &stats) {
                     let session = match handler.open(&peer) {
                         Ok(session) => session,
@@ -177,7 +165,7 @@ impl Server {
                         }
                     };
                     stats.count(|s| &mut s.clients);
-                    let limits = slot.limits(limits);
+                    let limits = slot.limits(settings.client_limits());
                     let (handler, stats) = (Rc::clone(&handler), stats.clone());
                     clients.spawn_local(async move {
                         Connection::new(stream, session, handler.as_ref(), stats, limits).serve().await;

@@ -37,15 +37,28 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         mut options: ListenOptions,
         config: EndpointConfig,
     ) -> Result<(ListenerId, ListenerOwner), ListenError> {
+        let owner = self.region_owner(port, &mut options, config)?;
+        let listener = self.stack.listen(port, options);
+        if let (Err(_), ListenerOwner::Device(id)) = (listener, &owner) {
+            // Fails only if the id is gone already.
+            let _ = self.device.destroy_id(*id);
+        }
+        Ok((listener?, owner))
+    }
+
+    /// Creates the device's side of a listener of the region service, and completes the options of TCP's side.
+    pub(super) fn region_owner(
+        &mut self,
+        port: u16,
+        options: &mut ListenOptions,
+        config: EndpointConfig,
+    ) -> Result<ListenerOwner, ListenError> {
         options.conn.out_of_order = config.out_of_order != OutOfOrderPolicy::Off;
-        let listener = self.stack.listen(port, options)?;
         let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-        let Ok(id) = self.device.create_listener(any, config, RegionResponder::LISTENER_CONTEXT) else {
-            self.stack.unlisten(listener);
-            return Err(ListenError::TooMany);
-        };
+        let id = self.device.create_listener(any, config, RegionResponder::LISTENER_CONTEXT);
+        let id = id.map_err(|_| ListenError::TooMany)?;
         self.serves_regions = true;
-        Ok((listener, ListenerOwner::Device(id)))
+        Ok(ListenerOwner::Device(id))
     }
 
     /// Posts the work of the contexts.
@@ -267,7 +280,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         let ours = local.ip().is_unspecified() || self.stack.is_local(local.ip());
         let (ports, worker) = &self.local_ports;
         match self.stack.listen(local.port(), options) {
-            Ok(listener) if ours && ports.claim(local.port(), *worker) => {
+            Ok(listener) if self.accepts && ours && ports.claim(local.port(), *worker) => {
                 self.listeners.push((listener, ListenerOwner::Device(id)));
             }
             Ok(listener) => {
@@ -291,9 +304,10 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     fn open(&mut self, now: Instant, id: CmId, local: Option<SocketAddr>, peer: SocketAddr) {
         let local: Option<IpAddr> = local.map(|local| local.ip()).filter(|ip| !ip.is_unspecified());
-        match self.stack.connect_from(now, local, peer, self.options) {
-            Ok(conn) => self.bind(conn, id),
-            Err(_) => self.device.open_failed(id),
+        let opened = self.accepts.then(|| self.stack.connect_from(now, local, peer, self.options));
+        match opened {
+            Some(Ok(conn)) => self.bind(conn, id),
+            None | Some(Err(_)) => self.device.open_failed(id),
         }
     }
 

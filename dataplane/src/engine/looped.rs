@@ -22,7 +22,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         let peer = self.stack.other_end(conn);
         let other = peer.and_then(|peer| Some((peer, self.cm_id(peer)?)));
         match (self.looped(conn), other) {
-            (Some(Looped::Direct), Some((peer, to))) => return self.pass_on(now, id, (peer, to)),
+            (Some(Looped::Direct), Some((peer, to))) => return self.pass_on(now, (conn, id), (peer, to)),
             (_, Some((peer, to))) if self.device.may_loop(id, to) => {
                 if !self.stack.is_consumed(conn, peer) {
                     // What comes behind must not overtake it. It is on its way to this stack.
@@ -32,7 +32,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                 if let Some(Service::Rdma(rdma_conn)) = self.conns.service_mut(conn) {
                     rdma_conn.looped = Looped::Direct;
                 }
-                return self.pass_on(now, id, (peer, to));
+                return self.pass_on(now, (conn, id), (peer, to));
             }
             // If the other end has gone, TCP learns it from the answer.
             _ => {}
@@ -48,10 +48,15 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         }
     }
 
-    /// Passes output of connection `id` to the other end, and schedules what that end has to do then.
-    fn pass_on(&mut self, now: Instant, id: CmId, (peer, to): (ConnId, CmId)) -> TxOutcome {
+    /// Passes output of a connection to the other end, and schedules what that end has to do then.
+    fn pass_on(&mut self, now: Instant, (conn, id): (ConnId, CmId), (peer, to): (ConnId, CmId)) -> TxOutcome {
         let progress = self.device.transmit_looped(id, to, since_start(now), &mut self.rdma.env());
         if progress.frames > 0 {
+            for end in [conn, peer] {
+                if let Some(Service::Rdma(rdma_conn)) = self.conns.service_mut(end) {
+                    rdma_conn.looped_at = now;
+                }
+            }
             self.schedule(peer);
         }
         if progress.pending { TxOutcome::Again } else { TxOutcome::Idle }

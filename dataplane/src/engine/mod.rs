@@ -19,8 +19,10 @@ mod close;
 mod commands;
 mod contexts;
 mod device;
+mod drain;
 mod looped;
 mod rdma_conn;
+mod reload;
 #[cfg(test)]
 mod tests;
 
@@ -44,7 +46,9 @@ pub use commands::ConnRow;
 use contexts::SharedContexts;
 pub use contexts::Wakers;
 pub use device::RdmaCmStats;
+pub use drain::DrainPage;
 use rdma_conn::{CmConns, Looped, RdmaConn};
+pub use reload::{GrantRule, ListenerSetup};
 
 /// Most connections whose output is serviced in one poll.
 const TX_SERVICED_MAX: usize = 64;
@@ -123,6 +127,8 @@ pub struct Engine<P: BufPool, M> {
     /// True if the region service has a listener. It then receives all connection events of the device that belong to
     /// no context.
     serves_regions: bool,
+    /// False once the engine drains: it accepts and opens no more connections.
+    accepts: bool,
     /// Contexts of other processes.
     shared: SharedContexts,
     /// TCP ports that belong to one worker, and the index of this one.
@@ -157,6 +163,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                 service: RegionService::new(config.regions_max as usize, names_seed(&config.seed)),
             },
             serves_regions: false,
+            accepts: true,
             shared: SharedContexts::new(config.contexts_max, config.limits.cqs),
             local_ports: (config.local_ports, config.stack.worker_index),
             cm_conns: CmConns::new(config.limits.ids),
@@ -171,7 +178,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         }
     }
 
-    /// Listens on a TCP port for a service.
+    /// Listens on a TCP port for a service; does nothing after [`Self::stop_accepting`].
     ///
     /// # Errors
     /// As [`Stack::listen`]: the port is taken, or there are too many listeners.
@@ -181,6 +188,9 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         options: ListenOptions,
         service: ListenerService,
     ) -> Result<(), ListenError> {
+        if !self.accepts {
+            return Ok(());
+        }
         let (listener, owner) = match service {
             ListenerService::Region(config) => self.listen_region(port, options, config)?,
             service => (self.stack.listen(port, options)?, ListenerOwner::Tcp(service)),

@@ -23,6 +23,8 @@ pub(super) struct RdmaConn {
     eviction_policy: EvictionPolicy,
     /// Way of the output.
     pub(super) looped: Looped,
+    /// Time at which something last passed directly, in either direction. TCP does not see it.
+    pub(super) looped_at: Instant,
 }
 
 /// Way of the output of a connection to another address of the port itself.
@@ -41,7 +43,8 @@ impl RdmaConn {
     pub(super) const fn new(id: CmId, is_region: bool, is_looped: bool) -> Self {
         let looped = if is_looped { Looped::Later } else { Looped::No };
         let eviction_policy = EvictionPolicy::Never;
-        Self { id: Some(id), is_region, deadline: None, retained: 0, eviction_policy, looped }
+        let looped_at = Instant::ZERO;
+        Self { id: Some(id), is_region, deadline: None, retained: 0, eviction_policy, looped, looped_at }
     }
 
     /// Reports the packet buffers retained for an incomplete FPDU to the stack. If the stack allows no more, their

@@ -5,10 +5,12 @@
 mod client;
 mod close;
 mod crowd;
+mod drain;
 mod hostile;
 mod lab;
 mod notify;
 mod region;
+mod reload;
 mod services;
 mod starve;
 

@@ -37,6 +37,11 @@ impl DropBursts {
         Self { limit, counters: Vec::new() }
     }
 
+    /// Sets the drops of one reason within a second that are a burst.
+    pub(crate) fn set_limit(&mut self, limit: u64) {
+        self.limit = limit;
+    }
+
     /// Takes the sample of one second, a value for each layer and reason in an order that never changes. Returns the
     /// bursts that begin and end.
     pub(crate) fn sample<'a>(&mut self, rows: impl Iterator<Item = (&'a str, &'a str, u64)>) -> Vec<Event> {

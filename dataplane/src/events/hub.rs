@@ -100,6 +100,11 @@ impl EventLog {
         Self { clock: clock.clone(), state }
     }
 
+    /// Sets the most events of one kind per second.
+    pub(crate) fn set_per_s_max(&self, per_s_max: u32) {
+        self.state.borrow_mut().per_s_max = per_s_max;
+    }
+
     /// Reports an event, unless there were too many of its kind in the last second.
     pub(crate) fn record(&self, event: &Event) {
         self.record_at(event, self.clock.now());

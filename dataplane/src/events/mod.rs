@@ -123,6 +123,17 @@ events! {
     /// An operator closed connections.
     ConnsClosed = "conns_closed", Info, "connections closed on request"
         { count: u64, uid: u32, pid: u32, }
+    /// The configuration was read again and applied. A reload by signal has neither user nor process.
+    ConfigReloaded = "config_reloaded", Info, "configuration reloaded: {changes} changes"
+        { changes: u64, grants_revoked: u64, uid: Option<u32>, pid: Option<u32>, }
+    /// The configuration was read again and refused: nothing has changed.
+    ConfigRefused = "config_refused", Error, "configuration not reloaded, nothing has changed: {reason}"
+        { reason: String, uid: Option<u32>, pid: Option<u32>, }
+    /// The daemon began to drain: it accepts no connections, and closes those that are idle.
+    DrainStarted = "drain_started", Info, "draining: connections end within {timeout_ms} ms"
+        { timeout_ms: u64, uid: Option<u32>, pid: Option<u32>, }
+    /// A drain ended, and the daemon stops. Connections that were cut off were in use.
+    DrainEnded = "drain_ended", Info, "drained: {cut_off} connections are cut off" { cut_off: u64, }
     /// An application opened a context.
     AppConnected = "app_connected", Info, "application connected"
         { app: u32, pid: u32, uid: u32, command: String, device: String, worker: u32, }

@@ -10,7 +10,7 @@ use rdma::RegionId;
 use rdma::service::RegionEntry;
 use tokio::sync::oneshot;
 
-use super::{ContextCommand, WatchCommand};
+use super::{ContextCommand, SettingsCommand, WatchCommand};
 use crate::capture::Tap;
 use crate::dpdk::PortQueues;
 use crate::engine::ConnRow;
@@ -154,6 +154,8 @@ pub enum Command {
     },
     /// Carries out a command about a program that watches a region.
     Watch(WatchCommand),
+    /// Carries out a command of a reload or of a drain.
+    Settings(SettingsCommand),
     /// Publishes the counters.
     Publish {
         /// Receives a notice when the published copy is current.

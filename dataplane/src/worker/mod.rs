@@ -12,6 +12,7 @@ mod idle;
 mod loopback;
 mod poll_loop;
 mod published;
+mod settings_command;
 mod steer;
 mod visit;
 mod watch_command;
@@ -29,6 +30,7 @@ pub use context_command::{ContextCommand, Executed, NewMr, Released};
 pub use loopback::LoopbackStats;
 pub use poll_loop::{PollLoop, PollResult};
 pub use published::{Published, Row, Visit};
+pub use settings_command::{Cursor, SettingsCommand};
 pub use steer::{Mesh, SteerStats, mesh};
 pub use visit::is_histogram;
 pub use watch_command::{NewWatch, WatchCommand};
@@ -195,6 +197,12 @@ impl Worker {
                     return true;
                 }
                 Command::Watch(command) => command.run(&mut self.ports),
+                Command::Settings(command) => {
+                    let now = self.poll_loop.now();
+                    command.run(self.index, now, &mut self.ports);
+                    // What it has queued is transmitted before the next command.
+                    return true;
+                }
                 Command::Publish { reply } => {
                     self.publish();
                     let _ = reply.send(());

@@ -26,6 +26,10 @@ pub enum ErrorKind {
     NoResources,
     /// The request or the object is larger than its limit.
     TooLarge,
+    /// The configuration file has mistakes, or cannot be read.
+    InvalidConfig,
+    /// A change of the configuration takes effect at a restart only.
+    NeedsRestart,
     /// A defect of the daemon.
     Internal,
     /// A kind that this program does not know: the daemon is newer.
@@ -47,6 +51,8 @@ impl ErrorKind {
             Self::NotPermitted => "not_permitted",
             Self::NoResources => "no_resources",
             Self::TooLarge => "too_large",
+            Self::InvalidConfig => "invalid_config",
+            Self::NeedsRestart => "needs_restart",
             Self::Internal => "internal",
             Self::Unknown => "unknown",
         }
@@ -66,6 +72,8 @@ impl ErrorKind {
             Self::InUse => -32007,
             Self::NoResources => -32008,
             Self::TooLarge => -32009,
+            Self::InvalidConfig => -32010,
+            Self::NeedsRestart => -32011,
         }
     }
 
@@ -82,6 +90,8 @@ impl ErrorKind {
             | Self::InUse
             | Self::NoResources
             | Self::TooLarge
+            | Self::InvalidConfig
+            | Self::NeedsRestart
             | Self::Internal
             | Self::Unknown => Exit::Failed,
         }

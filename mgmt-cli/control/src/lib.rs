@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod acl;
 mod app;
 pub mod bounds;
 mod capture;
@@ -23,6 +24,7 @@ mod counters;
 mod error;
 mod event;
 mod exit;
+mod lifecycle;
 mod message;
 mod method;
 pub mod nfs;
@@ -47,18 +49,19 @@ pub use event::{
     EventMessage, EventNotification, EventRecord, LogLevel, LogLevelChange, LogStatus, Monitoring,
 };
 pub use exit::Exit;
+pub use lifecycle::{ConfigChange, Drain, Drained, Reloaded};
 pub use message::{BadLine, Id, Request, Response, Version};
 pub use method::{
     AppListMethod, AppShowMethod, CaptureMethod, ConnCloseMethod, ConnListMethod, ConnShowMethod,
-    CqListMethod, DropsMethod, Hello, HelloReply, LogLevelMethod, METHODS, Method, MonitorMethod,
-    MrListMethod, NoParams, PortListMethod, PortShowMethod, PortStatsMethod, QpListMethod,
+    CqListMethod, DrainMethod, DropsMethod, Hello, HelloReply, LogLevelMethod, METHODS, Method,
+    MonitorMethod, MrListMethod, NoParams, PortListMethod, PortShowMethod, PortStatsMethod, QpListMethod,
     RegionAttachMethod, RegionDeregisterMethod, RegionListMethod, RegionRegisterMethod, RegionShowMethod,
-    StatsMethod, StatusMethod, params,
+    ReloadMethod, StatsMethod, StatusMethod, params,
 };
 pub use port::{Interrupts, Link, LinkChange, PortDetails, PortInfo, PortShow, PortStats, PortStatsRow};
 pub use region::{
     Backing, Origin, RegionAttached, RegionDeregister, RegionDeregistered, RegionInfo, RegionQuery,
     RegionRegister,
 };
-pub use status::{ConnCounts, Hugepages, PoolStatus, RegionTotals, State, Status};
+pub use status::{ConnCounts, Draining, Hugepages, PoolStatus, RegionTotals, State, Status};
 pub use worker::{Idle, WorkerStatus};

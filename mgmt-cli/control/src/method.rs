@@ -9,6 +9,7 @@ use crate::conn::{ConnClose, ConnInfo, ConnShow, ConnsClosed};
 use crate::counters::{DropRow, StatsReply};
 use crate::error::{ErrorKind, ErrorObject};
 use crate::event::{LogLevelChange, LogStatus, Monitoring};
+use crate::lifecycle::{Drain, Drained, Reloaded};
 use crate::port::{PortDetails, PortInfo, PortShow, PortStats, PortStatsRow};
 use crate::region::{
     RegionAttached, RegionDeregister, RegionDeregistered, RegionInfo, RegionQuery, RegionRegister,
@@ -107,6 +108,10 @@ methods! {
     CaptureMethod = "capture" (CaptureStart) -> Capturing;
     /// Returns the level of the log, after it has set it if a level is given.
     LogLevelMethod = "log.level" (LogLevelChange) -> LogStatus;
+    /// Reads the configuration file again, and applies all of its changes or none.
+    ReloadMethod = "reload" (NoParams) -> Reloaded;
+    /// Stops accepting connections, waits until the others have ended, and stops the daemon.
+    DrainMethod = "drain" (Drain) -> Drained;
 }
 
 /// Decodes the parameters of a request; absent and null mean `{}`.

@@ -10,6 +10,8 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
+use crate::acl;
+
 /// Error of the creation of the control socket.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
@@ -38,7 +40,7 @@ pub enum BindError {
         cause: io::Error,
     },
     /// A system call failed.
-    #[error("cannot make the socket {}: {what}: {cause}", path.display())]
+    #[error("cannot set up the socket {}: {what}: {cause}", path.display())]
     System {
         /// Path of the socket file.
         path: PathBuf,
@@ -111,6 +113,24 @@ fn find_group(file: &str, name: &str) -> Option<u32> {
     let mut entries = file.lines().map(|line| line.split(':'));
     entries
         .find_map(|mut fields| (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten())
+}
+
+/// Changes the mode of a socket file, and the group that it admits.
+///
+/// # Errors
+/// [`BindError::System`]: the file is gone, or the system refuses.
+pub fn admit(path: &Path, mode: u32, gid: u32) -> Result<(), BindError> {
+    let failed = |what| move |source| BindError::System { path: path.to_path_buf(), what, cause: source };
+    match chown(path, None, Some(gid)) {
+        Ok(()) => {
+            acl::remove(path).map_err(|error| failed("its access control list")(error.into()))?;
+            std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed("its mode"))
+        }
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            acl::admit(path, mode, gid).map_err(|error| failed("its access control list")(error.into()))
+        }
+        Err(error) => Err(failed("its group")(error)),
+    }
 }
 
 /// Creates the folder of the socket if it is missing; its parent must exist.

@@ -32,6 +32,9 @@ pub struct Status {
     pub state: State,
     /// The limitations; empty if the state is `ok`.
     pub degraded: Vec<String>,
+    /// The drain in progress, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draining: Option<Draining>,
     /// The version of DPDK.
     pub dpdk_version: String,
     /// The path of the configuration file.
@@ -50,6 +53,15 @@ pub struct Status {
     pub pools: Vec<PoolStatus>,
     /// Resident memory of the process in bytes.
     pub rss_bytes: u64,
+}
+
+/// A drain in progress: the daemon accepts no connections, and stops when the others have ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Draining {
+    /// Connections that have not ended.
+    pub connections: u64,
+    /// Milliseconds until those that are left are reset.
+    pub left_ms: u64,
 }
 
 /// The machine's hugepages of the size that the daemon uses.

@@ -3,10 +3,10 @@
 
 use crate::{
     AppListMethod, AppShowMethod, BadLine, CaptureMethod, ConnListMethod, ConnShowMethod, CqListMethod,
-    DropsMethod, ErrorObject, Hello, Id, LogLevelMethod, Method, MonitorMethod, MrListMethod, PortListMethod,
-    PortShowMethod, PortStatsMethod, QpListMethod, RegionAttachMethod, RegionDeregisterMethod,
-    RegionListMethod, RegionRegisterMethod, RegionShowMethod, Request, Response, StatsMethod, StatusMethod,
-    params,
+    DrainMethod, DropsMethod, ErrorObject, Hello, Id, LogLevelMethod, Method, MonitorMethod, MrListMethod,
+    PortListMethod, PortShowMethod, PortStatsMethod, QpListMethod, RegionAttachMethod,
+    RegionDeregisterMethod, RegionListMethod, RegionRegisterMethod, RegionShowMethod, ReloadMethod, Request,
+    Response, StatsMethod, StatusMethod, params,
 };
 use serde_json::{Value, to_value};
 
@@ -47,6 +47,8 @@ fn every_method(request: &Request) {
     read::<MonitorMethod>(request);
     read::<LogLevelMethod>(request);
     read::<CaptureMethod>(request);
+    read::<ReloadMethod>(request);
+    read::<DrainMethod>(request);
     if let Some(region) = read::<RegionRegisterMethod>(request) {
         assert!(region.allow.iter().all(|net| *net == net.trunc()), "no prefix has bits beyond its length");
         let token = region.token_hex.as_deref().filter(|token| token.len() > 4);
@@ -98,6 +100,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
             r#"{"conn":1,"filter":"tcp port 7400 not host 10.0.0.0/8 flags syn,rst","snap_bytes":128}"#
         }
         "log.level" => r#"{"level":"debug"}"#,
+        "drain" => r#"{"timeout_ms":10000}"#,
         _ => "{}",
     };
     let request = |method: &&str| {

@@ -38,6 +38,10 @@ fn lines(status: &Status) -> String {
             pool.name, pool.in_use, pool.buffers, pool.reserve, pool.data_room_bytes
         );
     }
+    if let Some(draining) = &status.draining {
+        let left = units::duration(Duration::from_millis(draining.left_ms));
+        let _ = writeln!(text, "draining  {} connections have not ended, {left} left", draining.connections);
+    }
     for reason in &status.degraded {
         let _ = writeln!(text, "{WARNING}!{WARNING:#} {reason}");
     }
@@ -46,6 +50,7 @@ fn lines(status: &Status) -> String {
 
 fn head(status: &Status) -> String {
     let state = match status.state {
+        _ if status.draining.is_some() => format!("{WARNING}draining{WARNING:#}"),
         State::Ok => format!("{GOOD}ok{GOOD:#}"),
         State::Degraded => format!("{WARNING}degraded{WARNING:#}"),
     };

@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use iwarp_control::{
-    AppListMethod, AppShowMethod, Backing, ConnBbrInfo, ConnClose, ConnCloseMethod, ConnClosed, ConnCounts,
-    ConnInfo, ConnListMethod, ConnRdmaInfo, ConnShowMethod, ConnsClosed, CounterGroup, CounterRow,
-    CqListMethod, DropRow, DropsMethod, ErrorKind, ErrorObject, Hugepages, Idle, Interrupts, Link,
-    LinkChange, Method, MrListMethod, NamedCounters, Origin, PoolStatus, PortDetails, PortInfo,
-    PortListMethod, PortShowMethod, PortStatsMethod, PortStatsRow, QpListMethod, RegionDeregisterMethod,
-    RegionDeregistered, RegionInfo, RegionListMethod, RegionRegisterMethod, RegionShowMethod, RegionTotals,
-    Request, Response, State, StatsMethod, StatsReply, Status, StatusMethod, WorkerStatus, params,
+    AppListMethod, AppShowMethod, Backing, ConfigChange, ConnBbrInfo, ConnClose, ConnCloseMethod, ConnClosed,
+    ConnCounts, ConnInfo, ConnListMethod, ConnRdmaInfo, ConnShowMethod, ConnsClosed, CounterGroup,
+    CounterRow, CqListMethod, DrainMethod, Drained, Draining, DropRow, DropsMethod, ErrorKind, ErrorObject,
+    Hugepages, Idle, Interrupts, Link, LinkChange, Method, MrListMethod, NamedCounters, Origin, PoolStatus,
+    PortDetails, PortInfo, PortListMethod, PortShowMethod, PortStatsMethod, PortStatsRow, QpListMethod,
+    RegionDeregisterMethod, RegionDeregistered, RegionInfo, RegionListMethod, RegionRegisterMethod,
+    RegionShowMethod, RegionTotals, ReloadMethod, Reloaded, Request, Response, State, StatsMethod,
+    StatsReply, Status, StatusMethod, WorkerStatus, params,
 };
 use serde_json::value::RawValue;
 
@@ -30,6 +31,12 @@ pub(crate) struct Memory {
     pub(crate) close_asked: Option<ConnClose>,
     /// The application that has the connection, if it is not the region service.
     pub(crate) owner: Option<u32>,
+    /// Grants that `reload` revokes; it is refused without.
+    pub(crate) revokes: Option<u64>,
+    /// The last time of a `drain`, ms, and the connections that it cuts off.
+    pub(crate) drain: (u64, u64),
+    /// The drain in progress.
+    pub(crate) draining: Option<Draining>,
     /// Writes received, ten more each time that somebody looks.
     writes: u64,
 }
@@ -140,10 +147,28 @@ impl Memory {
                 self.writes += 10;
                 done::<StatsMethod>(&stats(self.writes))
             }
+            "reload" => self.reload(),
+            "drain" => {
+                self.drain.0 = params::<DrainMethod>(asked)?.timeout_ms;
+                done::<DrainMethod>(&Drained { cut_off: self.drain.1 })
+            }
             "drops" => done::<DropsMethod>(&vec![drops("bad_checksum", 3), drops("no_listener", 0)]),
             "forbidden" => Err(ErrorObject::new(ErrorKind::NotPermitted, "not for you")),
             method => Err(ErrorObject::new(ErrorKind::UnknownMethod, format!("no method {method}"))),
         }
+    }
+
+    fn reload(&self) -> Answer {
+        let Some(grants_revoked) = self.revokes else {
+            let refused = "port p0: takes effect at a restart only";
+            return Err(ErrorObject::new(ErrorKind::NeedsRestart, refused).with_help("restart the daemon"));
+        };
+        let changes = vec![
+            ConfigChange { object: "log.level".into(), change: "info -> debug".into() },
+            ConfigChange { object: "region lab".into(), change: "removed".into() },
+        ];
+        let config_path = "/etc/iwarpd/iwarpd.toml".into();
+        done::<ReloadMethod>(&Reloaded { config_path, changes, grants_revoked })
     }
 
     fn region(&self, name: &str) -> Result<&RegionInfo, ErrorObject> {
@@ -213,6 +238,7 @@ impl Memory {
             uptime_ms: 3_720_000,
             state: if self.degraded.is_empty() { State::Ok } else { State::Degraded },
             degraded: self.degraded.clone(),
+            draining: self.draining,
             dpdk_version: "22.11.11".into(),
             config_path: "/etc/iwarpd/iwarpd.toml".into(),
             hugepages: Hugepages { required: true, page_bytes: 2 << 20, total: 256, free: 200 },

@@ -6,6 +6,7 @@ mod commands;
 mod completion;
 mod daemon;
 mod habits;
+mod lifecycle;
 mod nfs;
 mod terminal;
 mod top;

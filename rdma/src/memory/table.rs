@@ -122,6 +122,8 @@ pub struct StagTable {
     /// Number of STags that are valid, or reserved for a memory window.
     pub(super) live: usize,
     pub(super) capacity: usize,
+    /// Maximum of `live` for new STags, at most `capacity`.
+    pub(super) limit: usize,
 }
 
 impl StagTable {
@@ -146,6 +148,7 @@ impl StagTable {
             issuer: StagIssuer::new(key),
             live: 0,
             capacity,
+            limit: capacity,
         }
     }
 
@@ -162,6 +165,21 @@ impl StagTable {
     /// Returns the maximum number of STags, valid or reserved for memory windows.
     pub const fn capacity(&self) -> usize {
         self.capacity
+    }
+
+    /// Sets the number of STags up to which new ones are granted, at most [`Self::capacity`]. Valid ones stay.
+    pub fn set_limit(&mut self, limit: usize) {
+        self.limit = limit.min(self.capacity);
+    }
+
+    /// Returns the rights of the STags that are valid on this stream only, together.
+    pub fn access_of(&self, stream: StreamId) -> Access {
+        let (mut access, mut at) = (Access::NONE, self.streams.get(&stream).copied());
+        while let Some(live) = at.and_then(|index| self.entries.get(&index)?.live.as_ref()) {
+            access = access | live.access;
+            at = live.next;
+        }
+        access
     }
 
     /// Returns the number of STags that open a region. Visits every STag.
@@ -191,7 +209,7 @@ impl StagTable {
         {
             return Err(GrantError::Range);
         }
-        if self.live >= self.capacity {
+        if self.live >= self.limit {
             return Err(GrantError::NoResources);
         }
         let (stag, serial) = self.issue();
@@ -293,7 +311,7 @@ impl StagTable {
 
     /// Revokes every STag of a region, and returns their number. Visits every STag twice.
     pub fn revoke_region(&mut self, region: RegionId) -> usize {
-        let Self { entries, streams, issuer, live, capacity: _ } = self;
+        let Self { entries, streams, issuer, live, capacity: _, limit: _ } = self;
         streams.retain(|_, first| match list_without(entries, *first, region) {
             Some(kept) => {
                 *first = kept;

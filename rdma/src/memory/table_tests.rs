@@ -73,6 +73,33 @@ fn capacity_is_kept_and_given_back() {
 }
 
 #[test]
+fn a_limit_holds_for_new_stags() {
+    let mut table = table(3);
+    let grant = |table: &mut StagTable| table.grant(RegionId(0), 1, BOTH, Scope::Stream(STREAM));
+    let first = grant(&mut table).unwrap();
+    table.set_limit(1);
+    assert_eq!(grant(&mut table), Err(GrantError::NoResources));
+    table.set_limit(0);
+    assert!(table.check_place(first, 0, 1, ORIGIN).is_ok(), "valid ones stay");
+    table.set_limit(100);
+    let granted = (0..10).filter(|_| grant(&mut table).is_ok()).count();
+    assert_eq!(granted, 2, "no more than the capacity");
+}
+
+#[test]
+fn the_rights_of_a_stream_are_those_of_all_its_stags() {
+    let mut table = table(4);
+    assert_eq!(table.access_of(STREAM), Access::NONE);
+    for access in [Access::REMOTE_READ, Access::REMOTE_WRITE] {
+        table.grant(RegionId(0), 1, access, Scope::Stream(STREAM)).unwrap();
+    }
+    table.grant(RegionId(0), 1, Access::REMOTE_ATOMIC, Scope::Stream(StreamId(99))).unwrap();
+    assert_eq!(table.access_of(STREAM), BOTH);
+    table.revoke_stream(STREAM);
+    assert_eq!(table.access_of(STREAM), Access::NONE);
+}
+
+#[test]
 fn a_window_beyond_the_end_of_offsets_is_not_granted() {
     let mut table = table(1);
     let range = GrantedRange { region: RegionId(0), offset: 0, bytes: 2, base_to: u64::MAX - 1 };

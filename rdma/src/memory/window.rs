@@ -37,7 +37,7 @@ fn required(access: Access) -> Access {
 impl StagTable {
     /// Reserves an STag for a memory window of a protection domain. It is invalid until bound.
     pub fn keep(&mut self, pd: PdId) -> Result<Stag, GrantError> {
-        if self.live >= self.capacity {
+        if self.live >= self.limit {
             return Err(GrantError::NoResources);
         }
         let (stag, serial) = self.issue();

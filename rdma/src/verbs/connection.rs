@@ -323,6 +323,18 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.ids.insert(id).map(CmId).ok_or(VerbsError::NoResources)
     }
 
+    /// Sets the settings of connections that a listener of [`Self::create_listener`] accepts from now on.
+    ///
+    /// # Errors
+    /// `NoSuchObject`. `State`: the id is not a listener.
+    pub fn configure_listener(&mut self, id: CmId, config: EndpointConfig) -> Result<(), VerbsError> {
+        let it = self.ids.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
+        let Stage::Listening { ird, ord, .. } = &mut it.stage else { return Err(VerbsError::State) };
+        (*ird, *ord) = (config.mpa.ird_max, config.mpa.ord_max);
+        it.details.config = Some(Box::new(config));
+        Ok(())
+    }
+
     /// Connects a queue pair with a peer (`rdma_connect`).
     ///
     /// # Errors
@@ -485,6 +497,11 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// `NoSuchObject`.
     pub fn context(&self, id: CmId) -> Result<u64, VerbsError> {
         self.ids.get(id.0).map(|it| it.context).ok_or(VerbsError::NoSuchObject)
+    }
+
+    /// Returns true if the stream of an id is in full operation.
+    pub fn is_established(&self, id: CmId) -> bool {
+        self.ids.get(id.0).is_some_and(|it| it.stage == Stage::Established)
     }
 
     /// Returns a snapshot of a connection's stream; `None` without a stream.

@@ -88,6 +88,13 @@ impl Listeners {
         Ok(ListenerId { index, generation: self.generation })
     }
 
+    /// Sets the options of a listener, if it is there.
+    pub(crate) fn set_options(&mut self, id: ListenerId, options: ListenOptions) {
+        if let Some(listener) = self.get_mut(id) {
+            listener.options = options;
+        }
+    }
+
     /// Removes a listener; `None` if it is gone already.
     pub(crate) fn remove(&mut self, id: ListenerId) -> Option<Listener> {
         self.get_mut(id)?;

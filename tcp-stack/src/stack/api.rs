@@ -30,6 +30,21 @@ impl<B: Buf> Stack<B> {
         Ok(listener)
     }
 
+    /// Returns the listener of a TCP port.
+    pub fn listener_at(&mut self, port: u16) -> Option<ListenerId> {
+        self.listeners.find(port).map(|(listener, _)| listener)
+    }
+
+    /// Sets the options of a listener, for connections that it accepts from now on. Does nothing if it is not there.
+    pub fn set_listen_options(&mut self, listener: ListenerId, options: ListenOptions) {
+        self.listeners.set_options(listener, options);
+    }
+
+    /// Sets the maximum number of connections from one source, 1 or more. Connections beyond it stay.
+    pub fn set_connections_per_source_max(&mut self, max: u32) {
+        self.config.connections_per_source_max = max;
+    }
+
     /// Removes a listener and returns its TCP port; `None` if it is not there. Established connections stay; half-open
     /// ones are reset.
     pub fn unlisten(&mut self, listener: ListenerId) -> Option<u16> {

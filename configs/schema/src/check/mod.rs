@@ -158,6 +158,7 @@ fn check_top(mut top: Section<'_>, report: &Report, folder: &Path) -> Config {
     let listeners = service::listeners(&mut top, report, &tcp, &mpa);
     let regions = service::regions(&mut top, report, &limits, folder);
     let control = service::control(top.section("control"), report);
+    let drain = service::drain(top.section("drain"));
     let applications = applications::read(top.section("applications"), report, &control);
     let privileges = service::privileges(top.section("privileges"));
     let metrics = metrics::read(top.section("metrics"), report, &control, applications.as_ref());
@@ -176,6 +177,7 @@ fn check_top(mut top: Section<'_>, report: &Report, folder: &Path) -> Config {
         listeners,
         regions,
         control,
+        drain,
         applications,
         privileges,
         metrics,

@@ -11,7 +11,7 @@ use super::tuning::CRC_HELP;
 use crate::read::{Place, Report, Section};
 use crate::text::{RegionName, token_from_file, token_from_text};
 use crate::types::{
-    Control, Limits, Listener, Log, LogFormat, LogLevel, Mpa, Privileges, Region, Service, Tcp,
+    Control, Drain, Limits, Listener, Log, LogFormat, LogLevel, Mpa, Privileges, Region, Service, Tcp,
 };
 
 /// Bytes of `sun_path` without its terminating zero.
@@ -287,6 +287,13 @@ pub(super) fn group(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     Err(format!("`{text}` is not the name of a group"))
+}
+
+pub(super) fn drain(mut section: Section<'_>) -> Drain {
+    let timeout_ms =
+        section.number("timeout_ms", 0..=3_600_000, "how long SIGTERM waits for connections to end");
+    section.finish();
+    Drain { timeout_ms: timeout_ms.unwrap_or(2000) }
 }
 
 pub(super) fn privileges(mut section: Section<'_>) -> Privileges {

@@ -121,6 +121,16 @@ fn everything_stated_is_kept() {
 }
 
 #[test]
+fn the_time_of_a_drain_is_kept_as_stated() {
+    let port = "[[port]]\ndriver = 'ring'\naddresses = ['10.0.0.1/24']\n";
+    let parsed = |drain: &str| Config::parse("test.toml", &format!("{port}{drain}"));
+    assert_eq!(parsed("").unwrap().drain.timeout_ms, 2000);
+    assert_eq!(parsed("[drain]\ntimeout_ms = 0\n").unwrap().drain.timeout_ms, 0);
+    let errors = parsed("[drain]\ntimeout_ms = 3600001\n").unwrap_err().short();
+    assert!(errors.contains("out of range"), "{errors}");
+}
+
+#[test]
 fn the_log_is_kept_as_stated() {
     let text = "[[port]]\naddresses = ['10.0.0.2/24']\ndriver = 'ring'\n[log]\nlevel = 'warn'\n\
                 format = 'journald'\nevents_per_s_max = 7\ndrop_burst_per_s = 50\n";

@@ -19,7 +19,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use iwarp_config::Applications as Settings;
+use iwarp_config::{Applications as Settings, UserLimits};
 use iwarp_control::{ErrorKind, ErrorObject, Method, NoParams, Request as ControlRequest, params};
 use iwarp_shared_verbs::methods::{
     AllocMemory, AllocMemoryMethod, DeviceInfo, DeviceListMethod, Execute, ExecuteMethod, Executed,
@@ -36,7 +36,7 @@ use tokio::sync::{Mutex, oneshot};
 
 use super::regions::Regions;
 use super::worker_handle::WorkerHandle;
-use crate::control::{Handler, Peer, Policy, Reply};
+use crate::control::{Handler, Peer, Reply, SharedSettings};
 use crate::engine::Wakers;
 use crate::events::{Event, EventLog};
 use crate::memory::{ProcessMemory, RegionMemory, SharedWords};
@@ -52,9 +52,10 @@ const QUEUE_BYTES_MAX: u64 = 1 << 30;
 /// Handles the requests of programs on the control thread.
 #[derive(Debug)]
 pub struct Applications {
-    settings: Settings,
-    /// Clients of the control socket, who may open the daemon's regions.
-    control: Policy,
+    /// Never borrowed across an await.
+    settings: RefCell<Settings>,
+    /// Settings of the control socket, whose clients may open the daemon's regions.
+    control: SharedSettings,
     workers: Rc<Vec<WorkerHandle>>,
     /// Devices by port index.
     devices: Vec<DeviceInfo>,
@@ -80,7 +81,7 @@ impl Applications {
     /// Creates a handler for running workers. `first_memory` is the first region number that no region has.
     pub(crate) fn new(
         settings: Settings,
-        control: Policy,
+        control: SharedSettings,
         workers: Rc<Vec<WorkerHandle>>,
         devices: Vec<DeviceInfo>,
         regions: Rc<Mutex<Regions>>,
@@ -89,6 +90,7 @@ impl Applications {
     ) -> Self {
         let registry = Registry::new(first_memory, settings.memory_regions_max);
         let (links, events) = (vec![Cell::new(true); devices.len()], Rc::clone(events));
+        let settings = RefCell::new(settings);
         Self { settings, control, workers, devices, links, regions, registry, events }
     }
 
@@ -103,6 +105,15 @@ impl Applications {
             // A worker takes no commands at the moment: all are informed again at the next check.
             known.set(!up);
         }
+    }
+
+    /// Sets the limits of users and of watches. What programs have stays.
+    pub(crate) fn change(&self, settings: &Settings) {
+        self.settings.replace(settings.clone());
+    }
+
+    fn user_limits(&self) -> UserLimits {
+        self.settings.borrow().user
     }
 
     /// Sends a command about a context to its worker, and awaits the answer.
@@ -186,7 +197,8 @@ impl Applications {
             duplicate(&wakers.events)?,
             duplicate(&wakers.doorbell)?,
         ];
-        let (worker, limits, shared) = (self.home_worker(), object_limits(&self.settings), memory.clone());
+        let (worker, limits, shared) =
+            (self.home_worker(), object_limits(&self.settings.borrow()), memory.clone());
         let id = self.ask(worker, port, |reply| ContextCommand::Open {
             memory: shared,
             limits,
@@ -199,9 +211,9 @@ impl Applications {
 
     /// Reserves what a request may add to its user's objects.
     fn reserve(&self, app: &RefCell<App>, usage: Usage) -> Result<(), ErrorObject> {
-        self.registry.reserve(app, usage, &self.settings.user).map_err(|key| {
+        self.registry.reserve(app, usage, &self.user_limits()).map_err(|key| {
             let message = format!("the user has as much as applications.{key} allows");
-            ErrorObject::new(ErrorKind::NoResources, message).with_help("free some, or raise it and restart")
+            ErrorObject::new(ErrorKind::NoResources, message).with_help("free some, or raise it and reload")
         })
     }
 
@@ -217,7 +229,7 @@ impl Applications {
             let admitted: Vec<bool> = some
                 .iter()
                 .map(|request| {
-                    self.registry.reserve(&session.app, Usage::of(request), &self.settings.user).is_ok()
+                    self.registry.reserve(&session.app, Usage::of(request), &self.user_limits()).is_ok()
                 })
                 .collect();
             let sent: Vec<Request> = some
@@ -369,7 +381,7 @@ impl Handler for Applications {
     type Session = Session;
 
     fn open(&self, peer: &Peer) -> Result<Session, ErrorObject> {
-        Ok(Session { app: self.registry.add(peer, &self.settings.user)?, _queues: None, process: None })
+        Ok(Session { app: self.registry.add(peer, &self.user_limits())?, _queues: None, process: None })
     }
 
     async fn handle(

@@ -218,7 +218,7 @@ impl Registry {
         if others >= usize::from(limits.contexts_max) {
             let message = format!("user {} has {others} contexts, as many as one user may have", peer.uid);
             return Err(ErrorObject::new(ErrorKind::NoResources, message)
-                .with_help("end another program, or raise applications.user_contexts_max and restart"));
+                .with_help("end another program, or raise applications.user_contexts_max and reload"));
         }
         let mut number = self.last.get();
         loop {

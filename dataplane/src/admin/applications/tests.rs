@@ -126,13 +126,16 @@ fn with_workers(test: impl AsyncFnOnce(Applications)) {
         })
         .unzip();
     let settings = Config::parse("test", CONFIG).unwrap().applications.unwrap();
-    let policy = Policy { uid: 0, gid: None, everybody: true };
+    let folder = tempfile::tempdir().unwrap();
+    let control = Config::parse("test", CONFIG).unwrap().control;
+    let config = ServerConfig { socket: folder.path().join("s"), ..ServerConfig::from(&control) };
+    let admission = Server::bind(&config).unwrap().settings();
     let device =
         DeviceInfo { name: "p0".into(), addresses: vec!["10.77.0.1/24".parse().unwrap()], mtu: 1500 };
     let regions = Rc::new(Mutex::new(Regions::new(8, true, None)));
     let events = Rc::new(EventLog::new(10, &Clock::start()));
     let applications =
-        Applications::new(settings, policy, Rc::new(handles), vec![device], regions, 8, &events);
+        Applications::new(settings, admission, Rc::new(handles), vec![device], regions, 8, &events);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         tokio::select! {
@@ -361,7 +364,8 @@ async fn add_region(applications: &Applications, name: &str) -> RegionId {
 #[test]
 fn a_watch_is_on_all_workers_and_has_limits() {
     with_workers(async |mut applications| {
-        (applications.settings.region_watches_max, applications.settings.user.watches_max) = (3, 2);
+        let settings = applications.settings.get_mut();
+        (settings.region_watches_max, settings.user.watches_max) = (3, 2);
         let peer = |uid| Peer { pid: 1, uid, gid: uid, groups: Vec::new() };
         let [first, second] = [1000, 1001].map(|uid| applications.open(&peer(uid)).unwrap());
         assert_eq!(add_region(&applications, "lab").await, RegionId(0));

@@ -39,13 +39,16 @@ impl Applications {
         // Held until all workers have the watch: the region stays.
         let regions = self.regions.lock().await;
         let id = regions.find(name)?.id();
-        let max = self.settings.region_watches_max;
+        let (max, entries) = {
+            let settings = self.settings.borrow();
+            (settings.region_watches_max, settings.watch_entries)
+        };
         if self.watches_of(id) >= usize::from(max) {
             let message = format!("region `{name}` has {max} watches, as many as one region may have");
             return Err(ErrorObject::new(ErrorKind::NoResources, message)
-                .with_help("end another program, or raise applications.region_watches_max and restart"));
+                .with_help("end another program, or raise applications.region_watches_max and reload"));
         }
-        let shape = notification_ring(self.settings.watch_entries).ok_or_else(|| internal("no ring"))?;
+        let shape = notification_ring(entries).ok_or_else(|| internal("no ring"))?;
         let rings = self.workers.len().saturating_mul(self.devices.len());
         let words = notification_ring_words(shape).saturating_mul(rings);
         let memory_bytes = (words as u64).saturating_mul(8);
@@ -78,7 +81,7 @@ impl Applications {
     /// Returns an error unless the program may open regions.
     pub(super) fn check_admitted(&self, session: &Session) -> Result<(), ErrorObject> {
         let app = session.app.borrow();
-        if self.control.admits(&app.peer) {
+        if self.control.policy().admits(&app.peer) {
             return Ok(());
         }
         let message = format!("user {} may not open regions", app.peer.uid);

@@ -1,0 +1,175 @@
+//! Keys that are read at the start only. Every field of the configuration is named either here or as free, in a pattern
+//! without rest: a new key does not compile until somebody has decided.
+
+use tcp_stack::TcpConfig;
+
+use super::Line;
+use crate::types::{
+    Applications, Config, Control, Drain, Ip, Limits, Log, Memory, Metrics, Mpa, Placement, Port, Privileges,
+    Region, Tcp, Workers,
+};
+
+const RESTART: &str = "takes effect at a restart only";
+
+/// Adds a line to `$lines` for each field that differs.
+macro_rules! fixed {
+    ($lines:ident, $table:expr, $type:ident, $old:expr, $new:expr,
+     { $($field:ident $(= $key:literal)?),* $(,)? }, free { $($free:ident),* $(,)? }) => {{
+        let $type { $($field,)* $($free: _,)* } = $old;
+        $(if *$field != $new.$field {
+            let key = [$($key,)? stringify!($field)][0];
+            $lines.push(Line::new(format!("{}.{key}", $table), RESTART));
+        })*
+    }};
+}
+
+/// Returns every difference between `old` and `new` that needs a restart. `started` is the configuration of the start.
+pub(super) fn refusals(started: &Config, old: &Config, new: &Config) -> Vec<Line> {
+    let Config {
+        memory,
+        ports,
+        workers,
+        ip,
+        tcp,
+        mpa,
+        placement,
+        limits,
+        listeners: _,
+        regions,
+        control,
+        drain,
+        applications,
+        privileges,
+        metrics,
+        log,
+    } = old;
+    let mut lines = Vec::new();
+    fixed!(lines, "memory", Memory, memory, new.memory,
+        { hugepages, hugepage_limit_bytes = "hugepage_limit", packet_buffers, file_prefix }, free {});
+    refuse_ports(&mut lines, ports, &new.ports);
+    fixed!(lines, "workers", Workers, workers, new.workers, { cores, idle, control_core }, free {});
+    fixed!(lines, "ip", Ip, ip, new.ip,
+        { hop_limit, fragments_datagrams_max, fragments_bytes_max, fragments_timeout_ms, path_mtu_entries_max },
+        free {});
+    refuse_tcp(&mut lines, tcp, &new.tcp);
+    fixed!(lines, "mpa", Mpa, mpa, new.mpa,
+        { crc, markers, handshake_timeout_ms, disconnect_timeout_ms, fpdu_timeout_ms, ird_max, ord_max }, free {});
+    fixed!(lines, "placement", Placement, placement, new.placement,
+        { out_of_order, last_out_of_order = "last_segment" }, free {});
+    fixed!(lines, "limits", Limits, limits, new.limits, { neighbors_max }, free { regions_max, grants_max });
+    let started_with = &started.limits;
+    refuse_above(&mut lines, "limits.regions_max", started_with.regions_max, new.limits.regions_max);
+    refuse_above(&mut lines, "limits.grants_max", started_with.grants_max, new.limits.grants_max);
+    refuse_regions(&mut lines, regions, &new.regions);
+    fixed!(
+        lines,
+        "control",
+        Control,
+        control,
+        new.control,
+        { socket },
+        free { mode, group, clients_max, idle_timeout_ms }
+    );
+    let Drain { timeout_ms: _ } = drain;
+    refuse_applications(&mut lines, started, applications.as_ref(), new.applications.as_ref());
+    fixed!(lines, "privileges", Privileges, privileges, new.privileges,
+        { drop_capabilities, filter_system_calls }, free {});
+    match (metrics, &new.metrics) {
+        (Some(old), Some(new)) => {
+            fixed!(lines, "metrics", Metrics, old, new, { listen, mode, group, clients_max, timeout_ms }, free {});
+        }
+        (None, None) => {}
+        _ => lines.push(Line::new("metrics", RESTART)),
+    }
+    fixed!(lines, "log", Log, log, new.log, { format }, free { level, events_per_s_max, drop_burst_per_s });
+    lines
+}
+
+/// Refuses a limit above the one that the tables were allocated for.
+fn refuse_above(lines: &mut Vec<Line>, key: &str, started: u32, new: u32) {
+    if new > started {
+        let change = format!("its table was allocated for {started} at the start; more {RESTART}");
+        lines.push(Line::new(key, change));
+    }
+}
+
+fn refuse_ports(lines: &mut Vec<Line>, old: &[Port], new: &[Port]) {
+    let find = |ports: &[Port], name: &str| ports.iter().find(|port| port.name == name).cloned();
+    for port in old {
+        let object = format!("port {}", port.name);
+        match find(new, &port.name) {
+            Some(after) => {
+                fixed!(lines, object, Port, port, after,
+                    { mtu, mac, vlan, ipv4 = "addresses", ipv6 = "addresses", gateway, gateway6,
+                      neighbors = "neighbor", rx_descriptors, tx_descriptors, on_loss, offloads },
+                    free { name, driver });
+                if port.driver != after.driver {
+                    lines.push(Line::new(object, format!("another driver or device; this {RESTART}")));
+                }
+            }
+            None => lines.push(Line::new(object, format!("removed; this {RESTART}"))),
+        }
+    }
+    for port in new.iter().filter(|port| find(old, &port.name).is_none()) {
+        lines.push(Line::new(format!("port {}", port.name), format!("added; this {RESTART}")));
+    }
+    // Both families of `addresses` may have changed.
+    lines.dedup();
+    if lines.is_empty() && old != new {
+        lines.push(Line::new("port", format!("another order; this {RESTART}")));
+    }
+}
+
+fn refuse_tcp(lines: &mut Vec<Line>, old: &Tcp, new: &Tcp) {
+    fixed!(lines, "tcp", Tcp, old, new,
+        { connections_max, keepalive_s, keepalive_interval_s, keepalive_probes, user_timeout_ms,
+          receive_window_bytes, receive_window_initial_bytes, receive_memory_bytes, received_buffers_max,
+          send_buffer_bytes, held_bytes_max, held_segments_max },
+        free { stack, connections_per_source_max });
+    let (old, new) = (&old.stack, &new.stack);
+    fixed!(lines, "tcp", TcpConfig, old, new,
+        { rto_min_ms, rto_max_ms, syn_retries, data_retries, zero_window_ms, time_wait_ms, fin_wait_2_ms,
+          delayed_ack_ms, challenge_acks_max, challenge_interval_ms, peer_delayed_ack_ms, congestion, ecn,
+          dctcp_ect_control, pacing, sack, timestamps, window_scale, half_open_max, give_way_after_ms,
+          syn_cookies, initial_window_segments, initial_window_bytes },
+        free { path_mtu_min, path_mtu_age_s, black_hole_timeouts });
+    fixed!(lines, "ip", TcpConfig, old, new,
+        { path_mtu_min, path_mtu_age_s, black_hole_timeouts },
+        free { rto_min_ms, rto_max_ms, syn_retries, data_retries, zero_window_ms, time_wait_ms, fin_wait_2_ms,
+               delayed_ack_ms, challenge_acks_max, challenge_interval_ms, peer_delayed_ack_ms, congestion, ecn,
+               dctcp_ect_control, pacing, sack, timestamps, window_scale, half_open_max, give_way_after_ms,
+               syn_cookies, initial_window_segments, initial_window_bytes });
+}
+
+/// Refuses another size: the memory of a region is mapped by programs.
+fn refuse_regions(lines: &mut Vec<Line>, old: &[Region], new: &[Region]) {
+    for Region { name, bytes, access: _, token: _, allow: _ } in new {
+        if let Some(before) = old.iter().find(|region| region.name == *name).filter(|it| it.bytes != *bytes) {
+            let change = format!(
+                "{} -> {bytes} bytes: the size of a region cannot change; remove the region by one reload and add \
+                 it by the next",
+                before.bytes
+            );
+            lines.push(Line::new(format!("region {name}.size"), change));
+        }
+    }
+}
+
+fn refuse_applications(
+    lines: &mut Vec<Line>,
+    started: &Config,
+    old: Option<&Applications>,
+    new: Option<&Applications>,
+) {
+    match (old, new) {
+        (Some(old), Some(new)) => {
+            fixed!(lines, "applications", Applications, old, new,
+                { socket, queue_pairs_max, memory_regions_max, watch_entries },
+                free { mode, group, contexts_max, region_watches_max, user });
+            let most = started.applications.as_ref().map_or(0, |table| table.contexts_max);
+            refuse_above(lines, "applications.contexts_max", most.into(), new.contexts_max.into());
+        }
+        (None, None) => {}
+        _ => lines.push(Line::new("applications", RESTART)),
+    }
+}

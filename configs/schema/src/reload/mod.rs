@@ -1,0 +1,314 @@
+//! Compares the configuration of a running daemon with a new file: the steps that apply the difference, or what needs a
+//! restart. A daemon applies all steps of a [`Plan`] or none.
+//!
+//! ```text
+//! old, new ──fixed──▶ Refusals  keys that are read at the start only
+//!          └─plan───▶ Plan      steps, each with the lines that tell people what it changes
+//! ```
+
+mod fixed;
+
+use std::fmt::{self, Debug, Display};
+
+use rdma::CrcPolicy;
+use rdma::service::Token;
+
+use crate::types::{Applications, Config, Control, Limits, Listener, Log, LogLevel, Region, Service};
+
+/// A change in words: the object or key, and its old and new value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Key or object that changes, such as `log.level` or `region lab`.
+    pub object: String,
+    /// The change, such as `info -> debug`. Never contains a token.
+    pub change: String,
+}
+
+impl Line {
+    fn new(object: impl Into<String>, change: impl Into<String>) -> Self {
+        Self { object: object.into(), change: change.into() }
+    }
+}
+
+impl Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.object, self.change)
+    }
+}
+
+/// Everything in a new file that takes effect at a restart only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusals(pub Vec<Line>);
+
+impl Display for Refusals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, line) in self.0.iter().enumerate() {
+            write!(f, "{}{line}", if at > 0 { "; " } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Refusals {}
+
+/// Properties of a region that differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionDiff {
+    /// Rights of peers.
+    pub access: bool,
+    /// Token: another one, a first one, or none any more.
+    pub token: bool,
+    /// Source prefixes.
+    pub allow: bool,
+}
+
+/// One step of a reload.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// Registers a region.
+    RegionAdd(Region),
+    /// Changes rights, token or prefixes of a region.
+    RegionChange(Region, RegionDiff),
+    /// Removes a region and revokes its grants.
+    RegionRemove(Region),
+    /// Listens on a TCP port.
+    ListenerAdd(Listener),
+    /// Changes limits and options of a listener. Connections stay as they are.
+    ListenerChange(Listener),
+    /// Offers another service on a TCP port. Connections keep theirs.
+    ListenerReplace(Listener),
+    /// Stops listening on a TCP port. Connections stay.
+    ListenerRemove(u16),
+    /// Sets the log level.
+    LogLevel(LogLevel),
+    /// Sets the limits of events.
+    Events(Log),
+    /// Sets the maximum number of regions, and of STags.
+    Limits(Limits),
+    /// Sets the maximum number of connections from one source, per worker and port.
+    ConnectionsPerSource(u32),
+    /// Sets mode, group and limits of the control socket.
+    Control(Control),
+    /// Sets mode, group and limits of the verbs socket, and what one user may have.
+    Applications(Applications),
+    /// Sets nothing in the daemon's parts: the value is read from the configuration when it is needed.
+    Noted,
+}
+
+/// Steps that lead from the old configuration to the new one.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Steps, in the order of the file's tables.
+    pub steps: Vec<Step>,
+    /// All changes in words.
+    pub lines: Vec<Line>,
+}
+
+impl Plan {
+    /// Adds a step with its lines, unless there are none: then nothing differs.
+    fn add(&mut self, step: impl FnOnce() -> Step, lines: Vec<Line>) {
+        if !lines.is_empty() {
+            self.steps.push(step());
+            self.lines.extend(lines);
+        }
+    }
+}
+
+/// Returns the steps that lead from the configuration `old` to `new`. `started` is the configuration of the start, for
+/// which tables were allocated.
+///
+/// # Errors
+/// Every difference that needs a restart, in the order of the file's tables.
+pub fn plan(started: &Config, old: &Config, new: &Config) -> Result<Plan, Refusals> {
+    let refused = fixed::refusals(started, old, new);
+    if !refused.is_empty() {
+        return Err(Refusals(refused));
+    }
+    let mut plan = Plan::default();
+    plan_limits(&mut plan, old, new);
+    plan_listeners(&mut plan, old, new);
+    plan_regions(&mut plan, old, new);
+    plan_sockets(&mut plan, old, new);
+    plan_log(&mut plan, old, new);
+    Ok(plan)
+}
+
+/// Returns the lines of the keys whose values differ.
+fn changed<const N: usize>(table: &str, keys: [(&str, String, String); N]) -> Vec<Line> {
+    let differing = keys.into_iter().filter(|(_, old, new)| old != new);
+    differing.map(|(key, old, new)| Line::new(format!("{table}.{key}"), format!("{old} -> {new}"))).collect()
+}
+
+/// Returns a row of [`changed`].
+fn row<T: Display>(key: &str, old: T, new: T) -> (&str, String, String) {
+    (key, old.to_string(), new.to_string())
+}
+
+fn plan_limits(plan: &mut Plan, old: &Config, new: &Config) {
+    let (before, after) = (&old.limits, &new.limits);
+    let rows = [
+        row("regions_max", before.regions_max, after.regions_max),
+        row("grants_max", before.grants_max, after.grants_max),
+    ];
+    plan.add(|| Step::Limits(after.clone()), changed("limits", rows));
+    let per_source = |config: &Config| config.tcp.connections_per_source_max;
+    let rows = [row("connections_per_source_max", per_source(old), per_source(new))];
+    plan.add(|| Step::ConnectionsPerSource(per_source(new)), changed("tcp", rows));
+}
+
+fn plan_listeners(plan: &mut Plan, old: &Config, new: &Config) {
+    let find = |config: &Config, port| config.listeners.iter().find(|it| it.port == port).cloned();
+    for before in old.listeners.iter().filter(|it| find(new, it.port).is_none()) {
+        let line = Line::new(format!("listener {}", before.port), "removed; its connections stay");
+        plan.add(|| Step::ListenerRemove(before.port), vec![line]);
+    }
+    for after in &new.listeners {
+        let object = format!("listener {}", after.port);
+        let step = || after.clone();
+        match find(old, after.port) {
+            None => {
+                let line = Line::new(object, format!("added, service {}", after.service.name()));
+                plan.add(|| Step::ListenerAdd(step()), vec![line]);
+            }
+            Some(before) if before.service != after.service => {
+                let lines = listener_lines(&object, &before, after);
+                plan.add(|| Step::ListenerReplace(step()), lines);
+            }
+            Some(before) => {
+                plan.add(|| Step::ListenerChange(step()), listener_lines(&object, &before, after));
+            }
+        }
+    }
+}
+
+fn listener_lines(object: &str, before: &Listener, after: &Listener) -> Vec<Line> {
+    let Listener { port: _, service, backlog, connections_max, conn, crc } = before;
+    let mut lines = changed(
+        object,
+        [
+            row("service", service.name(), after.service.name()),
+            row("backlog", *backlog, after.backlog),
+            row("connections_max", *connections_max, after.connections_max),
+            row("nagle", conn.nagle, after.conn.nagle),
+            row("crc", crc_name(*crc), crc_name(after.crc)),
+            ("congestion", shown(conn.congestion), shown(after.conn.congestion)),
+            ("ecn", shown(conn.ecn), shown(after.conn.ecn)),
+            ("user_timeout_ms", shown(conn.user_timeout_ms), shown(after.conn.user_timeout_ms)),
+            (
+                "keepalive_s",
+                shown(conn.keepalive.map(|it| it.idle_ms / 1000)),
+                shown(after.conn.keepalive.map(|it| it.idle_ms / 1000)),
+            ),
+        ],
+    );
+    if lines.is_empty() && before != after {
+        lines.push(Line::new(object, "other options"));
+    }
+    lines
+}
+
+fn crc_name(crc: CrcPolicy) -> &'static str {
+    CrcPolicy::NAMES.iter().find(|(_, policy)| *policy == crc).map_or("", |(name, _)| name)
+}
+
+/// Formats an optional value in lower case; `default` without one.
+fn shown<T: Debug>(value: Option<T>) -> String {
+    value.map_or_else(|| "default".to_owned(), |value| format!("{value:?}").to_lowercase())
+}
+
+fn plan_regions(plan: &mut Plan, old: &Config, new: &Config) {
+    let find =
+        |config: &Config, region: &Region| config.regions.iter().find(|it| it.name == region.name).cloned();
+    for before in old.regions.iter().filter(|it| find(new, it).is_none()) {
+        let line = Line::new(format!("region {}", before.name), "removed");
+        plan.add(|| Step::RegionRemove(before.clone()), vec![line]);
+    }
+    for after in &new.regions {
+        let object = format!("region {}", after.name);
+        let Some(before) = find(old, after) else {
+            let line = Line::new(object, format!("added, {} bytes, {}", after.bytes, after.access));
+            plan.add(|| Step::RegionAdd(after.clone()), vec![line]);
+            continue;
+        };
+        let diff = RegionDiff {
+            access: before.access != after.access,
+            token: !same_token(before.token.as_ref(), after.token.as_ref()),
+            allow: before.allow != after.allow,
+        };
+        let sources = |region: &Region| match region.allow.as_slice() {
+            [] => "every source".to_owned(),
+            some => some.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+        };
+        let [access, allow] =
+            [row("access", before.access, after.access), ("allow", sources(&before), sources(after))];
+        let token = match (&before.token, &after.token) {
+            (None, Some(_)) => "required now",
+            (Some(_), None) => "no longer required",
+            _ => "another one",
+        };
+        let mut lines = changed(&object, [access, allow]);
+        lines.extend(diff.token.then(|| Line::new(format!("{object}.token"), token)));
+        plan.add(|| Step::RegionChange(after.clone(), diff), lines);
+    }
+}
+
+fn same_token(old: Option<&Token>, new: Option<&Token>) -> bool {
+    match (old, new) {
+        (None, None) => true,
+        (Some(old), Some(new)) => old.matches(new.as_bytes()),
+        _ => false,
+    }
+}
+
+fn plan_sockets(plan: &mut Plan, old: &Config, new: &Config) {
+    let (before, after) = (&old.control, &new.control);
+    let group = |group: &Option<String>| group.clone().unwrap_or_else(|| "default".to_owned());
+    let mode = |mode: u32| format!("{mode:04o}");
+    let rows = [
+        row("mode", mode(before.mode), mode(after.mode)),
+        row("group", group(&before.group), group(&after.group)),
+        row("clients_max", before.clients_max, after.clients_max),
+        row("idle_timeout_ms", before.idle_timeout_ms, after.idle_timeout_ms),
+    ];
+    plan.add(|| Step::Control(after.clone()), changed("control", rows));
+    let rows = [row("timeout_ms", old.drain.timeout_ms, new.drain.timeout_ms)];
+    plan.add(|| Step::Noted, changed("drain", rows));
+    let (Some(before), Some(after)) = (&old.applications, &new.applications) else { return };
+    let (user, limits) = (&before.user, &after.user);
+    let rows = [
+        row("mode", mode(before.mode), mode(after.mode)),
+        row("group", group(&before.group), group(&after.group)),
+        row("contexts_max", before.contexts_max, after.contexts_max),
+        row("region_watches_max", before.region_watches_max, after.region_watches_max),
+        row("user_contexts_max", user.contexts_max, limits.contexts_max),
+        row("user_queue_pairs_max", user.queue_pairs_max, limits.queue_pairs_max),
+        row("user_queue_entries_max", user.queue_entries_max, limits.queue_entries_max),
+        row("user_memory", user.memory_bytes, limits.memory_bytes),
+        row("user_watches_max", user.watches_max, limits.watches_max),
+    ];
+    plan.add(|| Step::Applications(after.clone()), changed("applications", rows));
+}
+
+fn plan_log(plan: &mut Plan, old: &Config, new: &Config) {
+    let (before, after) = (&old.log, &new.log);
+    let rows = [row("level", before.level, after.level)];
+    plan.add(|| Step::LogLevel(after.level), changed("log", rows));
+    let rows = [
+        row("events_per_s_max", u64::from(before.events_per_s_max), after.events_per_s_max.into()),
+        row("drop_burst_per_s", before.drop_burst_per_s, after.drop_burst_per_s),
+    ];
+    plan.add(|| Step::Events(after.clone()), changed("log", rows));
+}
+
+impl Service {
+    /// Returns the name of the service in the configuration file.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Region => "region",
+            Self::Echo => "echo",
+            Self::Discard => "discard",
+            Self::Chargen => "chargen",
+            Self::Daytime => "daytime",
+        }
+    }
+}
