@@ -1,17 +1,26 @@
 #!/bin/bash
 # A SYN flood from random sources, IPv4 and IPv6, while honest clients open, have bytes echoed, and close. The clients
-# must be served, and the daemon's memory must not grow. `make flood`.
+# must be served, the exporter of metrics must answer, and neither memory nor log of the daemon must grow. `make flood`.
 source "$(dirname "$0")/lib.sh"
 
 RATE=${RATE:-200000}     # SYNs per second
 LENGTH=${LENGTH:-10}     # seconds
 CLIENTS=${CLIENTS:-200}  # honest clients started per second
 LIMIT_MS=${LIMIT_MS:-5000} # time limit of a client: a lost SYN is retransmitted after one second, and after three
+SCRAPE_S=${SCRAPE_S:-5}    # time limit of the exporter, which has what CPU time the flood and the workers leave
 lab_open ironwarp-flood
+METRICS="$LAB/metrics.sock"
 ahead_of_others
 .ci/hugepages.sh 320 || true
 sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' configs/tap.toml \
     >"$LAB/flood.toml"
+cat >>"$LAB/flood.toml" <<TOML
+[metrics]
+listen = "$METRICS"
+[log]
+level = "info"
+format = "json"
+TOML
 daemon_start "$LAB/flood.toml" || exit 1
 kernel_side iw0
 # A long queue for frames while the daemon waits for a CPU: the flood must reach the daemon.
@@ -37,6 +46,14 @@ held() {
 dropped() { in_ns cat /sys/class/net/iw0/statistics/tx_dropped; }
 received() { ctl -j status | jq '.ports[0].rx_packets'; }
 
+# Asks the exporter once. Prints its time in seconds and the frames that it says were received.
+scrape() {
+    local seconds
+    seconds=$(curl -sS --max-time "$SCRAPE_S" --unix-socket "$METRICS" -o "$LAB/metrics" -w '%{time_total}' \
+        http://localhost/metrics) && [ "$(tail -n 1 "$LAB/metrics")" = '# EOF' ] || { echo failed; return; }
+    awk -v seconds="$seconds" '/^iwarp_rx_queue_frames_total/ { frames += $NF }
+        END { printf "%s %d\n", seconds, frames }' "$LAB/metrics"
+}
 ctl monitor >"$LAB/monitor" &
 warm_up() { # runs everything once, so that later measurements show growth only
     flood 2 && honest 2 >"$LAB/calm" && cat "$LAB/calm" && jq -e '.succeeded == .clients' "$LAB/calm"
@@ -45,6 +62,8 @@ flooded() {
     local flooder before_dropped before_received
     held >"$LAB/held"
     log_size >"$LAB/log"
+    wc -l <"$LAB/iwarpd.log" >"$LAB/lines"
+    scrape >"$LAB/scrapes"
     before_dropped=$(dropped) before_received=$(received)
     flood "$LENGTH" >"$LAB/flood.json" &
     flooder=$!
@@ -53,12 +72,22 @@ flooded() {
     while kill -0 "$flooder" 2>/dev/null; do
         sleep 0.5
         held >>"$LAB/held"
+        scrape >>"$LAB/scrapes"
     done
     wait "$flooder" || return 1
     wait "$clients" || return 1
     echo $(($(dropped) - before_dropped)) >"$LAB/dropped"
     echo $(($(received) - before_received)) >"$LAB/received"
     log_size >>"$LAB/log"
+    wc -l <"$LAB/iwarpd.log" >>"$LAB/lines"
+}
+# The exporter answered each time, and the numbers were those of the flood.
+scraped() {
+    cat "$LAB/scrapes"
+    awk '$1 == "failed" { failed++ } { if ($1 > slowest) slowest = $1; if (NR > 1 && $2 < last) back++; last = $2 }
+        NR == 1 { first = $2 }
+        END { print NR " answers, the slowest in " slowest " s"; exit !(NR > 3 && !failed && !back && last > first) }' \
+        "$LAB/scrapes"
 }
 # Lines written, events reported, events lost by the monitor that reads all the time.
 log_size() {
@@ -66,11 +95,17 @@ log_size() {
         | {lines: ."log.lines", lost: ."log.lines_lost", reported: ."events.reported",
            monitor: ."events.drop_monitor_slow"}'
 }
-# Of millions of frames, the log has the bursts of drops by reason: a few dozen lines, none of them lost.
+# Of millions of frames, the log has the bursts of drops by reason: a few dozen lines of JSON, none of them lost.
 log_bounded() {
     cat "$LAB/log"
     jq -s -e '.[1].lines - .[0].lines <= 100 and .[1].reported - .[0].reported <= 100 and .[1].lost == 0
-        and .[1].monitor == 0' "$LAB/log" >/dev/null
+        and .[1].monitor == 0' "$LAB/log" >/dev/null || return 1
+    local before after
+    { read -r before && read -r after; } <"$LAB/lines"
+    sed -n "$((before + 1)),${after}p" "$LAB/iwarpd.log" >"$LAB/written"
+    echo "$(wc -lc <"$LAB/written") lines and bytes in the file"
+    [ "$(wc -l <"$LAB/written")" -le 100 ] && [ "$(wc -c <"$LAB/written")" -le 65536 ] &&
+        jq -e '.level != "debug"' "$LAB/written" >/dev/null
 }
 # Floods at the configured rate. The TAP's queue drops and counts the frames that a busy daemon does not read in time;
 # most frames must get through, or the test would measure the queue.
@@ -135,6 +170,7 @@ check "at least 99.9 % of the honest clients were served within $LIMIT_MS ms" se
 check "memory stayed within what the configuration said" within_plan
 check "packet buffers in use stayed few" buffers_bounded
 check "the log and a monitor got a few dozen lines of it" log_bounded
+check "the exporter of metrics answered all the time, within $SCRAPE_S s" scraped
 check "afterwards nothing is left of it" settled
 check "and every client is served at once" eval \
     'honest 2 >"$LAB/calm"; cat "$LAB/calm"; jq -e ".succeeded == .clients and .connect_ms.max < 900" "$LAB/calm"'
