@@ -15,6 +15,7 @@ use rdma::verbs::{
 
 use super::*;
 use crate::admin::report::{self, Names};
+use crate::control::{Server, ServerConfig};
 use crate::events::EventLog;
 use crate::testutil::{Net, Setup, address};
 use crate::worker::{
@@ -81,6 +82,7 @@ fn run(net: &mut Net, host: usize, command: Command) {
                 let stats = cqs.iter().map(|cq| engine.cq_stats(context, *cq)).collect();
                 assert!(reply.send(stats).is_ok());
             }
+            ContextCommand::Link { up } => engine.contexts_set_link(up),
             ContextCommand::Close { context, reply } => {
                 engine.context_close(context).unwrap();
                 assert!(reply.send(Vec::new()).is_ok());
