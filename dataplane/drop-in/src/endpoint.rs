@@ -13,7 +13,7 @@ use crate::objects::{
     Channel, Cq, Pd, ibv_create_comp_channel, ibv_create_cq, ibv_create_srq, ibv_destroy_comp_channel,
     ibv_destroy_cq, ibv_destroy_srq,
 };
-use crate::qp::{self, QPT_RC};
+use crate::qp::{self, QPT_RC, SEND_SLOTS_MIN};
 use crate::raw::{export, object, take};
 
 /// `IBV_QP_INIT_ATTR_PD`, and the flags that change nothing if they are 0.
@@ -94,8 +94,8 @@ fn create_qp(id: &Id, pd: Option<&Pd>, init: &mut QpInitAttr) -> Result<(), c_in
         init.srq = head.srq.load(Ordering::Acquire);
     }
     let made = (|| {
-        // At least one entry for each queue.
-        let (send, recv) = (init.cap.max_send_wr.max(1), init.cap.max_recv_wr.max(1));
+        // An entry for each slot.
+        let (send, recv) = (init.cap.max_send_wr.max(SEND_SLOTS_MIN), init.cap.max_recv_wr.max(1));
         init.send_cq = own_cq(id, init.send_cq, send, &head.send_cq_channel, &head.send_cq)?;
         init.recv_cq = own_cq(id, init.recv_cq, recv, &head.recv_cq_channel, &head.recv_cq)?;
         qp::create(pd, init)

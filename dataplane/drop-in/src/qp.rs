@@ -40,12 +40,17 @@ pub(crate) struct Qp {
     pub(crate) connection: Mutex<Option<Arc<IdState>>>,
 }
 
+/// Fewest slots of a send queue. Devices round the size up, and programs that ask for one slot rely on that:
+/// ib_send_lat with events takes those of both its completion queues from one channel, and posts a request before it
+/// has polled the completion of the last.
+pub(crate) const SEND_SLOTS_MIN: u32 = 16;
+
 /// Returns the size of a queue pair; `None` beyond what a device may have.
 fn size(cap: &QpCap) -> Option<iwarp_verbs::QpCap> {
     let at_least_one = |value: u32| u16::try_from(value.max(1)).ok();
     let inline = cap.max_inline_data.max(INLINE_MIN);
     Some(iwarp_verbs::QpCap {
-        max_send_wr: at_least_one(cap.max_send_wr)?,
+        max_send_wr: at_least_one(cap.max_send_wr.max(SEND_SLOTS_MIN))?,
         max_recv_wr: at_least_one(cap.max_recv_wr)?,
         max_send_sge: at_least_one(cap.max_send_sge)?,
         max_recv_sge: at_least_one(cap.max_recv_sge)?,

@@ -11,7 +11,7 @@ use crate::sync::{AtomicU64, Ordering, fence};
 pub enum Armed {
     /// A solicited completion, or one with an error.
     Solicited,
-    /// Any completion.
+    /// Any completion, whatever its status.
     Any,
 }
 

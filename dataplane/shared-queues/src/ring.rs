@@ -263,6 +263,20 @@ impl<M: AsRef<[AtomicU64]>> Consumer<M> {
         self.consumed = self.consumed.saturating_sub(1);
     }
 
+    /// Returns the number of entries taken since the ring was created.
+    pub fn taken(&self) -> u64 {
+        self.consumed
+    }
+
+    /// Reads the number of entries produced since the ring was created.
+    ///
+    /// # Errors
+    /// [`RingError::Corrupt`].
+    pub fn produced(&mut self) -> Result<u64, RingError> {
+        self.refresh()?;
+        Ok(self.produced)
+    }
+
     /// Returns the places of all entries taken so far to the producer.
     #[inline]
     pub fn release(&self) {

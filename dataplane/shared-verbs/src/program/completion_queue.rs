@@ -18,6 +18,9 @@ pub struct CompletionQueue<M> {
     qps: Vec<Option<(QpNum, Slots)>>,
     /// Completions taken from the ring and not yet polled, oldest last.
     taken: Vec<(WorkCompletion, Freed)>,
+    /// Completions since the queue was created that were in it when it was armed, or polled before. The worker raises
+    /// the events of later ones.
+    armed_at: u64,
     /// True once the worker has written something that is no completion.
     broken: bool,
     /// True once the worker has ended: nothing is taken from the ring any more.
@@ -28,7 +31,16 @@ impl<M: AsRef<[AtomicU64]> + Clone> CompletionQueue<M> {
     /// Creates the queue from the response to its request; `None` if the memory is shorter than the place says.
     pub fn new(memory: M, place: CqPlace) -> Option<Self> {
         let ring = Consumer::new(memory.clone(), place.ring(), place.shape)?;
-        Some(Self { memory, ring, place, qps: Vec::new(), taken: Vec::new(), broken: false, ended: false })
+        Some(Self {
+            memory,
+            ring,
+            place,
+            qps: Vec::new(),
+            taken: Vec::new(),
+            armed_at: 0,
+            broken: false,
+            ended: false,
+        })
     }
 
     /// Adds a queue pair that completes here.
@@ -54,6 +66,8 @@ impl<M: AsRef<[AtomicU64]> + Clone> CompletionQueue<M> {
         self.take_all();
         self.ring.release();
         self.taken.retain(|(wc, _)| wc.qp_num != qp);
+        // The counts do not tell any more which of the others came before the arming.
+        self.armed_at = self.ring.taken();
     }
 
     /// Takes all completions of the ring.
@@ -155,25 +169,34 @@ impl<M: AsRef<[AtomicU64]> + Clone> CompletionQueue<M> {
         if let Some(arm) = self.arm() {
             arm.arm(if solicited_only { Armed::Solicited } else { Armed::Any });
         }
+        // Read after the barrier of the arming: the worker finds the queue armed for all that it does not count.
+        self.armed_at = self.ring.produced().unwrap_or(self.ring.taken());
     }
 
-    /// Returns true if the queue is armed, and the program has left a completion in it for which an event is due: the
-    /// caller raises the event. The queue is not armed any more, and the worker does not raise it.
+    /// Returns the number of completions that are left of those before the arming.
+    fn left(&self) -> usize {
+        if self.ended {
+            return self.taken.len();
+        }
+        let polled = self.ring.taken().saturating_sub(self.taken.len() as u64);
+        usize::try_from(self.armed_at.saturating_sub(polled)).unwrap_or(usize::MAX)
+    }
+
+    /// Returns true if the queue is armed, and the program has left a completion in it that was there before, and for
+    /// which an event is due: the caller raises the event. The queue is not armed any more then. The worker raises the
+    /// events of completions that came after the arming: it may be about to, so that nobody else must.
     pub fn take_left_event(&mut self) -> bool {
-        if self.is_drained() {
-            return false;
-        }
-        let armed = self.arm().and_then(Arm::armed);
-        if armed == Some(Armed::Solicited) {
-            self.take_all();
-        }
-        let is_due = match armed {
-            None => false,
-            Some(Armed::Any) => true,
-            Some(Armed::Solicited) => {
-                self.taken.iter().any(|(wc, _)| wc.solicited || wc.status != WcStatus::Success)
-            }
-        };
+        let left = self.left();
+        let is_due = left > 0
+            && match self.arm().and_then(Arm::armed) {
+                None => false,
+                Some(Armed::Any) => true,
+                Some(Armed::Solicited) => {
+                    self.take_all();
+                    let mut oldest = self.taken.iter().rev().take(left);
+                    oldest.any(|(wc, _)| wc.solicited || wc.status != WcStatus::Success)
+                }
+            };
         is_due && self.arm().is_some_and(Arm::disarm)
     }
 
@@ -184,5 +207,40 @@ impl<M: AsRef<[AtomicU64]> + Clone> CompletionQueue<M> {
     /// Returns the number of events of the queue since it was created.
     pub fn events(&self) -> u64 {
         self.memory.as_ref().get(self.place.events()).map_or(0, |events| events.load(Ordering::Acquire))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use std::sync::Arc;
+
+    use iwarp_shared_queues::{Producer, encode_completion};
+
+    use super::*;
+
+    /// The worker has published a completion, and not looked at the arming yet. A program that raised the event itself
+    /// and armed again would receive another one without a completion.
+    #[test]
+    fn the_event_of_a_completion_behind_the_arming_is_the_worker_s() {
+        let shape = CqPlace::shape_for(8).unwrap();
+        let memory: Arc<[AtomicU64]> = (0..CqPlace::words(shape)).map(|_| AtomicU64::new(0)).collect();
+        let place = CqPlace { start: 0, shape };
+        let mut worker = Producer::new(Arc::clone(&memory), place.ring(), shape).unwrap();
+        let mut cq = CompletionQueue::new(memory, place).unwrap();
+        let mut complete = |solicited| {
+            let wc = WorkCompletion { solicited, ..WorkCompletion::default() };
+            worker.push(&encode_completion(&wc, Freed::Send(1))).unwrap();
+            worker.publish();
+        };
+        cq.req_notify(false);
+        complete(false);
+        assert!(!cq.take_left_event());
+        cq.req_notify(true);
+        complete(true);
+        assert!(!cq.take_left_event(), "what was there is not solicited");
+        cq.req_notify(true);
+        assert_eq!([cq.take_left_event(), cq.take_left_event()], [true, false]);
     }
 }
