@@ -81,7 +81,7 @@ enum Polls {
     Yes,
     /// It has not, and that is to be reported now.
     NotReported,
-    /// It has not.
+    /// It has not, and that has been reported.
     Not,
     /// It has, after a report that it did not.
     Again,

@@ -49,7 +49,7 @@ const ACTIONS: [(i32, &str, Action); 15] = [
 /// Request of a signal, with the signal's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SignalRequest {
-    /// Stop at once.
+    /// Stop at once, and reset all connections.
     End(String),
     /// Stop when the connections have ended.
     Drain(String),

@@ -4,7 +4,10 @@
 //! rounded up to whole pages of 2 MiB, since items do not share pages. Ordinary memory contains the tables, which are
 //! allocated at the start and do not grow.
 
-use crate::types::{Applications, Config, Driver, Ip, Memory, Port};
+use crate::types::{Applications, Config, Driver, Ip, Memory, Port, Tcp};
+
+/// Maximum number of packet buffers: 4 Mi × 9.8 KiB = 39 GiB.
+pub(crate) const PACKET_BUFFERS_MAX: u32 = 4 << 20;
 
 /// Bytes of a hugepage.
 pub(crate) const HUGEPAGE: u64 = 2 << 20;
@@ -263,16 +266,11 @@ pub(crate) fn packet_buffers_min(ports: &[Port], workers: u64, ip: &Ip) -> u64 {
 
 /// Returns the default number of packet buffers: the minimum, plus the data of [`FULL_CONNECTIONS`] connections,
 /// unacknowledged and behind a gap.
-pub(crate) fn packet_buffers_default(
-    ports: &[Port],
-    workers: u64,
-    ip: &Ip,
-    send_buffer: u64,
-    receive_window: u64,
-) -> u64 {
-    let payload = payload_of(ports);
-    let data = send_buffer.div_ceil(payload).saturating_add(receive_window.div_ceil(payload));
-    packet_buffers_min(ports, workers, ip).saturating_add(data.saturating_mul(FULL_CONNECTIONS))
+pub(crate) fn packet_buffers_default(ports: &[Port], workers: u64, ip: &Ip, tcp: &Tcp) -> u32 {
+    let (payload, window) = (payload_of(ports), u64::from(tcp.receive_window_bytes));
+    let data = u64::from(tcp.send_buffer_bytes).div_ceil(payload).saturating_add(window.div_ceil(payload));
+    let wanted = packet_buffers_min(ports, workers, ip).saturating_add(data.saturating_mul(FULL_CONNECTIONS));
+    u32::try_from(wanted).unwrap_or(PACKET_BUFFERS_MAX).min(PACKET_BUFFERS_MAX)
 }
 
 /// Returns the largest receive window in bytes of one connection while no other holds data.

@@ -151,7 +151,7 @@ pub enum Response {
     Qp(QpNum, QpPlaces),
     /// Snapshot of a queue pair.
     QpAttr(QpAttr),
-    /// A new id.
+    /// A new connection manager id.
     Id(CmId),
     /// Local and remote address of an id, as far as they are known.
     Addresses(Option<SocketAddr>, Option<SocketAddr>),

@@ -68,7 +68,7 @@ impl ControlHandler {
         self.running.current.try_lock().map_or(started, |config| config.drain.timeout_ms).into()
     }
 
-    /// Answers `reload`.
+    /// Answers `reload` with what has changed.
     pub(super) async fn reload_method(&self, peer: &Peer, given: Value) -> Result<Reply, ErrorObject> {
         params::<ReloadMethod>(given)?;
         Ok(Reply::new(self.reload(Some(peer)).await?))
@@ -310,7 +310,7 @@ impl ControlHandler {
         Ok(())
     }
 
-    /// Changes a socket.
+    /// Changes mode and group of a socket that programs connect to.
     fn set_up(&self, socket: Option<&SharedSettings>, config: &ServerConfig) -> Result<(), ErrorObject> {
         let changed = socket.map_or(Ok(()), |socket| socket.change(config));
         changed.map_err(|error| ErrorObject::new(ErrorKind::NotPermitted, error.to_string()))

@@ -70,7 +70,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         match conns.service_mut(conn) {
             Some(Service::Rdma(rdma_conn)) => {
                 let Some(id) = rdma_conn.id else { return !has_ended };
-                let idle = idle && now.saturating_since(rdma_conn.looped_at) >= IDLE_AFTER;
+                let idle = idle && rdma_conn.looped_age(now) >= IDLE_AFTER;
                 // Resets a connection whose peer has not been granted anything yet.
                 if idle || !device.is_established(id) {
                     device.disconnect(id, since_start(now));

@@ -54,7 +54,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         if progress.frames > 0 {
             for end in [conn, peer] {
                 if let Some(Service::Rdma(rdma_conn)) = self.conns.service_mut(end) {
-                    rdma_conn.looped_at = now;
+                    rdma_conn.note_looped(now);
                 }
             }
             self.schedule(peer);

@@ -17,14 +17,15 @@ pub(super) struct RdmaConn {
     pub(super) is_region: bool,
     /// Deadline that is queued for the connection.
     pub(super) deadline: Option<Duration>,
-    /// Packet buffers that the stack accounts to the connection for an incomplete FPDU.
-    retained: u32,
+    /// Packet buffers that the stack accounts to the connection for an incomplete FPDU: at most those of the longest
+    /// FPDU.
+    retained: u16,
     /// Eviction policy that was last reported to the stack.
     eviction_policy: EvictionPolicy,
     /// Way of the output.
     pub(super) looped: Looped,
-    /// Time at which something last passed directly, in either direction. TCP does not see it.
-    pub(super) looped_at: Instant,
+    /// Time at which something last passed directly, in units of 64 ms, modulo 2^16. TCP does not see it.
+    looped_at: u16,
 }
 
 /// Way of the output of a connection to another address of the port itself.
@@ -43,8 +44,18 @@ impl RdmaConn {
     pub(super) const fn new(id: CmId, is_region: bool, is_looped: bool) -> Self {
         let looped = if is_looped { Looped::Later } else { Looped::No };
         let eviction_policy = EvictionPolicy::Never;
-        let looped_at = Instant::ZERO;
-        Self { id: Some(id), is_region, deadline: None, retained: 0, eviction_policy, looped, looped_at }
+        Self { id: Some(id), is_region, deadline: None, retained: 0, eviction_policy, looped, looped_at: 0 }
+    }
+
+    /// Records that something passes directly.
+    pub(super) fn note_looped(&mut self, now: Instant) {
+        self.looped_at = coarse(now);
+    }
+
+    /// Returns the time since something last passed directly, up to 64 ms too long, modulo 70 minutes: a connection
+    /// that is idle for longer counts as in use once in that time.
+    pub(super) fn looped_age(&self, now: Instant) -> Duration {
+        Duration::from_millis(u64::from(coarse(now).wrapping_sub(self.looped_at)) * COARSE_MS)
     }
 
     /// Reports the packet buffers retained for an incomplete FPDU to the stack. If the stack allows no more, their
@@ -57,12 +68,12 @@ impl RdmaConn {
         device: &mut Device<Segment<B>>,
         stats: &mut RdmaStats,
     ) {
-        let chunks = u32::try_from(chunks).unwrap_or(u32::MAX);
+        let chunks = u16::try_from(chunks).unwrap_or(u16::MAX);
         if chunks == self.retained {
             return;
         }
         self.retained = chunks;
-        if !stack.retain(conn, chunks) {
+        if !stack.retain(conn, chunks.into()) {
             self.release_retained(conn, stack, device, stats);
         }
     }
@@ -77,8 +88,8 @@ impl RdmaConn {
         stats: &mut RdmaStats,
     ) {
         let left = self.id.map_or(0, |id| device.compact(id, stats));
-        self.retained = u32::try_from(left).unwrap_or(u32::MAX);
-        stack.retain(conn, self.retained);
+        self.retained = u16::try_from(left).unwrap_or(u16::MAX);
+        stack.retain(conn, self.retained.into());
     }
 
     /// Reports the eviction policy to the stack if it has changed: a connection that the device uses never gives way
@@ -96,6 +107,14 @@ impl RdmaConn {
             stack.set_eviction_policy(conn, policy);
         }
     }
+}
+
+/// Unit of [`RdmaConn::looped_age`], milliseconds.
+const COARSE_MS: u64 = 64;
+
+/// Returns a time in units of [`COARSE_MS`], modulo 2^16.
+fn coarse(now: Instant) -> u16 {
+    ((now.as_millis() / COARSE_MS) & u64::from(u16::MAX)).try_into().unwrap_or(0)
 }
 
 /// Moves the output of the device's connection into the send queue, up to the budget of one service.

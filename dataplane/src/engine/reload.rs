@@ -13,7 +13,7 @@ const SLOTS_PER_CALL: u32 = 1024;
 /// A listener of the configuration.
 #[derive(Clone, Debug)]
 pub struct ListenerSetup {
-    /// TCP port.
+    /// TCP port that accepts connections.
     pub port: u16,
     /// Limits, and TCP options of its connections.
     pub options: ListenOptions,

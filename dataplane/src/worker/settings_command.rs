@@ -17,12 +17,12 @@ pub type Cursor = (usize, u32);
 pub enum SettingsCommand {
     /// Listens on a TCP port.
     Listen {
-        /// The listener.
+        /// The listener, as the configuration has it.
         setup: Box<ListenerSetup>,
         /// Receives success, or the error of the first port that refuses; others listen then.
         reply: oneshot::Sender<Result<(), CommandError>>,
     },
-    /// Changes a listener.
+    /// Changes options or the service of a listener.
     ChangeListener {
         /// The listener, with its new settings.
         setup: Box<ListenerSetup>,
@@ -31,7 +31,7 @@ pub enum SettingsCommand {
     },
     /// Stops listening on a TCP port.
     Unlisten {
-        /// The TCP port.
+        /// TCP port that no longer accepts connections.
         port: u16,
         /// Receives a notice when no port listens any more.
         reply: oneshot::Sender<()>,
@@ -45,14 +45,14 @@ pub enum SettingsCommand {
     },
     /// Revokes the grants that do not meet a rule, one page of connections.
     RevokeUnless {
-        /// The rule.
+        /// Condition that grants must meet.
         rule: Arc<GrantRule>,
         /// Place to begin at.
         from: Cursor,
         /// Receives the number of revoked grants, and where the next page begins.
         reply: oneshot::Sender<(u64, Option<Cursor>)>,
     },
-    /// Sets limits.
+    /// Sets limits of STags and of connections.
     Limits {
         /// Most valid STags per port.
         stags_max: u32,

@@ -1,11 +1,8 @@
 //! Checks `[memory]`, and that buffers, limit and machine fit the whole file.
 
-use crate::plan::{Kind, memory_plan, packet_buffers_default, packet_buffers_min};
+use crate::plan::{Kind, PACKET_BUFFERS_MAX, memory_plan, packet_buffers_default, packet_buffers_min};
 use crate::read::{Report, Section, show_size};
 use crate::types::{Config, Hugepages, Ip, Memory, Port, Tcp, Workers};
-
-/// Maximum number of packet buffers: 4 Mi × 9.8 KiB = 39 GiB.
-pub(super) const PACKET_BUFFERS_MAX: u32 = 4 << 20;
 
 /// Maximum `hugepage_limit` in bytes: 16 TiB.
 const LIMIT_BYTES_MAX: u64 = 16 << 40;
@@ -44,11 +41,7 @@ fn file_prefix(text: &str) -> Result<String, String> {
 /// Fills in the defaults that depend on the rest of the file.
 pub(super) fn resolve(values: Values, ports: &[Port], workers: &Workers, ip: &Ip, tcp: &Tcp) -> Memory {
     let workers = u64::try_from(workers.cores.len()).unwrap_or(u64::MAX);
-    let default = || {
-        let window = tcp.receive_window_bytes.into();
-        let wanted = packet_buffers_default(ports, workers, ip, tcp.send_buffer_bytes.into(), window);
-        u32::try_from(wanted).unwrap_or(PACKET_BUFFERS_MAX).min(PACKET_BUFFERS_MAX)
-    };
+    let default = || packet_buffers_default(ports, workers, ip, tcp);
     Memory {
         hugepages: values.hugepages,
         hugepage_limit_bytes: values.limit,

@@ -2,8 +2,7 @@
 
 use tcp_stack::{Congestion, ConnOptions, Ecn, Keepalive, SynCookies, TcpConfig};
 
-use super::memory::PACKET_BUFFERS_MAX;
-use crate::plan::{receive_memory_default, received_buffers_default};
+use crate::plan::{PACKET_BUFFERS_MAX, receive_memory_default, received_buffers_default};
 use crate::read::{Report, Section, show_size};
 use crate::types::{Ip, Memory, Port, Tcp};
 

@@ -4,6 +4,7 @@
 use tcp_stack::TcpConfig;
 
 use super::Line;
+use crate::plan::{packet_buffers_default, receive_memory_default, received_buffers_default};
 use crate::types::{
     Applications, Config, Control, Drain, Ip, Limits, Log, Memory, Metrics, Mpa, Placement, Port, Privileges,
     Region, Tcp, Workers,
@@ -45,13 +46,14 @@ pub(super) fn refusals(started: &Config, old: &Config, new: &Config) -> Vec<Line
     } = old;
     let mut lines = Vec::new();
     fixed!(lines, "memory", Memory, memory, new.memory,
-        { hugepages, hugepage_limit_bytes = "hugepage_limit", packet_buffers, file_prefix }, free {});
+        { hugepages, hugepage_limit_bytes = "hugepage_limit", file_prefix }, free { packet_buffers });
     refuse_ports(&mut lines, ports, &new.ports);
     fixed!(lines, "workers", Workers, workers, new.workers, { cores, idle, control_core }, free {});
     fixed!(lines, "ip", Ip, ip, new.ip,
         { hop_limit, fragments_datagrams_max, fragments_bytes_max, fragments_timeout_ms, path_mtu_entries_max },
         free {});
     refuse_tcp(&mut lines, tcp, &new.tcp);
+    refuse_dependent(&mut lines, old, new);
     fixed!(lines, "mpa", Mpa, mpa, new.mpa,
         { crc, markers, handshake_timeout_ms, disconnect_timeout_ms, fpdu_timeout_ms, ird_max, ord_max }, free {});
     fixed!(lines, "placement", Placement, placement, new.placement,
@@ -123,9 +125,9 @@ fn refuse_ports(lines: &mut Vec<Line>, old: &[Port], new: &[Port]) {
 fn refuse_tcp(lines: &mut Vec<Line>, old: &Tcp, new: &Tcp) {
     fixed!(lines, "tcp", Tcp, old, new,
         { connections_max, keepalive_s, keepalive_interval_s, keepalive_probes, user_timeout_ms,
-          receive_window_bytes, receive_window_initial_bytes, receive_memory_bytes, received_buffers_max,
-          send_buffer_bytes, held_bytes_max, held_segments_max },
-        free { stack, connections_per_source_max });
+          receive_window_bytes, receive_window_initial_bytes, send_buffer_bytes, held_bytes_max,
+          held_segments_max },
+        free { stack, connections_per_source_max, receive_memory_bytes, received_buffers_max });
     let (old, new) = (&old.stack, &new.stack);
     fixed!(lines, "tcp", TcpConfig, old, new,
         { rto_min_ms, rto_max_ms, syn_retries, data_retries, zero_window_ms, time_wait_ms, fin_wait_2_ms,
@@ -139,6 +141,27 @@ fn refuse_tcp(lines: &mut Vec<Line>, old: &Tcp, new: &Tcp) {
                delayed_ack_ms, challenge_acks_max, challenge_interval_ms, peer_delayed_ack_ms, congestion, ecn,
                dctcp_ect_control, pacing, sack, timestamps, window_scale, half_open_max, give_way_after_ms,
                syn_cookies, initial_window_segments, initial_window_bytes });
+}
+
+/// Refuses other values of the keys whose defaults depend on other keys, unless both files have the default: the keys
+/// that it follows have lines of their own then.
+fn refuse_dependent(lines: &mut Vec<Line>, old: &Config, new: &Config) {
+    let values = |config: &Config| {
+        let Config { memory, ports, workers, ip, tcp, .. } = config;
+        let cores = u64::try_from(workers.cores.len()).unwrap_or(u64::MAX);
+        [
+            (memory.packet_buffers.into(), packet_buffers_default(ports, cores, ip, tcp).into()),
+            (tcp.receive_memory_bytes, receive_memory_default(memory, ports, cores)),
+            (tcp.received_buffers_max.into(), received_buffers_default(memory, ports, cores).into()),
+        ]
+    };
+    let keys = ["memory.packet_buffers", "tcp.receive_memory_bytes", "tcp.received_buffers_max"];
+    for ((key, old), new) in keys.into_iter().zip(values(old)).zip(values(new)) {
+        let follows = old.0 == old.1 && new.0 == new.1;
+        if old.0 != new.0 && !follows {
+            lines.push(Line::new(key, RESTART));
+        }
+    }
 }
 
 /// Refuses another size: the memory of a region is mapped by programs.

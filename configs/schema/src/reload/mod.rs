@@ -54,18 +54,18 @@ impl std::error::Error for Refusals {}
 /// Properties of a region that differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionDiff {
-    /// Rights of peers.
+    /// Rights that peers can be granted.
     pub access: bool,
     /// Token: another one, a first one, or none any more.
     pub token: bool,
-    /// Source prefixes.
+    /// Source prefixes of peers that are admitted.
     pub allow: bool,
 }
 
 /// One step of a reload.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// Registers a region.
+    /// Registers a region of the file.
     RegionAdd(Region),
     /// Changes rights, token or prefixes of a region.
     RegionChange(Region, RegionDiff),

@@ -160,7 +160,20 @@ fn what_needs_a_restart_refuses_everything() {
     assert_eq!(refused(&[("10.0.0.1", "10.0.0.2")]), ["port p0.addresses"]);
     let both = "addresses = [\"10.0.0.9/24\", \"fd00::9/64\"]\nmtu = 9000";
     let before = "addresses = [\"10.0.0.1/24\"]";
-    assert_eq!(refused(&[(before, both)]), ["port p0.mtu", "port p0.addresses"]);
+    assert_eq!(
+        refused(&[(before, both)]),
+        ["port p0.mtu", "port p0.addresses"],
+        "the memory for data follows"
+    );
+    assert_eq!(refused(&[("16384", "32768")]), ["memory.packet_buffers"], "the shares of it follow");
+    assert_eq!(
+        refused(&[("[log]", "[tcp]\nreceive_memory_bytes = '1G'\nreceived_buffers_max = 100\n[log]")]),
+        ["tcp.receive_memory_bytes", "tcp.received_buffers_max"]
+    );
+    assert_eq!(
+        refused(&[("packet_buffers = 16384", ""), ("[limits]", "[workers]\ncores = [1, 2]\n[limits]")]),
+        ["workers.cores", "memory.packet_buffers"],
+    );
     assert_eq!(refused(&[("\"ring\"", "\"tap\"\ninterface = \"iw0\"")]), ["port p0"]);
     assert_eq!(refused(&[("\"p0\"", "\"p1\"")]), ["port p0", "port p1"]);
     assert_eq!(refused(&[("size = \"4M\"", "size = \"8M\"")]), ["region lab.size"]);

@@ -18,7 +18,7 @@ const QUEUE_ENTRIES_MAX: usize = 32;
 /// Queues per poll of which the next entry could not be posted before.
 const RETRIED_MAX: usize = 4;
 
-/// A context.
+/// A context of another process, as the worker has it.
 #[derive(Debug)]
 pub(super) struct Context<M> {
     memory: M,

@@ -130,7 +130,8 @@ fn with_workers(test: impl AsyncFnOnce(Applications)) {
     let settings = Config::parse("test", CONFIG).unwrap().applications.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let control = Config::parse("test", CONFIG).unwrap().control;
-    let config = ServerConfig { socket: folder.path().join("s"), ..ServerConfig::from(&control) };
+    let config =
+        ServerConfig { socket: folder.path().join("s"), mode: 0o666, ..ServerConfig::from(&control) };
     let admission = Server::bind(&config).unwrap().settings();
     let device =
         DeviceInfo { name: "p0".into(), addresses: vec!["10.77.0.1/24".parse().unwrap()], mtu: 1500 };

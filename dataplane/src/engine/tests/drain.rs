@@ -4,6 +4,7 @@ use rdma::Access;
 use tcp_stack::{CloseReason, ConnId, ListenOptions};
 
 use super::client::{Session, TcpSession};
+use super::hostile::region_request;
 use super::lab::{CHARGEN, DAYTIME, DISCARD, ECHO, Lab, REGION, Setup};
 use super::{SECOND, assert_empty, hang_up, open_tcp};
 use crate::engine::ListenerService;
@@ -102,13 +103,13 @@ fn a_peer_without_a_request_is_reset_and_one_that_asks_later_is_refused() {
     assert_empty(&mut lab);
 
     let mut lab = Lab::new(Setup::default());
-    let session = Session::region("lab", Access::REMOTE_WRITE, b"", lab.client.crc);
-    let asking = lab.connect(REGION, session);
-    // The SYN has arrived, and the MPA Request has not.
+    let asking = open_tcp(&mut lab, REGION, Session::Tcp(TcpSession::default()));
     lab.run_until("a connection", SECOND, |lab| lab.engine.connections() > 0);
     lab.engine.stop_accepting(lab.now);
-    lab.run_until("the end", SECOND, |lab| lab.client.rdma(asking).closed.is_some());
-    assert!(lab.client.rdma(asking).answer.is_none_or(|answer| answer.is_err()));
+    lab.client.tcp(asking).script.extend(region_request("lab"));
+    lab.run_until("the end", SECOND, |lab| lab.client.tcp(asking).closed.is_some());
+    assert!(lab.client.tcp(asking).sent > 0, "the MPA Request has left");
+    assert_eq!(lab.engine.rdma_stats().mpa.accepts_out, 0);
     assert_eq!(lab.engine.stags(), 0);
 }
 

@@ -96,6 +96,7 @@ fn a_listener_is_removed_and_its_connections_stay() {
     let mut lab = Lab::new(Setup::default());
     let stream = granted(&mut lab, false, BOTH);
     let echo = open_tcp(&mut lab, ECHO, Session::Tcp(TcpSession { bulk: 1000, ..TcpSession::default() }));
+    lab.run_until("both connections", SECOND, |lab| lab.engine.connections() == 2);
     for port in [REGION, ECHO, 999] {
         lab.engine.remove_listener(lab.now, port);
     }
