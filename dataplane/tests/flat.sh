@@ -14,8 +14,8 @@ ctl region register flat --size 256M --access remote-read,remote-write || exit 1
 head -c 268435456 /dev/urandom >"$LAB/file"
 want=$(digest "$LAB/file")
 
-rss() { ctl -j status | jq .rss_bytes; }
-in_use() { ctl -j status | jq '[.pools[].in_use] | add'; }
+rss() { report | jq .rss_bytes; }
+in_use() { report | jq '[.pools[].in_use] | add'; }
 measure() { printf '%-28s rss %s KiB, packet buffers in use %s\n' "$1" "$(($(rss) / 1024))" "$(in_use)"; }
 
 round() { # one put and one get, verified

@@ -26,7 +26,7 @@ kernel_side iw0
 # A long queue for frames while the daemon waits for a CPU: the flood must reach the daemon.
 in_ns ip link set iw0 txqueuelen 20000
 
-mac() { ctl -j status | jq -r '.ports[0].mac'; }
+mac() { report | jq -r '.ports[0].mac'; }
 flood() { # SECONDS
     in_ns "$LAB_TOOL" flood iw0 --mac "$(mac)" --to 10.77.0.2 --to fd77::2 --ports 7,9,19,7400 --rate "$RATE" \
         --seconds "$1"
@@ -44,7 +44,7 @@ held() {
           connections: (.connections | del(.max))}' <<<"$status"
 }
 dropped() { in_ns cat /sys/class/net/iw0/statistics/tx_dropped; }
-received() { ctl -j status | jq '.ports[0].rx_packets'; }
+received() { report | jq '.ports[0].rx_packets'; }
 
 # Asks the exporter once. Prints its time in seconds and the frames that it says were received.
 scrape() {
@@ -146,7 +146,7 @@ within_plan() {
 }
 buffers_bounded() { # the bursts between port and stack, what honest clients have in flight: never a tenth of the pool
     local pool
-    pool=$(ctl -j status | jq '[.pools[].buffers] | add')
+    pool=$(report | jq '[.pools[].buffers] | add')
     echo "of $pool packet buffers in use: $(jq -s 'map(.buffers) | max' "$LAB/held")"
     [ "$(jq -s 'map(.buffers) | max' "$LAB/held")" -le $((pool / 10)) ]
 }

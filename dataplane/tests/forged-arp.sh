@@ -12,7 +12,7 @@ sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = 
 daemon_start "$LAB/forged.toml" || exit 1
 kernel_side iw0
 
-mac() { ctl -j status | jq -r '.ports[0].mac'; }
+mac() { report | jq -r '.ports[0].mac'; }
 counter() { ctl -j stats | jq "[.groups[].counters[] | select(.name == \"$1\") | .value] | add"; }
 # Prints the honest peer's rate before, during and after, kB/s, and its longest silence.
 run() { # KIND

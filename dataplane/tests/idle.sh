@@ -141,10 +141,10 @@ check "100 peers ask for a whole region and do not read it" stall
 check "a peer that reads is served at once" served
 check "and the daemon is rid of the others when they go" empty
 
-before=$(ctl -j status | jq -c .regions)
+before=$(report | jq -c .regions)
 check "a region is registered and taken away 60 times under load" churn
 check "it leaves no connection behind" becomes 0 20 connections
-check "and no region" becomes "$before" 1 eval 'ctl -j status | jq -c .regions'
+check "and no region" becomes "$before" 1 eval 'report | jq -c .regions'
 check "the daemon still serves" put_get
 check "the daemon takes no more than its configuration said" within_plan
 check "SIGTERM ends it cleanly" daemon_stop

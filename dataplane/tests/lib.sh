@@ -59,6 +59,10 @@ ahead_of_others() { renice -n -15 -p $$ >/dev/null 2>&1 || true; }
 in_ns() { ip netns exec "$NS" "$@"; }
 ctl() { "$IWARPCTL" --socket "$SOCKET" "$@"; }
 remote() { in_ns "$IWARPCTL" remote "$@"; }
+# report: prints the status of the daemon as JSON, also if it is degraded, by too few hugepages for instance.
+report() { ctl -j status || [ $? = 6 ]; }
+# serves: succeeds if the daemon does, degraded or not.
+serves() { report >/dev/null; }
 
 # daemon_start CONFIG: starts iwarpd in the namespace and waits until it is ready.
 daemon_start() {

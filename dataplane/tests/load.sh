@@ -24,7 +24,7 @@ counters() {
     ctl -j stats | jq -c '[.groups[] | .group as $group | .counters[] | {key: "\($group).\(.name)", value: .value}]
         | group_by(.key) | map({key: .[0].key, value: (map(.value) | add)}) | from_entries'
 }
-buffers() { ctl -j status | jq '[.pools[].in_use] | add'; }
+buffers() { report | jq '[.pools[].in_use] | add'; }
 load() {
     ip netns exec "$NS" timeout 60 "$LAB_TOOL" load 10.77.0.2 fd77::2 --each "$EACH" --bytes "$BYTES" --limit-s 55 \
         >"$LAB/load.json"
@@ -32,7 +32,7 @@ load() {
 most_at_once() { # while $1 runs: the most connections that were established
     local most=0 now
     while kill -0 "$1" 2>/dev/null; do
-        now=$(ctl -j status | jq .connections.established)
+        now=$(report | jq .connections.established)
         [ "${now:-0}" -le "$most" ] || most=$now
         sleep 0.1
     done

@@ -298,14 +298,14 @@ unread() { # a monitor that is stopped delays neither the daemon nor the others
     local stopped=$!
     sleep 0.3
     kill -STOP "$stopped"
-    ctl region register extra --size 2M --access remote-read && ctl region deregister extra && ctl status >/dev/null
+    ctl region register extra --size 2M --access remote-read && ctl region deregister extra && serves
     local status=$?
     kill -CONT "$stopped"; kill "$stopped"
     [ "$status" = 0 ]
 }
 levels() {
     [ "$(ctl -j log level | jq -r .level)" = info ] && ctl log level debug | grep -q 'level *debug' &&
-        ctl status >/dev/null &&
+        serves &&
         grep -q '"level":"DEBUG".*"method":"status"' "$LAB/iwarpd.log" && ctl log level info &&
         grep -q 'user 0, process [0-9]*: the log level is info' "$LAB/iwarpd.log"
 }

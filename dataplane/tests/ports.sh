@@ -108,7 +108,7 @@ on_pages() {
 }
 # lacks [PATTERN]: every message of `status` matches PATTERN, or there is none.
 lacks() {
-    ctl -j status | jq -c '{state, degraded}' | tee "$LAB/status"
+    report | jq -c '{state, degraded}' | tee "$LAB/status"
     if [ $# = 0 ]; then jq -e '.degraded == []' "$LAB/status"; else
         jq -e --arg pattern "$1" '.state == "degraded" and all(.degraded[]; test($pattern)) and .degraded != []' \
             "$LAB/status"

@@ -389,8 +389,7 @@ service = "region"' ;;
 check "a hundred peers put while SIGHUP changes the configuration: none is lost" puts_survive
 
 # --- drain
-# `status` fails if the daemon is degraded, by too few hugepages for instance.
-state() { { ctl -j status 2>/dev/null || true; } | jq -r 'if .draining then "draining" else .state end'; }
+state() { report 2>/dev/null | jq -r 'if .draining then "draining" else .state end'; }
 # exits STATUS SECONDS: the daemon ends with this status.
 exits() {
     local pid=$DAEMON_PID

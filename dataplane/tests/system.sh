@@ -101,13 +101,13 @@ discard_all() { # HOST
 # the client has nothing to wait for, and the daemon keeps the TIME-WAIT state.
 daytime_line() { # HOST
     local line before after
-    before=$(ctl -j status | jq .connections.time_wait)
+    before=$(report | jq .connections.time_wait)
     line=$(in_ns timeout 5 nc -d "$1" 13) || return 1
     echo "$line"
     [[ "$line" =~ ^[A-Z][a-z]+day,\ [A-Z][a-z]+\ [0-9]+,\ [0-9]{4}\ [0-9:]{8}-UTC$'\r'$ ]] || return 1
     after=$(($(date +%s) - $(date -u -d "$(tr -d '\r' <<<"${line%-UTC*} UTC")" +%s)))
     [ "${after#-}" -le 2 ] || { echo "$after s off"; return 1; }
-    becomes $((before + 1)) 2 eval "ctl -j status | jq .connections.time_wait"
+    becomes $((before + 1)) 2 eval "report | jq .connections.time_wait"
 }
 
 # Closes one of six idle connections to two services, then those of one service; the others stay.
@@ -241,7 +241,7 @@ hostile_mpa() {
 hostile_control() {
     head -c 200000 /dev/zero | tr '\0' 'x' | timeout 5 nc -NU -w 2 "$SOCKET" >/dev/null
     printf '{"jsonrpc":"2.0","id":1,"method":"status","params":17}\n{{{\n\377\376\n' | timeout 5 nc -NU -w 2 "$SOCKET"
-    ctl status >/dev/null
+    serves
 }
 check "garbage instead of an MPA request" hostile_mpa
 check "garbage on the control socket" hostile_control
@@ -359,7 +359,7 @@ two_workers() {
 # leave through the first worker, and frames for the second are steered to it.
 both_serve() {
     local sent steered queues
-    sent=$(ctl -j status | jq -c '[.workers[].tx_packets]')
+    sent=$(report | jq -c '[.workers[].tx_packets]')
     steered=$(counter steering steered)
     queues=$(ctl -j port list | jq '.[0].rx_queues')
     echo "packets sent by worker: $sent; steered: $steered; queues: $queues"

@@ -185,7 +185,8 @@ impl PeerProcess {
 }
 
 impl Drop for PeerProcess {
-    /// Closes the pipe, upon which the target exits; kills it if it does not exit within 10 s.
+    /// Closes the pipe, upon which the target exits; kills it if it does not exit within 10 s. Reports how a target
+    /// ended that failed: a signal leaves no message of its own.
     fn drop(&mut self) {
         if let (Some(pipe), Some(_)) = (&self.rendezvous.pipe, &self.child) {
             *pipe.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(std::io::sink());
@@ -194,7 +195,12 @@ impl Drop for PeerProcess {
         let watch = Stopwatch::start();
         while watch.seconds() < TIMEOUT_S / 3.0 {
             match child.try_wait() {
-                Ok(Some(_)) => return,
+                Ok(Some(status)) => {
+                    if !status.success() {
+                        eprintln!("the target's process ended: {status}");
+                    }
+                    return;
+                }
                 Ok(None) => pause(Duration::from_millis(10)),
                 Err(_) => break,
             }

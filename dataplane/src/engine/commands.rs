@@ -203,7 +203,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         let (service, rdma, region) = match self.conns.service(id) {
             Some(Service::Tcp(service)) => (service.name(), None, None),
             Some(Service::Rdma(rdma_conn)) => {
-                let name = if rdma_conn.is_region { "region" } else { "verbs" };
+                let name = if rdma_conn.is_region() { "region" } else { "verbs" };
                 let rdma = rdma_conn.id.and_then(|id| self.device.stream_info(id));
                 context = rdma_conn.id.and_then(|id| Contexts::<SharedWords>::owner_of(&self.device, id));
                 (name, rdma, rdma_conn.id.and_then(|id| RegionResponder::granted(&self.device, id)))

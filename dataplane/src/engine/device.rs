@@ -100,7 +100,12 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     pub(super) fn rdma_accepted(&mut self, now: Instant, conn: ConnId, listener: CmId, info: &ConnInfo) {
         let bound = self.device.addresses(listener).ok().and_then(|(local, _)| local);
-        if bound.is_none_or(|bound| !bound.ip().is_unspecified() && bound.ip() != info.local.ip()) {
+        let is_region = self.serves_regions && RegionResponder::owns(&self.device, listener);
+        let claimed_port = if is_region { 0 } else { info.local.port() };
+        let (ports, worker) = &self.local_ports;
+        if bound.is_none_or(|bound| !bound.ip().is_unspecified() && bound.ip() != info.local.ip())
+            || !is_region && !ports.claim(claimed_port, *worker)
+        {
             self.stats.drop_address += 1;
             return self.stack.abort(now, conn);
         }
@@ -113,20 +118,23 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         }
         let Some(id) = taken else {
             self.stats.drop_backlog += 1;
+            if !is_region {
+                let (ports, worker) = &self.local_ports;
+                ports.release(claimed_port, *worker);
+            }
             return self.stack.abort(now, conn);
         };
         self.stats.accepted += 1;
-        self.bind(conn, id);
+        self.bind(conn, id, claimed_port);
         self.schedule(conn);
     }
 
-    /// Binds a new connection to an identifier of the device.
-    fn bind(&mut self, conn: ConnId, id: CmId) {
-        let is_region = self.serves_regions && RegionResponder::owns(&self.device, id);
-        self.services.stats.region_connections += u64::from(is_region);
+    /// Binds a new connection to an identifier of the device. A program's connection has claimed its port.
+    fn bind(&mut self, conn: ConnId, id: CmId, claimed_port: u16) {
+        self.services.stats.region_connections += u64::from(claimed_port == 0);
         let info = self.stack.info(conn);
         let is_looped = info.is_some_and(|info| self.stack.is_local(info.remote.ip()));
-        let mut rdma_conn = RdmaConn::new(id, is_region, is_looped);
+        let mut rdma_conn = RdmaConn::new(id, claimed_port, is_looped);
         rdma_conn.update_eviction(conn, &mut self.stack, &self.device);
         self.conns.open(conn, Service::Rdma(rdma_conn));
         self.cm_conns.bind(id, conn);
@@ -304,10 +312,26 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     fn open(&mut self, now: Instant, id: CmId, local: Option<SocketAddr>, peer: SocketAddr) {
         let local: Option<IpAddr> = local.map(|local| local.ip()).filter(|ip| !ip.is_unspecified());
-        let opened = self.accepts.then(|| self.stack.connect_from(now, local, peer, self.options));
-        match opened {
-            Some(Ok(conn)) => self.bind(conn, id),
-            None | Some(Err(_)) => self.device.open_failed(id),
+        let (ports, worker) = &self.local_ports;
+        let mut claimed_port = None;
+        let mut claim = |port| {
+            let claimed = ports.claim(port, *worker);
+            claimed_port = claimed.then_some(port);
+            claimed
+        };
+        let stack = &mut self.stack;
+        let opened = self
+            .accepts
+            .then(|| stack.connect_from(now, local, peer, self.options, &mut claim).ok())
+            .flatten();
+        match (opened, claimed_port) {
+            (Some(conn), Some(port)) => self.bind(conn, id, port),
+            (_, claimed_port) => {
+                if let Some(port) = claimed_port {
+                    ports.release(port, *worker);
+                }
+                self.device.open_failed(id);
+            }
         }
     }
 

@@ -356,6 +356,10 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     fn closed(&mut self, conn: ConnId) {
         if let Some(Service::Rdma(closed)) = self.conns.close(conn) {
+            if !closed.is_region() {
+                let (ports, worker) = &self.local_ports;
+                ports.release(closed.claimed_port, *worker);
+            }
             self.rdma_closed(conn, &closed);
         }
     }

@@ -13,8 +13,8 @@ use crate::transport::{RdmaState, StreamSink, TxOutcome, since_start};
 pub(super) struct RdmaConn {
     /// Identifier of the device; `None` after our close, until the peer has closed too.
     pub(super) id: Option<CmId>,
-    /// True if the region service has the connection; otherwise the program has it.
-    pub(super) is_region: bool,
+    /// Local port, which a program's connection claims for this worker; 0 if the region service has the connection.
+    pub(super) claimed_port: u16,
     /// Deadline that is queued for the connection.
     pub(super) deadline: Option<Duration>,
     /// Packet buffers that the stack accounts to the connection for an incomplete FPDU: at most those of the longest
@@ -40,11 +40,25 @@ pub(super) enum Looped {
 }
 
 impl RdmaConn {
-    /// Creates the state of a new connection. `is_looped`: its peer is an address of the port itself.
-    pub(super) const fn new(id: CmId, is_region: bool, is_looped: bool) -> Self {
+    /// Creates the state of a new connection. `claimed_port` is 0 for the region service; `is_looped`: its peer is an
+    /// address of the port itself.
+    pub(super) const fn new(id: CmId, claimed_port: u16, is_looped: bool) -> Self {
         let looped = if is_looped { Looped::Later } else { Looped::No };
         let eviction_policy = EvictionPolicy::Never;
-        Self { id: Some(id), is_region, deadline: None, retained: 0, eviction_policy, looped, looped_at: 0 }
+        Self {
+            id: Some(id),
+            claimed_port,
+            deadline: None,
+            retained: 0,
+            eviction_policy,
+            looped,
+            looped_at: 0,
+        }
+    }
+
+    /// Returns true if the region service has the connection; otherwise a program has it.
+    pub(super) const fn is_region(&self) -> bool {
+        self.claimed_port == 0
     }
 
     /// Records that something passes directly.

@@ -108,7 +108,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         let mut revoked = 0_u64;
         for index in from..end.min(capacity) {
             let id = match conns.at(index).and_then(|conn| conns.service(conn)) {
-                Some(Service::Rdma(rdma_conn)) if rdma_conn.is_region => rdma_conn.id,
+                Some(Service::Rdma(rdma_conn)) if rdma_conn.is_region() => rdma_conn.id,
                 _ => None,
             };
             let Some(id) = id.filter(|id| RegionResponder::granted(device, *id) == Some(rule.region)) else {

@@ -1,8 +1,9 @@
-//! TCP ports that belong to one worker of a DPDK port: those that applications listen on. The objects of an application
-//! live on its worker, so that all its connections must be there. The engine claims a port, and `worker::steer` asks.
+//! TCP ports that belong to one worker of a DPDK port: those that applications listen on or connect from. The objects
+//! of an application live on its worker, so that all its connections must be there. The engine claims a port once for
+//! each listener and connection that uses it, and `worker::steer` asks for the owner.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Number of TCP ports.
 const PORTS: usize = 1 << 16;
@@ -15,34 +16,65 @@ pub struct LocalPorts(Arc<Table>);
 struct Table {
     /// Number of ports with an owner.
     owned: AtomicU32,
-    /// Index of the owner plus 1, by port; 0 without an owner.
-    owners: Box<[AtomicU16]>,
+    /// [`Entry`] of each port.
+    entries: Box<[AtomicU64]>,
+}
+
+/// Ownership of one port.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// Index of the owner plus 1; 0 without an owner.
+    owner: u32,
+    /// Claims of the owner that it has not released.
+    claims: u32,
+}
+
+impl Entry {
+    const fn from_bits(bits: u64) -> Self {
+        let [a, b, c, d, claims @ ..] = bits.to_be_bytes();
+        Self { owner: u32::from_be_bytes([a, b, c, d]), claims: u32::from_be_bytes(claims) }
+    }
+
+    fn bits(self) -> u64 {
+        u64::from(self.owner) << 32 | u64::from(self.claims)
+    }
 }
 
 impl Default for LocalPorts {
     fn default() -> Self {
-        let owners = (0..PORTS).map(|_| AtomicU16::new(0)).collect();
-        Self(Arc::new(Table { owned: AtomicU32::new(0), owners }))
+        let entries = (0..PORTS).map(|_| AtomicU64::new(0)).collect();
+        Self(Arc::new(Table { owned: AtomicU32::new(0), entries }))
     }
 }
 
 impl LocalPorts {
-    /// Makes `worker` the owner of a port. Returns false if another worker is.
+    /// Adds a claim of `worker` to a port. Returns false if another worker owns it.
     pub fn claim(&self, port: u16, worker: u16) -> bool {
-        let Some(owner) = self.0.owners.get(usize::from(port)) else { return false };
-        let claimed =
-            owner.compare_exchange(0, worker.wrapping_add(1), Ordering::AcqRel, Ordering::Acquire).is_ok();
-        if claimed {
+        let owner = u32::from(worker).wrapping_add(1);
+        let before = self.update(port, |entry| match entry {
+            Entry { claims: 0, .. } => Some(Entry { owner, claims: 1 }),
+            Entry { owner: of, claims } if of == owner => {
+                claims.checked_add(1).map(|claims| Entry { owner, claims })
+            }
+            Entry { .. } => None,
+        });
+        if before.is_some_and(|before| before.claims == 0) {
             self.0.owned.fetch_add(1, Ordering::Release);
         }
-        claimed
+        before.is_some()
     }
 
-    /// Ends the ownership of `worker`.
+    /// Removes a claim of `worker`; with the last one, its ownership ends.
     pub fn release(&self, port: u16, worker: u16) {
-        let Some(owner) = self.0.owners.get(usize::from(port)) else { return };
-        let own = worker.wrapping_add(1);
-        if owner.compare_exchange(own, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        let owner = u32::from(worker).wrapping_add(1);
+        let before = self.update(port, |entry| match entry {
+            Entry { owner: of, claims: 1 } if of == owner => Some(Entry { owner: 0, claims: 0 }),
+            Entry { owner: of, claims } if of == owner => {
+                claims.checked_sub(1).map(|claims| Entry { owner, claims })
+            }
+            Entry { .. } => None,
+        });
+        if before.is_some_and(|before| before.claims == 1) {
             self.0.owned.fetch_sub(1, Ordering::Release);
         }
     }
@@ -53,8 +85,15 @@ impl LocalPorts {
         if self.0.owned.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let owner = self.0.owners.get(usize::from(port))?.load(Ordering::Acquire);
-        usize::from(owner).checked_sub(1)
+        let bits = self.0.entries.get(usize::from(port))?.load(Ordering::Acquire);
+        (Entry::from_bits(bits).owner as usize).checked_sub(1)
+    }
+
+    /// Changes the entry of a port; returns the one before, or `None` if `change` refuses.
+    fn update(&self, port: u16, change: impl Fn(Entry) -> Option<Entry>) -> Option<Entry> {
+        let change = |bits| change(Entry::from_bits(bits)).map(Entry::bits);
+        let entry = self.0.entries.get(usize::from(port))?;
+        entry.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).ok().map(Entry::from_bits)
     }
 }
 
@@ -67,7 +106,7 @@ mod tests {
         let ports = LocalPorts::default();
         assert_eq!(ports.owner(7500), None);
         assert!(ports.claim(7500, 1) && ports.claim(0, 0) && ports.claim(65_535, 63));
-        assert!(!ports.claim(7500, 0) && !ports.claim(7500, 1));
+        assert!(!ports.claim(7500, 0));
         assert_eq!([7500, 0, 65_535, 7].map(|port| ports.owner(port)), [Some(1), Some(0), Some(63), None]);
         ports.release(7500, 0);
         assert_eq!(ports.owner(7500), Some(1), "only the owner releases it");
@@ -76,6 +115,19 @@ mod tests {
             ports.release(port, worker);
             assert_eq!(ports.owner(port), None);
         }
+        assert!(ports.claim(7500, 0));
+    }
+
+    #[test]
+    fn a_port_stays_with_its_owner_until_the_last_claim_is_released() {
+        let ports = LocalPorts::default();
+        assert!((0..3).all(|_| ports.claim(7500, 1)));
+        for _ in 0..3 {
+            assert!(!ports.claim(7500, 0));
+            assert_eq!(ports.owner(7500), Some(1));
+            ports.release(7500, 1);
+        }
+        assert_eq!(ports.owner(7500), None);
         assert!(ports.claim(7500, 0));
     }
 }

@@ -69,16 +69,21 @@ impl<B: Buf> Stack<B> {
         remote: SocketAddr,
         options: ConnOptions,
     ) -> Result<ConnId, ConnectError> {
-        self.connect_from(now, None, remote, options)
+        self.connect_from(now, None, remote, options, &mut |_| true)
     }
 
-    /// Same as [`Self::connect`], from a given local address (RFC 9293 §3.9.1.1, MUST-43).
+    /// Same as [`Self::connect`], from a given local address (RFC 9293 §3.9.1.1, MUST-43). `claim` is called for source
+    /// ports that no connection to `remote` has, until it returns true; the connection takes that port.
+    ///
+    /// # Errors
+    /// As for [`Self::connect`]. The connection then does not take a port that `claim` has accepted.
     pub fn connect_from(
         &mut self,
         now: Instant,
         local: Option<IpAddr>,
         remote: SocketAddr,
         options: ConnOptions,
+        claim: &mut dyn FnMut(u16) -> bool,
     ) -> Result<ConnId, ConnectError> {
         let ip = remote.ip();
         let broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
@@ -93,7 +98,7 @@ impl<B: Buf> Stack<B> {
         if self.all_connections() >= self.config.connections() {
             return Err(ConnectError::TooMany);
         }
-        let local = self.choose_port(local, remote).ok_or(ConnectError::NoPort)?;
+        let local = self.choose_port(local, remote, claim).ok_or(ConnectError::NoPort)?;
         let origin = Origin {
             local,
             remote,
@@ -116,7 +121,12 @@ impl<B: Buf> Stack<B> {
 
     /// Chooses a source port (RFC 6056 §3.3.3): the search begins at a keyed hash of the destination and advances
     /// with each call. The flow of the port must lead back to this worker.
-    fn choose_port(&mut self, local: IpAddr, remote: SocketAddr) -> Option<SocketAddr> {
+    fn choose_port(
+        &mut self,
+        local: IpAddr,
+        remote: SocketAddr,
+        claim: &mut dyn FnMut(u16) -> bool,
+    ) -> Option<SocketAddr> {
         let offset = self.entropy.port_offset(local, remote);
         for _ in 0..PORT_COUNT {
             let step = offset.wrapping_add(self.next_port) % PORT_COUNT;
@@ -131,7 +141,7 @@ impl<B: Buf> Stack<B> {
                 continue;
             }
             let flow = FourTuple::new(end, remote);
-            if self.find(self.conns.hash(&flow), &flow).is_none() {
+            if self.find(self.conns.hash(&flow), &flow).is_none() && claim(port) {
                 return Some(end);
             }
         }

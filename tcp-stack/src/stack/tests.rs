@@ -62,6 +62,25 @@ fn source_ports_lead_back_to_the_worker() {
     }
 }
 
+/// A port that the caller refuses is not taken, and no port is asked for twice.
+#[test]
+fn source_ports_are_those_that_the_caller_accepts() {
+    let mut stack = stack(config());
+    let mut asked = std::collections::HashSet::new();
+    let mut claim = |port: u16| {
+        assert!(asked.insert(port), "{port}");
+        port % 5 == 0
+    };
+    for _ in 0..8 {
+        let options = ConnOptions::default();
+        let conn = stack.connect_from(Instant::ZERO, None, PEER, options, &mut claim).unwrap();
+        assert_eq!(stack.info(conn).unwrap().local.port() % 5, 0);
+    }
+    let mut stack = self::stack(config());
+    let none = stack.connect_from(Instant::ZERO, None, PEER, ConnOptions::default(), &mut |_| false);
+    assert_eq!(none, Err(ConnectError::NoPort));
+}
+
 /// The card's queue counts for other hosts; the hash of the software, for connections of this host to itself.
 #[test]
 fn source_ports_lead_to_the_queue_of_the_worker() {
@@ -159,7 +178,7 @@ fn a_connection_is_opened_from_the_address_that_was_asked_for() {
     let mut stack = stack(StackConfig { ipv6, ..config() });
     let far = "[fd77::2]:7".parse().unwrap();
     let mut from = |local: Option<core::net::IpAddr>| {
-        let conn = stack.connect_from(Instant::ZERO, local, far, ConnOptions::default())?;
+        let conn = stack.connect_from(Instant::ZERO, local, far, ConnOptions::default(), &mut |_| true)?;
         Ok(stack.info(conn).unwrap().local.ip())
     };
     assert_eq!(from(None), Ok("fd77::1".parse().unwrap()));

@@ -205,6 +205,10 @@ fn run(args: &Args) -> Result<()> {
             busy = true;
             program.event(event)?;
         }
+        if program.conns.len() + usize::from(program.finished) == usize::from(program.wanted) {
+            // No more connections; those that are open do not need the listener.
+            drop(listener.take());
+        }
         busy |= program.completions()?;
         if !busy {
             program.cq.req_notify(false);
@@ -213,7 +217,6 @@ fn run(args: &Args) -> Result<()> {
             }
         }
     }
-    drop(listener);
     println!("{} connections, {} bytes each way and back, compared", program.finished, args.size);
     Ok(())
 }

@@ -210,7 +210,9 @@ fn a_port_without_a_listener_refuses() {
         let mut host = Host::new(config(1500));
         let mut remote: SocketAddr = address.parse().unwrap();
         remote.set_port(8);
-        host.stack.connect_from(host.now, Some(remote.ip()), remote, ConnOptions::default()).unwrap();
+        host.stack
+            .connect_from(host.now, Some(remote.ip()), remote, ConnOptions::default(), &mut |_| true)
+            .unwrap();
         host.settle(|host| host.closed == 1);
         assert_eq!(host.now, Instant::ZERO);
     }
