@@ -115,7 +115,7 @@ async fn serve(config_path: &Path, config: &Config, log: Rc<Log>) -> Result<Ende
         Err(error) => Err(error),
     };
     service_manager::stopping();
-    handler.stop();
+    handler.stop().await;
     let joined = threads.into_iter().map(join).collect::<Result<Vec<()>>>();
     // The error of a worker that ended is more specific than the failed request to it.
     joined.and(served)

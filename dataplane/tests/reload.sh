@@ -506,6 +506,7 @@ check "SIGTERM does not wait for idle connections" terminated
 check "SIGTERM waits for connections in use, as long as configured" waits
 check "a second SIGTERM stops at once" twice
 check "SIGTERM shortens the drain of a client" shortened
-check "with drain.timeout_ms = 0 SIGTERM stops at once" at_once
+# The peer belongs to one of two workers, by its source port; one of them transmits through the other.
+for round in 1 2 3 4 5; do check "with drain.timeout_ms = 0 SIGTERM stops at once, round $round" at_once; done
 [ -z "${MANAGER:-}" ] || kill "$MANAGER"
 score

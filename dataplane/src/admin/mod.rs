@@ -46,10 +46,12 @@ pub use worker_handle::WorkerHandle;
 use crate::control::{Handler, Peer, Reply, SharedStats};
 use crate::events::Event;
 use crate::metrics::SharedMetricsStats;
-use crate::worker::{Clock, Command};
+use crate::worker::{Clock, Command, SettingsCommand};
 
 /// Longest wait for the workers to publish their counters before a report.
 const PUBLISH_WAIT: Duration = Duration::from_millis(100);
+/// Longest wait for a worker to reset its connections.
+const RESET_WAIT: Duration = Duration::from_secs(1);
 
 /// Facts about the daemon that do not change while it runs.
 #[derive(Clone, Debug)]
@@ -150,10 +152,15 @@ impl ControlHandler {
         self.workers.iter().any(WorkerHandle::has_ended)
     }
 
-    /// Sends every worker the stop command.
-    pub fn stop(&self) {
+    /// Has every worker reset its connections, then sends every worker the stop command. A worker without a transmit
+    /// queue passes its RSTs to another one, which must not have ended by then.
+    pub async fn stop(&self) {
         for handle in self.workers.iter() {
             // A worker that takes no commands has ended already.
+            let reset = handle.ask(|reply| Command::Settings(SettingsCommand::Reset { reply }));
+            let _ = tokio::time::timeout(RESET_WAIT, reset).await;
+        }
+        for handle in self.workers.iter() {
             let _ = handle.send(Command::Stop);
         }
     }

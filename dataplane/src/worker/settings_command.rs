@@ -73,6 +73,11 @@ pub enum SettingsCommand {
         /// Receives the number of connections that have not ended, and where the next page begins.
         reply: oneshot::Sender<(u64, Option<Cursor>)>,
     },
+    /// Resets every connection. Frames that the worker transmits through another one are in that worker's ring then.
+    Reset {
+        /// Receives a notice when the RSTs have left the worker.
+        reply: oneshot::Sender<()>,
+    },
 }
 
 impl SettingsCommand {
@@ -120,6 +125,10 @@ impl SettingsCommand {
                 let page = ports.get_mut(port).map(|at| at.engine_mut().drain(now, cursor));
                 let DrainPage { open, next } = page.unwrap_or_default();
                 let _ = reply.send((open, following(port, next, ports.len())));
+            }
+            Self::Reset { reply } => {
+                ports.iter_mut().for_each(|at| at.shut_down(now));
+                let _ = reply.send(());
             }
         }
     }
