@@ -125,7 +125,7 @@ links() { # the port's state, and its events, follow the link
 }
 if [ -f /usr/include/infiniband/verbs.h ] && [ -f /usr/include/rdma/rdma_cma.h ]; then
     check "objects.c builds" builds
-    check "memory windows, limits of shared receive queues, asynchronous events" on 0 "$OBJECTS" 10.78.0.10
+    check "extended queues, memory windows, shared receive queues, asynchronous events" on 0 "$OBJECTS" 10.78.0.10
     check "the state of the port" links
 else
     echo "not installed: libibverbs-dev librdmacm-dev"

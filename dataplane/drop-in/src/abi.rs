@@ -7,8 +7,9 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32};
 
+use crate::abi_ex::BindInfo;
 use crate::context::OpenContext;
-use crate::objects::{Channel, Cq, Mr, Mw, Pd, Srq};
+use crate::objects::{Channel, Cq, Mw, Pd, Srq};
 use crate::qp::Qp;
 
 /// `struct ibv_device`.
@@ -55,16 +56,6 @@ pub(crate) struct Context {
     pub(crate) num_comp_vectors: c_int,
     pub(crate) mutex: Mutex,
     pub(crate) abi_compat: usize,
-}
-
-/// `struct verbs_context` without its last field: extended functions, of which the library has none. Programs then
-/// call the plain ones, or the header's function fails with `EOPNOTSUPP`.
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct Extended {
-    pub(crate) functions: [usize; 39],
-    /// Size of the whole structure, bytes.
-    pub(crate) size: usize,
 }
 
 /// `pthread_mutex_t`, which nobody locks.
@@ -189,23 +180,6 @@ pub(crate) struct QpInitAttr {
     pub(crate) sq_sig_all: c_int,
 }
 
-/// `struct ibv_qp_init_attr_ex`, up to the field after those that the library knows.
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct QpInitAttrEx {
-    pub(crate) qp_context: *mut c_void,
-    pub(crate) send_cq: *const Cq,
-    pub(crate) recv_cq: *const Cq,
-    pub(crate) srq: *const Srq,
-    pub(crate) cap: QpCap,
-    pub(crate) qp_type: c_int,
-    pub(crate) sq_sig_all: c_int,
-    pub(crate) comp_mask: u32,
-    pub(crate) pd: *const Pd,
-    pub(crate) xrcd: *const c_void,
-    pub(crate) create_flags: u32,
-}
-
 /// `struct ibv_ah_attr`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -293,10 +267,7 @@ pub(crate) struct SendWr {
 pub(crate) struct BindWr {
     pub(crate) mw: *const Mw,
     pub(crate) rkey: u32,
-    pub(crate) mr: *const Mr,
-    pub(crate) addr: u64,
-    pub(crate) length: u64,
-    pub(crate) access: u32,
+    pub(crate) info: BindInfo,
 }
 
 /// `struct ibv_recv_wr`.

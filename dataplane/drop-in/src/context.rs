@@ -10,11 +10,12 @@ use std::time::Duration;
 use iwarp_verbs::{AsyncEvent, CmId, CqId, DEFAULT_SOCKET, DeviceInfo, Error, Event, QpNum, QueuePair};
 
 use crate::abi;
+use crate::abi_ex::Extended;
 use crate::cm::{self, IdState};
-use crate::devices::PORT;
+use crate::devices::{self, PORT};
 use crate::objects::{self, CqState};
 use crate::queue::Queue;
-use crate::work;
+use crate::{cq_ex, qp_ex, work};
 
 /// Longest sleep of the thread, after which it looks if the context is closed.
 const SLEEP: Duration = Duration::from_secs(1);
@@ -133,7 +134,7 @@ pub(crate) fn devices() -> &'static [Option<&'static Device>] {
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Whole {
-    extended: abi::Extended,
+    extended: Extended,
     pub(crate) open: OpenContext,
 }
 
@@ -210,8 +211,16 @@ pub(crate) fn open(device: &'static Device) -> Result<&'static OpenContext, c_in
         // The mark of a context that begins with `struct verbs_context`.
         abi_compat: usize::MAX,
     };
-    let extended =
-        abi::Extended { functions: [0; 39], size: size_of::<abi::Extended>() + size_of::<abi::Context>() };
+    let extended = Extended {
+        first: [0; 25],
+        create_cq_ex: cq_ex::create_cq_ex,
+        private: 0,
+        query_device_ex: devices::query_device_ex,
+        flows: [0; 5],
+        create_qp_ex: qp_ex::create_qp_ex,
+        rest: [0; 5],
+        size: size_of::<Extended>() + size_of::<abi::Context>(),
+    };
     let open = OpenContext { head, shared: Arc::clone(&shared), pd: OnceLock::new() };
     let whole = Box::leak(Box::new(Whole { extended, open }));
     let address = std::ptr::from_ref(&whole.open).expose_provenance();

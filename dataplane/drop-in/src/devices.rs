@@ -1,11 +1,12 @@
 //! Device list, and queries of devices and ports.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 use std::net::IpAddr;
 
 use crate::abi::{DeviceAttr, Gid, GidEntry, PortAttr};
+use crate::abi_ex::DeviceAttrEx;
 use crate::context::{self, Device, OpenContext, devices, null};
-use crate::raw::{export, take_context, write};
+use crate::raw::{bytes_mut, export, take_context, write};
 
 /// Port number of every device.
 pub(crate) const PORT: u8 = 1;
@@ -217,6 +218,37 @@ export! {
     fn ibv_dofork_range(_base: usize, _size: usize) -> c_int {
         0
     }
+}
+
+/// Writes the properties of a device (`ibv_query_device_ex`). The program's structure has `size` bytes, and begins with
+/// `struct ibv_device_attr`; iWARP has nothing of what later fields describe.
+pub(crate) extern "C" fn query_device_ex(
+    context: Option<&OpenContext>,
+    _input: *const c_void,
+    out: *mut DeviceAttrEx,
+    size: usize,
+) -> c_int {
+    let Some(context) = context.filter(|_| !out.is_null() && size >= size_of::<DeviceAttr>()) else {
+        return libc::EINVAL;
+    };
+    bytes_mut(out.cast(), size).fill(0);
+    let plain = attributes(context.shared.device);
+    if size < size_of::<DeviceAttrEx>() {
+        write(out.cast(), 0, plain);
+        return 0;
+    }
+    let (device_cap_flags, phys_port_cnt) = (plain.device_cap_flags.into(), plain.phys_port_cnt.into());
+    let all = DeviceAttrEx {
+        plain,
+        comp_mask: 0,
+        absent_first: [0; 5],
+        device_cap_flags,
+        absent_last: [0; 13],
+        xrc_odp_caps: 0,
+        phys_port_cnt,
+    };
+    write(out, 0, all);
+    0
 }
 
 /// Returns the properties of a device. The configuration of the daemon may allow less.

@@ -4,7 +4,8 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::abi::{QpInitAttr, QpInitAttrEx, SrqInitAttr};
+use crate::abi::{QpInitAttr, SrqInitAttr};
+use crate::abi_ex::{QpInitAttrEx, SrqInitAttrEx};
 use crate::addrinfo::{AddrInfo, PASSIVE};
 use crate::cm::{self, CONNECT_REQUEST, CmEvent, EventChannel, Id, PORT_SPACE_TCP, REJECTED};
 use crate::cm_calls::{answer, rdma_bind_addr, rdma_create_id, rdma_resolve_route, resolve};
@@ -14,11 +15,14 @@ use crate::objects::{
     ibv_destroy_cq, ibv_destroy_srq,
 };
 use crate::qp::{self, QPT_RC, SEND_SLOTS_MIN};
+use crate::qp_ex;
 use crate::raw::{export, object, take};
 
-/// `IBV_QP_INIT_ATTR_PD`, and the flags that change nothing if they are 0.
-const INIT_PD: u32 = 1;
-const INIT_CREATE_FLAGS: u32 = 4;
+// Bits of `comp_mask` in `struct ibv_srq_init_attr_ex`.
+const SRQ_TYPE: u32 = 1;
+const SRQ_PD: u32 = 2;
+// `IBV_SRQT_BASIC`
+const SRQ_BASIC: c_int = 0;
 
 /// Parameters of the queue pairs of a listener's connections.
 #[derive(Debug)]
@@ -84,7 +88,7 @@ fn destroy_cqs(id: &Id) {
     }
 }
 
-fn create_qp(id: &Id, pd: Option<&Pd>, init: &mut QpInitAttr) -> Result<(), c_int> {
+fn create_qp(id: &Id, pd: Option<&Pd>, init: &mut QpInitAttr, operations: Option<u64>) -> Result<(), c_int> {
     if !id.head.qp.load(Ordering::Acquire).is_null() || id.verbs().is_none() {
         return Err(libc::EINVAL);
     }
@@ -98,7 +102,7 @@ fn create_qp(id: &Id, pd: Option<&Pd>, init: &mut QpInitAttr) -> Result<(), c_in
         let (send, recv) = (init.cap.max_send_wr.max(SEND_SLOTS_MIN), init.cap.max_recv_wr.max(1));
         init.send_cq = own_cq(id, init.send_cq, send, &head.send_cq_channel, &head.send_cq)?;
         init.recv_cq = own_cq(id, init.recv_cq, recv, &head.recv_cq_channel, &head.recv_cq)?;
-        qp::create(pd, init)
+        qp::create(pd, init, operations)
     })();
     match made {
         Ok(qp) => {
@@ -142,7 +146,7 @@ fn prepare(id: &Id, info: &AddrInfo, pd: *mut Pd, init: Option<&mut QpInitAttr>)
     match init {
         Some(init) => {
             init.qp_type = QPT_RC;
-            create_qp(id, object(pd), init)
+            create_qp(id, object(pd), init, None)
         }
         None => Ok(()),
     }
@@ -164,7 +168,7 @@ fn get_request(listener: &Id) -> Result<*const Id, c_int> {
         let pd = object(listener.head.pd.load(Ordering::Acquire));
         // The protection domain of another device does not fit.
         let pd = pd.filter(|pd: &&Pd| ptr::eq(pd.head.context, new.head.verbs.load(Ordering::Acquire)));
-        if let Err(error) = create_qp(new, pd, &mut init) {
+        if let Err(error) = create_qp(new, pd, &mut init, None) {
             cm::acknowledge(event);
             take(id.cast_mut()).into_iter().for_each(cm::destroy);
             return Err(error);
@@ -174,23 +178,32 @@ fn get_request(listener: &Id) -> Result<*const Id, c_int> {
     Ok(id)
 }
 
+/// Creates the shared receive queue of an id.
+fn create_srq(id: &Id, pd: Option<&Pd>, init: Option<&mut SrqInitAttr>) -> c_int {
+    let pd = pd.or_else(|| object(id.head.pd.load(Ordering::Acquire)));
+    match ibv_create_srq(pd, init) {
+        Some(srq) => {
+            id.head.srq.store(Box::into_raw(srq), Ordering::Release);
+            0
+        }
+        None => -1,
+    }
+}
+
 export! {
     fn rdma_create_qp(id: Option<&Id>, pd: Option<&Pd>, init: Option<&mut QpInitAttr>) -> c_int {
         let Some((id, init)) = id.zip(init) else { return answer(Err(libc::EINVAL)) };
-        answer(create_qp(id, pd, init))
+        answer(create_qp(id, pd, init, None))
     }
 
     fn rdma_create_qp_ex(id: Option<&Id>, init: Option<&mut QpInitAttrEx>) -> c_int {
         let Some((id, init)) = id.zip(init) else { return answer(Err(libc::EINVAL)) };
-        let flags = init.comp_mask & INIT_CREATE_FLAGS != 0 && init.create_flags != 0;
-        if init.comp_mask & !(INIT_PD | INIT_CREATE_FLAGS) != 0 || flags {
-            return answer(Err(libc::EOPNOTSUPP));
-        }
-        let pd = if init.comp_mask & INIT_PD != 0 { object(init.pd) } else { None };
-        let QpInitAttrEx { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all, .. } = *init;
-        let mut plain = QpInitAttr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all };
-        let created = create_qp(id, pd, &mut plain);
-        (init.send_cq, init.recv_cq, init.cap) = (plain.send_cq, plain.recv_cq, plain.cap);
+        let created = qp_ex::parameters(init).and_then(|(pd, operations)| {
+            let mut plain = qp_ex::plain(init);
+            let created = create_qp(id, pd, &mut plain, operations);
+            (init.send_cq, init.recv_cq, init.cap) = (plain.send_cq, plain.recv_cq, plain.cap);
+            created
+        });
         answer(created)
     }
 
@@ -200,14 +213,20 @@ export! {
 
     fn rdma_create_srq(id: Option<&Id>, pd: Option<&Pd>, init: Option<&mut SrqInitAttr>) -> c_int {
         let Some(id) = id else { return answer(Err(libc::EINVAL)) };
-        let pd = pd.or_else(|| object(id.head.pd.load(Ordering::Acquire)));
-        match ibv_create_srq(pd, init) {
-            Some(srq) => {
-                id.head.srq.store(Box::into_raw(srq), Ordering::Release);
-                0
-            }
-            None => -1,
+        create_srq(id, pd, init)
+    }
+
+    fn rdma_create_srq_ex(id: Option<&Id>, init: Option<&mut SrqInitAttrEx>) -> c_int {
+        let Some((id, init)) = id.zip(init) else { return answer(Err(libc::EINVAL)) };
+        let is_basic = init.comp_mask & SRQ_TYPE == 0 || init.srq_type == SRQ_BASIC;
+        if init.comp_mask & !(SRQ_TYPE | SRQ_PD) != 0 || !is_basic {
+            return answer(Err(libc::EOPNOTSUPP));
         }
+        let pd = if init.comp_mask & SRQ_PD != 0 { object(init.pd) } else { None };
+        let mut plain = SrqInitAttr { srq_context: init.srq_context, attr: init.attr };
+        let created = create_srq(id, pd, Some(&mut plain));
+        init.attr = plain.attr;
+        created
     }
 
     fn rdma_destroy_srq(id: Option<&Id>) {

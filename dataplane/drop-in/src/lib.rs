@@ -13,6 +13,7 @@
 //! | `devices.rs` | device list, queries of devices and ports |
 //! | `objects.rs`, `qp.rs` | protection domains, memory, queues, queue pairs |
 //! | `work.rs` | posting and polling |
+//! | `cq_ex.rs`, `qp_ex.rs` | the same with the extended calls: iterators, `ibv_wr_*` |
 //! | `rsocket/` | stream sockets over RDMA |
 //! | `cm.rs`, `cm_calls.rs`, `endpoint.rs`, `addrinfo.rs` | connections |
 //! | `context.rs`, `queue.rs` | the thread that distributes the events of a context, and their queues |
@@ -20,10 +21,12 @@
 
 mod abi;
 mod abi_cm;
+mod abi_ex;
 mod addrinfo;
 mod cm;
 mod cm_calls;
 mod context;
+mod cq_ex;
 mod devices;
 mod endpoint;
 #[cfg(test)]
@@ -31,6 +34,7 @@ mod layout_tests;
 mod names;
 mod objects;
 mod qp;
+mod qp_ex;
 mod queue;
 mod raw;
 mod rsocket;

@@ -11,7 +11,9 @@ use iwarp_verbs::{Access, CompletionQueue, CqId, MemoryWindow, ProtectionDomain,
 use crate::abi::{
     self, AsyncEvent, ChannelHead, CqHead, MrHead, MwHead, PdHead, SrqAttr, SrqHead, SrqInitAttr,
 };
+use crate::abi_ex::{CqCalls, CqTail};
 use crate::context::{AsyncEntry, OpenContext, lock, null, number};
+use crate::cq_ex::Iterator;
 use crate::queue::Queue;
 use crate::raw::{export, object, write};
 
@@ -54,6 +56,9 @@ pub(crate) struct Channel {
 #[derive(Debug)]
 pub(crate) struct Cq {
     pub(crate) head: CqHead,
+    /// Set for queues of `ibv_create_cq_ex`.
+    pub(crate) tail: CqTail,
+    pub(crate) iterator: Iterator,
     pub(crate) cq: CompletionQueue,
     pub(crate) state: Arc<CqState>,
 }
@@ -150,6 +155,44 @@ fn register(pd: Option<&Pd>, addr: *mut c_void, length: usize, iova: u64, flags:
     Some(Box::new(Mr { head, mr }))
 }
 
+/// Creates a completion queue, with the functions of an extended one.
+pub(crate) fn create_cq(
+    context: &OpenContext,
+    cqe: u32,
+    cq_context: *mut c_void,
+    channel: Option<&Channel>,
+    calls: CqCalls,
+) -> Result<Box<Cq>, c_int> {
+    let cq = context.shared.context.create_cq(cqe).map_err(|error| number(&error))?;
+    let state = Arc::new(CqState {
+        address: AtomicUsize::new(0),
+        queue: cq.clone(),
+        channel: channel.map(|channel| Arc::clone(&channel.queue)),
+        unacknowledged: Mutex::new(0),
+        acknowledged: Condvar::new(),
+    });
+    if let Some(channel) = channel {
+        channel.head.refcnt.fetch_add(1, Ordering::AcqRel);
+    }
+    let id = cq.id();
+    let head = CqHead {
+        context,
+        channel: channel.map_or(ptr::null(), ptr::from_ref),
+        cq_context: AtomicPtr::new(cq_context),
+        handle: id.0,
+        cqe: AtomicI32::new(c_int::try_from(cqe).unwrap_or(c_int::MAX)),
+        mutex: abi::Mutex::default(),
+        cond: abi::Cond::default(),
+        comp_events_completed: 0,
+        async_events_completed: 0,
+    };
+    let (tail, iterator) = (CqTail { calls, ..CqTail::default() }, Iterator::default());
+    let cq = Box::new(Cq { head, tail, iterator, cq, state: Arc::clone(&state) });
+    state.address.store(ptr::from_ref(cq.as_ref()).expose_provenance(), Ordering::Release);
+    lock(&context.shared.cqs).insert(id, state);
+    Ok(cq)
+}
+
 export! {
     fn ibv_alloc_pd(context: Option<&OpenContext>) -> Option<Box<Pd>> {
         let Some(context) = context else { return null(libc::EINVAL) };
@@ -224,36 +267,7 @@ export! {
         _vector: c_int,
     ) -> Option<Box<Cq>> {
         let Some((context, entries)) = context.zip(u32::try_from(cqe).ok()) else { return null(libc::EINVAL) };
-        let cq = match context.shared.context.create_cq(entries) {
-            Ok(cq) => cq,
-            Err(error) => return null(number(&error)),
-        };
-        let state = Arc::new(CqState {
-            address: AtomicUsize::new(0),
-            queue: cq.clone(),
-            channel: channel.map(|channel| Arc::clone(&channel.queue)),
-            unacknowledged: Mutex::new(0),
-            acknowledged: Condvar::new(),
-        });
-        if let Some(channel) = channel {
-            channel.head.refcnt.fetch_add(1, Ordering::AcqRel);
-        }
-        let head = CqHead {
-            context,
-            channel: channel.map_or(ptr::null(), ptr::from_ref),
-            cq_context: AtomicPtr::new(cq_context),
-            handle: cq.id().0,
-            cqe: AtomicI32::new(cqe),
-            mutex: abi::Mutex::default(),
-            cond: abi::Cond::default(),
-            comp_events_completed: 0,
-            async_events_completed: 0,
-        };
-        let id = cq.id();
-        let cq = Box::new(Cq { head, cq, state: Arc::clone(&state) });
-        state.address.store(ptr::from_ref(cq.as_ref()).expose_provenance(), Ordering::Release);
-        lock(&context.shared.cqs).insert(id, state);
-        Some(cq)
+        create_cq(context, entries, cq_context, channel, CqCalls::default()).map_or_else(null, Some)
     }
 
     fn ibv_destroy_cq(cq: Option<Box<Cq>>) -> c_int {

@@ -8,9 +8,11 @@ use std::sync::{Arc, Mutex};
 use iwarp_verbs::{QpOptions, QpState, QueuePair};
 
 use crate::abi::{self, QpAttr, QpCap, QpHead, QpInitAttr};
+use crate::abi_ex::QpTail;
 use crate::cm::IdState;
 use crate::context::{QpRoute, lock, null, number};
 use crate::objects::Pd;
+use crate::qp_ex::{self, Builder};
 use crate::raw::{export, object, write};
 
 /// `IBV_QPT_RC`, the type of all queue pairs of iWARP.
@@ -33,6 +35,10 @@ pub(crate) const ERROR: u32 = 6;
 #[derive(Debug)]
 pub(crate) struct Qp {
     pub(crate) head: QpHead,
+    /// Set for queue pairs with the `ibv_wr_*` calls.
+    pub(crate) tail: QpTail,
+    /// Requests of the `ibv_wr_*` calls; `None` for a queue pair without them.
+    pub(crate) builder: Option<Box<Mutex<Builder>>>,
     pub(crate) qp: QueuePair,
     cap: QpCap,
     signal_all: bool,
@@ -58,8 +64,9 @@ fn size(cap: &QpCap) -> Option<iwarp_verbs::QpCap> {
     })
 }
 
-/// Creates a queue pair, and writes its size into the parameters.
-pub(crate) fn create(pd: &Pd, init: &mut QpInitAttr) -> Result<Box<Qp>, c_int> {
+/// Creates a queue pair, and writes its size into the parameters. With `operations`, programs post by the `ibv_wr_*`
+/// calls, too.
+pub(crate) fn create(pd: &Pd, init: &mut QpInitAttr, operations: Option<u64>) -> Result<Box<Qp>, c_int> {
     let (Some(send_cq), Some(recv_cq)) = (object(init.send_cq), object(init.recv_cq)) else {
         return Err(libc::EINVAL);
     };
@@ -104,7 +111,9 @@ pub(crate) fn create(pd: &Pd, init: &mut QpInitAttr) -> Result<Box<Qp>, c_int> {
         events_completed: 0,
     };
     let (cap, signal_all, connection) = (init.cap, init.sq_sig_all != 0, Mutex::default());
-    let qp = Box::new(Qp { head, qp, cap, signal_all, connection });
+    let tail = operations.map_or_else(QpTail::default, qp_ex::tail);
+    let builder = operations.map(|_| Box::default());
+    let qp = Box::new(Qp { head, tail, builder, qp, cap, signal_all, connection });
     if let Some(context) = object(pd.head.context) {
         let address = ptr::from_ref(qp.as_ref()).expose_provenance();
         lock(&context.shared.qps).insert(number, QpRoute { address, qp: qp.qp.clone() });
@@ -158,7 +167,7 @@ fn modify(qp: &Qp, new: u32) -> Result<(), c_int> {
 export! {
     fn ibv_create_qp(pd: Option<&Pd>, init: Option<&mut QpInitAttr>) -> Option<Box<Qp>> {
         let Some((pd, init)) = pd.zip(init) else { return null(libc::EINVAL) };
-        create(pd, init).map_or_else(null, Some)
+        create(pd, init, None).map_or_else(null, Some)
     }
 
     fn ibv_destroy_qp(qp: Option<Box<Qp>>) -> c_int {

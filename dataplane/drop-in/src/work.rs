@@ -8,12 +8,13 @@ use iwarp_verbs::{
 };
 
 use crate::abi::{RecvWr, SendWr, Sge, Wc};
-use crate::objects::{Cq, Srq, access};
+use crate::abi_ex::BindInfo;
+use crate::objects::{Cq, Mw, Srq, access};
 use crate::qp::{INLINE_MAX, Qp};
 use crate::raw::{array, copy, object, write};
 
 /// Most elements of a list.
-const SGE_MAX: usize = 16;
+pub(crate) const SGE_MAX: usize = 16;
 /// Completions that are converted at a time.
 const POLL_MAX: usize = 16;
 
@@ -39,11 +40,14 @@ const fn number(error: PostError) -> c_int {
 }
 
 /// List of elements, as the device has it.
-struct List([Element; SGE_MAX], usize);
+#[derive(Debug)]
+pub(crate) struct List([Element; SGE_MAX], usize);
 
 impl List {
-    fn new(list: &[Sge]) -> Result<Self, c_int> {
-        let mut out = [Element { addr: 0, length: 0, lkey: Stag(0) }; SGE_MAX];
+    pub(crate) const EMPTY: Self = Self([Element { addr: 0, length: 0, lkey: Stag(0) }; SGE_MAX], 0);
+
+    pub(crate) fn new(list: &[Sge]) -> Result<Self, c_int> {
+        let Self(mut out, _) = Self::EMPTY;
         if list.len() > SGE_MAX {
             return Err(libc::EINVAL);
         }
@@ -53,7 +57,7 @@ impl List {
         Ok(Self(out, list.len()))
     }
 
-    fn elements(&self) -> &[Element] {
+    pub(crate) fn elements(&self) -> &[Element] {
         self.0.get(..self.1).unwrap_or_default()
     }
 }
@@ -79,59 +83,69 @@ fn word(wr: &SendWr, at: usize) -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-/// Returns the operation of a request. Immediate Data of RFC 7306 has eight bytes, of which the program has the first
-/// four.
+/// Returns the operation of a request.
 fn operation(wr: &SendWr) -> Result<SendOp, c_int> {
     let (remote_addr, rkey) = (word(wr, 0), Stag(wr.wr[2]));
-    let [a, b, c, d] = wr.imm_data.to_ne_bytes();
     Ok(match wr.opcode {
         0 => SendOp::RdmaWrite { remote_addr, rkey },
-        1 => SendOp::RdmaWriteWithImm { remote_addr, rkey, imm_data: [a, b, c, d, 0, 0, 0, 0] },
+        1 => SendOp::RdmaWriteWithImm { remote_addr, rkey, imm_data: immediate(wr.imm_data) },
         2 => SendOp::SEND,
         4 => SendOp::RdmaRead { remote_addr, rkey },
         5 | 6 => {
             let (rkey, compare_add, swap) = (Stag(wr.wr[6]), word(wr, 1), word(wr, 2));
             let op = if wr.opcode == 5 {
-                AtomicOp::CompareSwap {
-                    compare: compare_add,
-                    compare_mask: u64::MAX,
-                    swap,
-                    swap_mask: u64::MAX,
-                }
+                compare_swap(compare_add, swap)
             } else {
                 AtomicOp::FetchAdd { add: compare_add, mask: 0 }
             };
             SendOp::Atomic { remote_addr, rkey, op }
         }
         7 => SendOp::LocalInvalidate { stag: Stag(wr.imm_data) },
-        8 => bind(wr)?,
+        8 => bind(object(wr.bind.mw), wr.bind.rkey, &wr.bind.info)?,
         9 => SendOp::Send { invalidate: Some(Stag(wr.imm_data)) },
         // Send with Immediate Data, and segmentation offload.
         _ => return Err(libc::EOPNOTSUPP),
     })
 }
 
-fn bind(wr: &SendWr) -> Result<SendOp, c_int> {
-    let (mw, mr) = object(wr.bind.mw).zip(object(wr.bind.mr)).ok_or(libc::EINVAL)?;
-    let rights = access(wr.bind.access & !ZERO_BASED).ok_or(libc::EINVAL)?;
+/// Returns the operation that binds a memory window.
+pub(crate) fn bind(mw: Option<&Mw>, rkey: u32, info: &BindInfo) -> Result<SendOp, c_int> {
+    let (mw, mr) = mw.zip(object(info.mr)).ok_or(libc::EINVAL)?;
+    let rights = access(info.access & !ZERO_BASED).ok_or(libc::EINVAL)?;
     let bind = Bind {
         lkey: mr.mr.lkey(),
-        address: wr.bind.addr,
-        len: wr.bind.length,
+        address: info.addr,
+        len: info.length,
         access: rights & Access::REMOTE | Access::REMOTE_INVALIDATE,
-        zero_based: wr.bind.access & ZERO_BASED != 0,
+        zero_based: info.access & ZERO_BASED != 0,
     };
-    Ok(SendOp::BindMw { mw: mw.mw.window().id, rkey: Stag(wr.bind.rkey), bind })
+    Ok(SendOp::BindMw { mw: mw.mw.window().id, rkey: Stag(rkey), bind })
+}
+
+/// Returns an atomic operation. The masks of RFC 7306 select all bits.
+pub(crate) const fn compare_swap(compare: u64, swap: u64) -> AtomicOp {
+    AtomicOp::CompareSwap { compare, compare_mask: u64::MAX, swap, swap_mask: u64::MAX }
+}
+
+/// Returns the Immediate Data of RFC 7306, eight bytes, of which the program has the first four.
+pub(crate) const fn immediate(imm_data: u32) -> [u8; 8] {
+    let [a, b, c, d] = imm_data.to_ne_bytes();
+    [a, b, c, d, 0, 0, 0, 0]
+}
+
+/// Returns the flags of a request.
+pub(crate) const fn send_flags(flags: u32) -> SendFlags {
+    SendFlags {
+        signaled: flags & SIGNALED != 0,
+        solicited: flags & SOLICITED != 0,
+        fence: flags & FENCE != 0,
+    }
 }
 
 fn post_one(qp: &Qp, wr: &SendWr) -> Result<(), c_int> {
     let op = operation(wr)?;
     let elements = array(wr.sg_list, wr.num_sge);
-    let flags = SendFlags {
-        signaled: wr.send_flags & SIGNALED != 0,
-        solicited: wr.send_flags & SOLICITED != 0,
-        fence: wr.send_flags & FENCE != 0,
-    };
+    let flags = send_flags(wr.send_flags);
     let mut buffer = [0; INLINE_MAX];
     let list;
     let data = if wr.send_flags & INLINE != 0 {
@@ -140,11 +154,15 @@ fn post_one(qp: &Qp, wr: &SendWr) -> Result<(), c_int> {
         list = List::new(elements)?;
         Data::List(list.elements())
     };
-    let post = || qp.qp.post_send(&[Send { wr_id: wr.wr_id, op, data, flags }]);
+    let wr = Send { wr_id: wr.wr_id, op, data, flags };
+    posted(qp, || qp.qp.post_send(&[wr]).map_err(|(_, error)| error))
+}
+
+/// Posts by `post`, twice if the queue pair has no connection: it may be established, and the thread of the context has
+/// not received the event yet. Some programs post when the first message has come.
+pub(crate) fn posted(qp: &Qp, post: impl Fn() -> Result<(), PostError>) -> Result<(), c_int> {
     let posted = match post() {
-        // The connection may be established, and the thread of the context has not received the event yet: some
-        // programs post when the first message has come.
-        Err((_, PostError::State)) => {
+        Err(PostError::State) => {
             if let Some(context) = object(qp.head.context) {
                 context.shared.dispatch();
             }
@@ -152,7 +170,7 @@ fn post_one(qp: &Qp, wr: &SendWr) -> Result<(), c_int> {
         }
         posted => posted,
     };
-    posted.map_err(|(_, error)| number(error))
+    posted.map_err(number)
 }
 
 /// Posts send requests in order (`ibv_post_send`).
@@ -218,7 +236,7 @@ pub(crate) extern "C" fn post_srq_recv(
 }
 
 /// Returns a completion as programs have it.
-fn completion(wc: &WorkCompletion) -> Wc {
+pub(crate) fn completion(wc: &WorkCompletion) -> Wc {
     let status = match wc.status {
         WcStatus::Success => 0,
         WcStatus::LocalLengthError => 1,

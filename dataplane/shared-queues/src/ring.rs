@@ -196,6 +196,11 @@ impl<M: AsRef<[AtomicU64]>> Producer<M> {
         }
     }
 
+    /// Removes the `count` entries that were added last. Only entries that were not published.
+    pub fn retract(&mut self, count: u64) {
+        self.produced = self.produced.saturating_sub(count).max(self.consumed);
+    }
+
     /// Shows all entries added so far to the consumer.
     #[inline]
     pub fn publish(&self) {

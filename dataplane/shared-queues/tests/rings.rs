@@ -35,14 +35,17 @@ fn ring(shape: RingShape, start: usize) -> (Memory, Producer<Memory>, Consumer<M
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Push,
+    Retract,
     Publish,
     Pop,
     Release,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    use Step::{Pop, Publish, Push, Release};
-    let step = prop_oneof![4 => Just(Push), 2 => Just(Publish), 4 => Just(Pop), 2 => Just(Release)];
+    use Step::{Pop, Publish, Push, Release, Retract};
+    let step = prop_oneof![
+        4 => Just(Push), 1 => Just(Retract), 2 => Just(Publish), 4 => Just(Pop), 2 => Just(Release)
+    ];
     proptest::collection::vec(step, 0..400)
 }
 
@@ -64,6 +67,12 @@ proptest! {
                         queue.push_back(entry);
                         pushed += 1;
                     }
+                }
+                Step::Retract => {
+                    let unpublished = pushed - published;
+                    producer.retract(unpublished);
+                    queue.truncate(queue.len() - usize::try_from(unpublished).unwrap());
+                    pushed = published;
                 }
                 Step::Publish => {
                     producer.publish();
@@ -105,6 +114,7 @@ proptest! {
                 Step::Push => {
                     let _ = producer.push(&out);
                 }
+                Step::Retract => producer.retract(1),
                 Step::Publish => producer.publish(),
                 Step::Pop => {
                     let taken = consumer.pop(&mut out) == Ok(true);

@@ -1,11 +1,12 @@
 /*
- * Memory windows of type 2, shared receive queues and asynchronous events, through <infiniband/verbs.h> as any program
- * uses them. Both ends of the connection are in this process.
+ * Extended queues, memory windows of type 2, shared receive queues and asynchronous events, through
+ * <infiniband/verbs.h> as any program uses them. Both ends of the connection are in this process.
  *
- *   objects ADDRESS         windows, limits of shared receive queues, events
+ *   objects ADDRESS         extended queues, windows, limits of shared receive queues, events
  *   objects ADDRESS link    prints the state of the port, and again after each event of it
  */
 #include <arpa/inet.h>
+#include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,6 +57,45 @@ static void create_qp(struct rdma_cm_id *id, struct ibv_cq *cq, struct ibv_srq *
 	NEED(rdma_create_qp(id, id->pd, &init) == 0);
 }
 
+/* A queue pair with the ibv_wr_* calls. */
+static void create_qp_ex(struct rdma_cm_id *id, struct ibv_cq *cq)
+{
+	struct ibv_qp_init_attr_ex init = {
+		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 4, .max_recv_sge = 1,
+			 .max_inline_data = 128 },
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, .pd = id->pd,
+	};
+	static const uint64_t absent[] = {
+		IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_TSO, IBV_QP_EX_WITH_ATOMIC_WRITE, 1ull << 40,
+	};
+
+	for (size_t i = 0; i < sizeof(absent) / sizeof(absent[0]); i++) {
+		init.send_ops_flags = IBV_QP_EX_WITH_SEND | absent[i];
+		errno = 0;
+		NEED(ibv_create_qp_ex(id->verbs, &init) == NULL && errno == EOPNOTSUPP);
+		NEED(rdma_create_qp_ex(id, &init) == -1 && errno == EOPNOTSUPP);
+	}
+	init.send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND |
+		IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD |
+		IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_SEND_WITH_INV;
+	NEED(rdma_create_qp_ex(id, &init) == 0 && ibv_qp_to_qp_ex(id->qp));
+	NEED(init.cap.max_send_wr >= 16 && init.cap.max_inline_data >= 128);
+}
+
+/* A completion queue with an iterator. */
+static struct ibv_cq *create_cq_ex(struct ibv_context *context)
+{
+	struct ibv_cq_init_attr_ex init = { .cqe = 64, .wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP };
+	struct ibv_cq_ex *cq;
+
+	errno = 0;
+	NEED(ibv_create_cq_ex(context, &init) == NULL && errno == EOPNOTSUPP);
+	init.wc_flags = IBV_WC_STANDARD_FLAGS;
+	NEED((cq = ibv_create_cq_ex(context, &init)));
+	return ibv_cq_ex_to_cq(cq);
+}
+
 static void connect_both(struct sockaddr *address)
 {
 	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
@@ -66,10 +106,10 @@ static void connect_both(struct sockaddr *address)
 	NEED(cm_event(RDMA_CM_EVENT_ADDR_RESOLVED) == client);
 	NEED(rdma_resolve_route(client, 2000) == 0);
 	NEED(cm_event(RDMA_CM_EVENT_ROUTE_RESOLVED) == client);
-	NEED((client_cq = ibv_create_cq(client->verbs, 64, NULL, NULL, 0)));
+	client_cq = create_cq_ex(client->verbs);
 	NEED((server_cq = ibv_create_cq(client->verbs, 64, NULL, NULL, 0)));
 	NEED((srq = ibv_create_srq(client->pd, &shared)));
-	create_qp(client, client_cq, NULL);
+	create_qp_ex(client, client_cq);
 	NEED(rdma_connect(client, &param) == 0);
 	server = cm_event(RDMA_CM_EVENT_CONNECT_REQUEST);
 	create_qp(server, server_cq, srq);
@@ -131,13 +171,172 @@ static enum ibv_wc_status post(struct rdma_cm_id *id, struct ibv_cq *cq, struct 
 static enum ibv_wc_status send_from_client(enum ibv_wr_opcode opcode, uint32_t rkey, int length)
 {
 	struct ibv_sge sge = { .addr = (uintptr_t)sent, .length = length, .lkey = local->lkey };
-	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = opcode };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED };
 
 	if (opcode == IBV_WR_SEND_WITH_INV)
 		wr.invalidate_rkey = rkey;
 	wr.wr.rdma.remote_addr = (uintptr_t)received + 4096;
 	wr.wr.rdma.rkey = rkey;
 	return post(client, client_cq, &wr);
+}
+
+/* Waits for the next completion of the client by the iterator, and ends the iteration. */
+static struct ibv_cq_ex *next_of_client(uint64_t wr_id, enum ibv_wc_opcode opcode)
+{
+	struct ibv_cq_ex *cq = (struct ibv_cq_ex *)client_cq;
+	struct ibv_poll_cq_attr attr = { };
+	int result;
+
+	while ((result = ibv_start_poll(cq, &attr)) == ENOENT)
+		poll(NULL, 0, 1);
+	NEED(result == 0 && cq->status == IBV_WC_SUCCESS && cq->wr_id == wr_id);
+	NEED(ibv_wc_read_opcode(cq) == opcode && ibv_wc_read_qp_num(cq) == client->qp->qp_num);
+	NEED(ibv_wc_read_vendor_err(cq) == 0 && ibv_wc_read_src_qp(cq) == 0 && ibv_wc_read_slid(cq) == 0);
+	NEED(ibv_wc_read_sl(cq) == 0 && ibv_wc_read_dlid_path_bits(cq) == 0);
+	return cq;
+}
+
+static struct ibv_qp_ex *start(uint64_t wr_id)
+{
+	struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(client->qp);
+
+	ibv_wr_start(qp);
+	qp->wr_id = wr_id;
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	return qp;
+}
+
+/* Three requests of one batch, with lists and inline data; the server receives a Send and Immediate Data. */
+static void batch(void)
+{
+	struct ibv_qp_ex *qp = start(1);
+	struct ibv_data_buf buffers[] = { { "in", 2 }, { "line", 5 } };
+	struct ibv_sge list[] = {
+		{ (uintptr_t)sent + 100, 3, local->lkey }, { (uintptr_t)sent + 200, 4, local->lkey },
+	};
+	struct ibv_cq_ex *cq;
+	struct ibv_wc wc;
+
+	post_buffers(2);
+	memcpy(sent + 100, "abc", 3);
+	memcpy(sent + 200, "def", 4);
+	ibv_wr_rdma_write(qp, remote->rkey, (uintptr_t)received + 1000);
+	ibv_wr_set_sge_list(qp, 2, list);
+	qp->wr_id = 2;
+	ibv_wr_send(qp);
+	ibv_wr_set_inline_data_list(qp, 2, buffers);
+	qp->wr_id = 3;
+	ibv_wr_rdma_write_imm(qp, remote->rkey, (uintptr_t)received + 2000, htonl(0x1234));
+	ibv_wr_set_inline_data(qp, "imm", 4);
+	poll(NULL, 0, 20);
+	NEED(ibv_poll_cq(client_cq, 1, &wc) == 0 && ibv_poll_cq(server_cq, 1, &wc) == 0);
+	NEED(ibv_wr_complete(qp) == 0);
+	/* All of them in one iteration. */
+	wc = completion(server_cq);
+	NEED(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV && wc.byte_len == 7);
+	wc = completion(server_cq);
+	NEED(wc.wc_flags & IBV_WC_WITH_IMM && wc.imm_data == htonl(0x1234));
+	cq = next_of_client(1, IBV_WC_RDMA_WRITE);
+	for (int i = 2; i < 4; i++) {
+		while (ibv_next_poll(cq) == ENOENT)
+			poll(NULL, 0, 1);
+		NEED(cq->wr_id == (uint64_t)i && cq->status == IBV_WC_SUCCESS);
+	}
+	NEED(ibv_next_poll(cq) == ENOENT);
+	ibv_end_poll(cq);
+	NEED(strcmp(received + 1000, "abcdef") == 0 && strcmp(received, "inline") == 0);
+	NEED(strcmp(received + 2000, "imm") == 0);
+}
+
+/* Operations one by one, with their answers. */
+static void operations(void)
+{
+	struct ibv_mw *mw = ibv_alloc_mw(client->pd, IBV_MW_TYPE_2);
+	struct ibv_mw_bind_info info = { local, (uintptr_t)sent, 100, IBV_ACCESS_REMOTE_READ };
+	uint64_t *word = (uint64_t *)(received + 3000), *answer = (uint64_t *)(sent + 3000);
+	struct ibv_qp_ex *qp;
+	uint32_t rkey;
+
+	NEED(mw);
+	*word = 40;
+	qp = start(4);
+	ibv_wr_atomic_fetch_add(qp, remote->rkey, (uintptr_t)word, 2);
+	ibv_wr_set_sge(qp, local->lkey, (uintptr_t)answer, 8);
+	NEED(ibv_wr_complete(qp) == 0);
+	ibv_end_poll(next_of_client(4, IBV_WC_FETCH_ADD));
+	NEED(*word == 42 && *answer == 40);
+	qp = start(5);
+	ibv_wr_atomic_cmp_swp(qp, remote->rkey, (uintptr_t)word, 42, 7);
+	ibv_wr_set_sge(qp, local->lkey, (uintptr_t)answer, 8);
+	NEED(ibv_wr_complete(qp) == 0);
+	ibv_end_poll(next_of_client(5, IBV_WC_COMP_SWAP));
+	NEED(*word == 7 && *answer == 42);
+	qp = start(6);
+	ibv_wr_rdma_read(qp, remote->rkey, (uintptr_t)received + 1000);
+	ibv_wr_set_sge(qp, local->lkey, (uintptr_t)sent + 1000, 7);
+	NEED(ibv_wr_complete(qp) == 0);
+	ibv_end_poll(next_of_client(6, IBV_WC_RDMA_READ));
+	NEED(strcmp(sent + 1000, "abcdef") == 0);
+	qp = start(7);
+	rkey = ibv_inc_rkey(mw->rkey);
+	ibv_wr_bind_mw(qp, mw, rkey, &info);
+	qp->wr_id = 8;
+	ibv_wr_local_inv(qp, rkey);
+	NEED(ibv_wr_complete(qp) == 0);
+	ibv_end_poll(next_of_client(7, IBV_WC_BIND_MW));
+	ibv_end_poll(next_of_client(8, IBV_WC_LOCAL_INV));
+	NEED(ibv_dealloc_mw(mw) == 0);
+}
+
+/* A batch of which one request fails, or that is aborted, posts nothing and leaves the slots free. */
+static void nothing_posted(void)
+{
+	static char large[4096];
+	struct ibv_qp_ex *qp;
+	struct ibv_wc wc;
+
+	for (int round = 0; round < 40; round++) {
+		qp = start(90);
+		ibv_wr_rdma_write(qp, remote->rkey, (uintptr_t)received + 1000);
+		ibv_wr_set_inline_data(qp, "wrong", 6);
+		if (round % 2) {
+			ibv_wr_abort(qp);
+			continue;
+		}
+		ibv_wr_rdma_write(qp, remote->rkey, (uintptr_t)received + 1000);
+		ibv_wr_set_inline_data(qp, large, sizeof(large));
+		NEED(ibv_wr_complete(qp) == EINVAL);
+	}
+	qp = start(91);
+	for (int i = 0; i < 100; i++) {
+		ibv_wr_rdma_write(qp, remote->rkey, (uintptr_t)received + 1000);
+		ibv_wr_set_inline_data(qp, "wrong", 6);
+	}
+	NEED(ibv_wr_complete(qp) == ENOMEM);
+	qp = start(9);
+	ibv_wr_rdma_write(qp, remote->rkey, (uintptr_t)received + 5000);
+	ibv_wr_set_inline_data(qp, "right", 6);
+	NEED(ibv_wr_complete(qp) == 0);
+	ibv_end_poll(next_of_client(9, IBV_WC_RDMA_WRITE));
+	NEED(strcmp(received + 1000, "abcdef") == 0 && strcmp(received + 5000, "right") == 0);
+	NEED(ibv_poll_cq(client_cq, 1, &wc) == 0);
+}
+
+static void extended(void)
+{
+	struct ibv_device_attr_ex attr;
+	struct ibv_device_attr plain;
+	struct ibv_values_ex values = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK };
+
+	NEED(ibv_query_device_ex(client->verbs, NULL, &attr) == 0 && ibv_query_device(client->verbs, &plain) == 0);
+	NEED(attr.orig_attr.node_guid == plain.node_guid && attr.orig_attr.max_srq_sge == plain.max_srq_sge);
+	NEED(attr.orig_attr.phys_port_cnt == 1 && attr.phys_port_cnt_ex == 1);
+	NEED(attr.device_cap_flags_ex == plain.device_cap_flags && attr.completion_timestamp_mask == 0);
+	NEED(ibv_query_rt_values_ex(client->verbs, &values) == EOPNOTSUPP);
+	NEED(ibv_qp_to_qp_ex(server->qp) == NULL);
+	batch();
+	operations();
+	nothing_posted();
 }
 
 static void limits(void)
@@ -235,6 +434,7 @@ int main(int argc, char **argv)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(7174) };
 	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_MW_BIND;
+	int atomics = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
 	NEED(argc > 1 && inet_pton(AF_INET, argv[1], &address.sin_addr) == 1);
 	NEED((channel = rdma_create_event_channel()));
@@ -246,14 +446,15 @@ int main(int argc, char **argv)
 	}
 	NEED(rdma_listen(listener, 4) == 0);
 	connect_both((struct sockaddr *)&address);
-	NEED((local = ibv_reg_mr(client->pd, sent, BYTES, IBV_ACCESS_LOCAL_WRITE)));
-	NEED((remote = ibv_reg_mr(server->pd, received, BYTES, access)));
+	NEED((local = ibv_reg_mr(client->pd, sent, BYTES, access)));
+	NEED((remote = ibv_reg_mr(server->pd, received, BYTES, access | atomics)));
+	extended();
 	limits();
 	windows();
 	disconnect_both();
 	NEED(ibv_dereg_mr(local) == 0 && ibv_dereg_mr(remote) == 0);
 	NEED(rdma_destroy_id(listener) == 0);
 	rdma_destroy_event_channel(channel);
-	puts("windows, limits and events: as expected");
+	puts("extended queues, windows, limits and events: as expected");
 	return 0;
 }

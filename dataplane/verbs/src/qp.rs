@@ -1,6 +1,6 @@
 //! Queue pairs and shared receive queues.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use iwarp_shared_verbs::program::{RecvQueue, SendQueue, Slots};
 use iwarp_shared_verbs::{QpPlaces, Request, Response};
@@ -135,13 +135,42 @@ impl QueuePair {
     /// The index of the first request that was not posted, and the reason. Those before it were posted.
     #[inline]
     pub fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), (usize, PostError)> {
-        let mut queue = lock(&self.0.send);
+        let mut queue = self.0.send_queue();
         let failed =
             requests.iter().enumerate().find_map(|(at, wr)| queue.push(wr).err().map(|error| (at, error)));
         if queue.ring() {
             self.0.pd.0.context.wake();
         }
         failed.map_or(Ok(()), Err)
+    }
+
+    /// Opens a batch (`ibv_wr_start`): the requests that are added to it are posted together. Other threads that post
+    /// to the queue pair wait until the batch has ended.
+    #[inline]
+    pub fn begin_batch(&self) {
+        self.0.send_queue().begin_batch();
+    }
+
+    /// Adds a request to the batch that this thread has opened.
+    ///
+    /// # Errors
+    /// Reason why it was not added; the others of the batch stay.
+    #[inline]
+    pub fn add_to_batch(&self, request: &SendWr<'_>) -> Result<(), PostError> {
+        lock(&self.0.send).push(request)
+    }
+
+    /// Posts the batch, and rings once (`ibv_wr_complete`).
+    #[inline]
+    pub fn end_batch(&self) {
+        if lock(&self.0.send).end_batch() {
+            self.0.pd.0.context.wake();
+        }
+    }
+
+    /// Drops the batch (`ibv_wr_abort`).
+    pub fn abort_batch(&self) {
+        lock(&self.0.send).abort_batch();
     }
 
     /// Posts receive buffers in order, and rings once (`ibv_post_recv`).
@@ -204,6 +233,19 @@ fn post_recv(
 }
 
 impl QpInner {
+    /// Locks the send queue, once no batch is open.
+    #[inline]
+    fn send_queue(&self) -> MutexGuard<'_, SendQueue<Words>> {
+        loop {
+            let queue = lock(&self.send);
+            if !queue.has_batch() {
+                return queue;
+            }
+            drop(queue);
+            std::thread::yield_now();
+        }
+    }
+
     /// Returns error completions for the outstanding work that would complete to `cq`. Work that another thread posts
     /// at this moment is left for the next call.
     pub(crate) fn flushed(&self, cq: CqId) -> Vec<WorkCompletion> {

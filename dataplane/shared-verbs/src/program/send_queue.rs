@@ -1,7 +1,9 @@
 //! The program's side of a send queue.
 
 use iwarp_shared_queues::{AtomicU64, Producer, RingError, RingShape, SendEntry, encode_send};
-use rdma::verbs::{Data, PostError, QpCap, QpNum, SendWr, WcOpcode, WcStatus, WorkCompletion};
+use rdma::verbs::{
+    Data, PostError, QpCap, QpNum, SendWr, Slots as Freed, WcOpcode, WcStatus, WorkCompletion,
+};
 
 use super::Slots;
 use crate::QueuePlace;
@@ -19,6 +21,8 @@ pub struct SendQueue<M> {
     entry: Box<[u64]>,
     /// True once the queue pair has, or had, a stream.
     ready: bool,
+    /// Number of requests of the open batch; `None` without one.
+    batch: Option<u32>,
 }
 
 impl<M: AsRef<[AtomicU64]> + Clone> SendQueue<M> {
@@ -26,7 +30,7 @@ impl<M: AsRef<[AtomicU64]> + Clone> SendQueue<M> {
     pub fn new(memory: M, qp: QpNum, cap: QpCap, place: QueuePlace, slots: Slots) -> Option<Self> {
         let ring = Producer::new(memory.clone(), place.start, place.shape)?;
         let entry = vec![0; place.shape.entry_words() as usize].into_boxed_slice();
-        Some(Self { memory, ring, qp, cap, place, slots, entry, ready: false })
+        Some(Self { memory, ring, qp, cap, place, slots, entry, ready: false, batch: None })
     }
 
     /// Returns the number of the queue pair.
@@ -44,7 +48,12 @@ impl<M: AsRef<[AtomicU64]> + Clone> SendQueue<M> {
     /// has ended and completes nothing any more. Polled through [`CompletionQueue::add_flushed`], each frees its slot.
     ///
     /// [`CompletionQueue::add_flushed`]: super::CompletionQueue::add_flushed
+    ///
+    /// Returns none while a batch is open: its requests are not posted yet.
     pub fn flushed(&mut self) -> Vec<WorkCompletion> {
+        if self.batch.is_some() {
+            return Vec::new();
+        }
         let (used, _) = self.slots.used();
         let mut words = [0; RingShape::ENTRY_WORDS_MAX as usize];
         let entry = |back| {
@@ -85,7 +94,41 @@ impl<M: AsRef<[AtomicU64]> + Clone> SendQueue<M> {
         self.ring.push(self.entry.get(..used).unwrap_or(&self.entry)).map_err(|error| match error {
             RingError::Full => PostError::QueueFull,
             RingError::Corrupt | RingError::TooLong => PostError::NoSuchObject,
-        })
+        })?;
+        self.batch = self.batch.map(|queued| queued.saturating_add(1));
+        Ok(())
+    }
+
+    /// Opens a batch: the worker sees none of the requests that are queued from here on until [`Self::end_batch`], and
+    /// nobody rings meanwhile. Returns false if one is open.
+    #[inline]
+    pub const fn begin_batch(&mut self) -> bool {
+        let is_first = self.batch.is_none();
+        if is_first {
+            self.batch = Some(0);
+        }
+        is_first
+    }
+
+    /// Returns true if a batch is open.
+    #[inline]
+    pub const fn has_batch(&self) -> bool {
+        self.batch.is_some()
+    }
+
+    /// Ends the batch, and rings. Returns true if the worker sleeps and must be woken.
+    #[inline]
+    pub fn end_batch(&mut self) -> bool {
+        self.batch.take().is_some_and(|queued| queued > 0) && self.ring()
+    }
+
+    /// Ends the batch, and drops its requests: the worker has not seen them, and their slots are free.
+    pub fn abort_batch(&mut self) {
+        if let Some(queued) = self.batch.take() {
+            self.ring.retract(queued.into());
+            // Fails only if the queue pair was reset meanwhile, which has freed all slots.
+            self.slots.free(Freed::Send(usize::try_from(queued).unwrap_or(usize::MAX)));
+        }
     }
 
     /// Shows all queued requests to the worker. Returns true if the worker sleeps and must be woken.
