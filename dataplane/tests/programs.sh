@@ -168,8 +168,8 @@ measuring() { # programs of perftest
     perftest ib_send_lat -n 20 -e
     perftest ib_send_bw -n 1000 -e -Q 1
     perftest ib_send_bw -n "$ROUNDS" -s 1000
-    # docs/programs.md says why not on one daemon.
-    [ "$CLIENT" = 0 ] || perftest ib_send_bw -n "$ROUNDS" -q 2 --use-srq
+    # One queue pair: docs/programs.md says why not two.
+    perftest ib_send_bw -n "$ROUNDS" --use-srq
     for program in ib_atomic_bw ib_atomic_lat; do
         perftest $program -n "$ROUNDS"
         perftest $program -n 20 -e
