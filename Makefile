@@ -114,14 +114,17 @@ verbs: root build ## applications: programs with queue pairs of two daemons, and
 
 # What is not installed is told, and left out.
 programs: root build ## unmodified verbs programs of Debian between two daemons, and on one
-	@.ci/deps.sh ibverbs-utils perftest fio qperf libfabric-bin iperf3 || \
+	@.ci/deps.sh ibverbs-utils perftest fio qperf libfabric-bin iperf3 libopenmpi-dev openmpi-bin || \
 	    echo "programs: goes on with the programs that are installed" >&2
 	dataplane/tests/programs.sh
 
 programs-lossy: root build ## the same between two daemons, where one frame in a hundred is lost
-	@.ci/deps.sh ibverbs-utils perftest fio qperf libfabric-bin iperf3 || \
+	@.ci/deps.sh ibverbs-utils perftest fio qperf libfabric-bin iperf3 libopenmpi-dev openmpi-bin || \
 	    echo "programs: goes on with the programs that are installed" >&2
 	LOSS=1 dataplane/tests/programs.sh
+
+migration: root build ## a guest that QEMU migrates by `rdma:` from one daemon to another
+	dataplane/tests/migration.sh
 
 programs-quick: root build ## the same, the most important of it: in about a minute
 	@.ci/deps.sh ibverbs-utils perftest || echo "programs: goes on with the programs that are installed" >&2

@@ -1,7 +1,9 @@
 #!/bin/bash
 # Unmodified verbs programs of Debian on iwarpd, by iwarp-run: between two daemons that a switch connects, and both ends
-# on one of them. `make programs`; `make programs-lossy` with loss. ROUNDS is the number of iterations of a measuring
-# program.
+# on one of them. `make programs`; `make programs-lossy` with loss.
+#
+#   ROUNDS   iterations of a measuring program
+#   SUITES   the groups of rows to run (default: all of them)
 source "$(dirname "$0")/lib.sh"
 
 RUN=${RUN:-target/release/iwarp-run}
@@ -9,40 +11,10 @@ ROUNDS=${ROUNDS:-100}
 QUICK=${QUICK:-} # not empty: the first rows, in about a minute
 LOSS=${LOSS:-}   # not empty: one frame in a hundred is lost between the daemons
 
-lab_open ironwarp-programs
+SUITES=${SUITES:-basics basic_sockets $([ -n "$QUICK" ] || echo measuring storage sockets agreeing messages)}
 
-ip -n "$NS" link add switch type bridge
-ip -n "$NS" link set switch up
-for port in 0 1; do
-    ip -n "$NS" link add "v$port" type veth peer name "s$port"
-    ip -n "$NS" link set "s$port" master switch up
-    ip -n "$NS" link set "v$port" up
-    in_ns ethtool -K "v$port" tx off >/dev/null 2>&1
-    cat >"$LAB/$port.toml" <<TOML
-[memory]
-hugepages = "prefer"
-packet_buffers = 16384
-file_prefix = "$NS-$port"
-[[port]]
-name = "port$port"
-driver = "af_packet"
-interface = "v$port"
-mtu = 1500
-addresses = ["10.78.0.1$port/24", "fd78::1$port/64"]
-[workers]
-cores = [$((port % $(nproc)))]
-idle = "adaptive"
-[tcp]
-connections_max = 1024
-[control]
-socket = "$LAB/$port.control"
-[applications]
-socket = "$LAB/$port.verbs"
-mode = "0666"
-user_memory = "2G"
-TOML
-done
-source "$(dirname "$0")/daemons.sh"
+lab_open ironwarp-programs
+source dataplane/tests/programs/two.sh
 
 on() { # N COMMAND…: runs a program on daemon N
     local n=$1
@@ -250,6 +222,19 @@ agreeing() { # qperf and libfabric
     [ "$CLIENT" = 0 ] || check "fi_pingpong -p 'verbs;ofi_rxm' -e rdm, 4 MiB, $of" \
         fabric rdm 'verbs;ofi_rxm' -I 5 -S 4194304
 }
+# MPI: Debian's Open MPI on libfabric's verbs provider, one rank on each daemon; Debian's MPICH is built for UCX.
+ranks() {
+    local options=(--allow-run-as-root --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include 'verbs;ofi_rxm')
+    local first=("$RUN" --socket "$LAB/0.verbs" "$LAB/ranks") second=("$RUN" --socket "$LAB/$CLIENT.verbs" "$LAB/ranks")
+    in_ns env FI_UNIVERSE_SIZE=16 timeout -k 5 120 mpirun.openmpi "${options[@]}" -n 1 "${first[@]}" : \
+        -n 1 "${second[@]}" >"$LAB/ranks.out" 2>&1 &&
+        grep 'all 98 messages are right' "$LAB/ranks.out" || { tail -n 20 "$LAB/ranks.out"; return 1; }
+}
+messages() {
+    command -v mpirun.openmpi mpicc.openmpi >/dev/null || { echo "not installed: libopenmpi-dev openmpi-bin"; return; }
+    check "ranks.c builds" mpicc.openmpi -O1 -Wall -Wextra -Werror -o "$LAB/ranks" dataplane/tests/programs/ranks.c
+    check "MPI, two ranks, 1 B to 4 MiB, $of" ranks
+}
 head -c 20000001 /dev/urandom >"$LAB/file"
 
 # With LOSS=1, one frame in a hundred is lost between the daemons, in either direction.
@@ -270,13 +255,7 @@ places="1 0"
 [ -z "$QUICK$LOSS" ] || places=1
 for CLIENT in $places; do
     of=$([ "$CLIENT" = 1 ] && echo "two daemons" || echo "one daemon")
-    basics
-    basic_sockets
-    [ -z "$QUICK" ] || continue
-    measuring
-    storage
-    sockets
-    agreeing
+    for suite in $SUITES; do "$suite"; done
 done
 frames_lost() {
     in_ns nft -j list counter bridge lossy lost | jq -e '.nftables[1].counter.packets > 0'

@@ -9,6 +9,7 @@
 #
 # GUEST_NETNS   network namespace of the TAP; empty: the caller's
 # GUEST_IMAGE   directory made by prepare.sh; set by guest_boot when empty
+# GUEST_INITRD  the guest's files, if they are not the image's; GUEST_MIB, the guest's memory
 
 _guest_here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$_guest_here/../guest/guest.sh"
@@ -22,10 +23,13 @@ _guest_qemu() {
     # No offloads: every frame on the bridge is one that fits the MTU, checksums complete.
     local offloads=csum=off,gso=off,host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off
     offloads+=,guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off,mrg_rxbuf=off
-    exec "${prefix[@]}" qemu-system-x86_64 -name "siw-$name" -accel tcg -machine q35 -smp 1,maxcpus=2 -cpu max -m 512 \
+    # No check of the timer: the kernel would give up if the host's other work keeps QEMU from running meanwhile.
+    exec "${prefix[@]}" qemu-system-x86_64 -name "siw-$name" -accel tcg -machine q35 -smp 1,maxcpus=2 -cpu max \
+        -m "${GUEST_MIB:-512}" \
         -nodefaults -no-user-config -no-reboot -display none -monitor none \
-        -kernel "$GUEST_IMAGE/vmlinux" -initrd "$GUEST_IMAGE/initramfs.gz" \
-        -append "console=ttyS0 quiet panic=-1 mitigations=off net.ifnames=0 guest.ip4=$ip4 guest.ip6=$ip6" \
+        -kernel "$GUEST_IMAGE/vmlinux" -initrd "${GUEST_INITRD:-$GUEST_IMAGE/initramfs.gz}" \
+        -append "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check net.ifnames=0 \
+guest.ip4=$ip4 guest.ip6=$ip6" \
         -serial "file:$GUEST_LOGS/$name.console" \
         -chardev "pipe,id=control,path=$control" -serial chardev:control \
         -netdev "tap,id=net,ifname=$tap,script=no,downscript=no,vhost=off" \

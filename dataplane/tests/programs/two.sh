@@ -1,0 +1,36 @@
+# shellcheck shell=bash
+# Two daemons, 0 and 1, of programs: ports of a bridge, with the addresses 10.78.0.10 and 10.78.0.11. Sourced after
+# lab_open; `start N` of ../daemons.sh starts them.
+
+ip -n "$NS" link add switch type bridge
+ip -n "$NS" link set switch up
+for port in 0 1; do
+    ip -n "$NS" link add "v$port" type veth peer name "s$port"
+    ip -n "$NS" link set "s$port" master switch up
+    ip -n "$NS" link set "v$port" up
+    in_ns ethtool -K "v$port" tx off >/dev/null 2>&1
+    cat >"$LAB/$port.toml" <<TOML
+[memory]
+hugepages = "prefer"
+packet_buffers = 16384
+file_prefix = "$NS-$port"
+[[port]]
+name = "port$port"
+driver = "af_packet"
+interface = "v$port"
+mtu = 1500
+addresses = ["10.78.0.1$port/24", "fd78::1$port/64"]
+[workers]
+cores = [$((port % $(nproc)))]
+idle = "adaptive"
+[tcp]
+connections_max = 1024
+[control]
+socket = "$LAB/$port.control"
+[applications]
+socket = "$LAB/$port.verbs"
+mode = "0666"
+user_memory = "2G"
+TOML
+done
+source dataplane/tests/daemons.sh
