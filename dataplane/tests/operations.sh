@@ -7,6 +7,8 @@ source "$(dirname "$0")/lib.sh"
 lab_open ironwarp-ops
 METRICS="$LAB/metrics.sock"
 MONITORING=configs/monitoring
+RPING=${RPING:-target/release/iwarp-rping}
+VERBS="$LAB/verbs.sock"
 
 config() { # METRICS-LINES
     cat >"$LAB/config.toml" <<TOML
@@ -248,8 +250,11 @@ size = \"2M\"
 access = [\"remote-write\"]
 token = \"open sesame\"
 allow = [\"10.77.0.1\"]
+[applications]
+socket = \"$VERBS\"
 [log]
 format = \"json\"
+drop_burst_per_s = 200
 events_per_s_max = 5" && watch first && watch second && seen region_registered '.region == "lab" and .uid == null'
 }
 json_log() { # every line of the log is an object
@@ -272,6 +277,35 @@ regions() { # registered and removed by this user
 terminate() { # a Read beyond the region is answered with a Terminate
     in_ns python3 dataplane/tests/trespass.py 10.77.0.2 7400 lab &&
         seen terminate_sent '.code == "0/1/01" and .conn > 0'
+}
+terminated() { # by the peer, which reports a CRC error
+    in_ns python3 dataplane/tests/trespass.py fd77::2 7400 lab terminate &&
+        seen terminate_received '.code == "2/0/02" and .conn > 0 and (.peer | contains("fd77::1")) and
+            (.meaning | contains("CRC"))'
+}
+closed() { # a connection that an operator closes
+    in_ns python3 -u dataplane/tests/writer.py 10.77.0.2 7400 lab --idle >"$LAB/writer" 2>&1 &
+    local writer=$!
+    becomes 1 20 grep -c granted "$LAB/writer" && ctl conn close --peer 10.77.0.1 && seen conns_closed \
+        '.count == 1 and .uid == 0 and .pid > 0'
+    local status=$?
+    kill "$writer" 2>/dev/null
+    return "$status"
+}
+programs() { # a program opens a context, and is killed
+    ip netns exec "$NS" "$RPING" -s -P -a 10.77.0.2 --daemon "$VERBS" >"$LAB/rping" 2>&1 &
+    local program=$!
+    seen app_connected ".pid == $program and .uid == 0 and .device != \"\" and (.command | contains(\"rping\"))"
+    local status=$?
+    kill -KILL "$program"
+    wait "$program" 2>/dev/null
+    [ "$status" = 0 ] && seen app_left ".pid == $program and .app > 0"
+}
+burst() { # 2,000 malformed frames within a second or two
+    in_ns python3 dataplane/tests/garbage.py iw0 2000 && seen drop_burst '.drops_per_s >= 200 and .reason != ""'
+}
+burst_ends() { # ten seconds without drops
+    becomes true 20 all_saw drop_burst_ended '.drops >= 200 and .seconds >= 1'
 }
 limited() { # 40 refusals at once: few are reported, all are counted
     local before after
@@ -324,11 +358,16 @@ check "every line of the log is JSON, with the fields of events" json_log
 check "a refused grant is reported with reason and peer" refusals
 check "a region that comes and goes is reported with user and process" regions
 check "a Terminate is reported with its code" terminate
+check "a peer's Terminate is reported, too" terminated
+check "connections that an operator closes are reported" closed
+check "a program that comes and is killed is reported" programs
+check "a burst of dropped frames is reported" burst
 check "40 refusals at once are counted, not all reported" limited
 check "a lost interface and its return are reported, and the daemon's degradation with them" link_events
 check "a monitor that does not read delays nobody" unread
 check "\`iwarpctl log level\` shows and sets the level" levels
 check "\`iwarpctl monitor\` writes lines for people" text_lines
+check "the burst's end is reported" burst_ends
 
 # --- capture
 fields() { tshark -n -r "$LAB/$1" -T fields "${@:2}" 2>"$LAB/tshark.err"; } # FILE OPTIONS: one line for each frame

@@ -95,5 +95,8 @@ for host in 10.77.0.2 fd77::2; do
     check "FPDUs that never end, $host" steadily starved fpdus "$host" 7400 1600 50 --request lab
 done
 cat "$LAB/rates"
+# The events of the last attacks are among the latest 256.
+pressed() { ctl -j monitor --recent --seconds 1 --event memory_pressure | jq -s -e 'any(.[]; .refused > 0)'; }
+check "memory pressure was reported as an event" pressed
 check "SIGTERM ends it cleanly" daemon_stop
 score

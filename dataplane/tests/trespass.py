@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""trespass.py HOST PORT REGION: an iWARP peer that reads one byte beyond a region and checks the Terminate.
+"""trespass.py HOST PORT REGION [terminate]: an iWARP peer that reads one byte beyond a region and checks the Terminate.
 
 Written from RFC 5044, 5041 and 5040, sharing no code with the product. Exits with 0 if the reply is the
 Terminate of RFC 5040 §4.8: layer RDMAP, remote protection error, base and bounds violation, headers attached.
+With `terminate` the peer sends a Terminate instead, for a CRC error, and exits with 0 if the stream then ends.
 """
 import socket
 import struct
@@ -44,6 +45,11 @@ reply = read_exactly(stream, length)
 if key != b"MPA ID Rep Frame" or flags & 0x20 or reply[4]:
     sys.exit(f"refused: flags {flags:#x}, status {reply[4]}")
 stag, base, size = struct.unpack("!8xI4xQQ", reply)
+
+if sys.argv[4:] == ["terminate"]:
+    # Queue 2, MSN 1, offset 0; layer 2, type 0, code 2, and, as RFC 5040 figure 10 has it, no headers.
+    stream.sendall(fpdu(struct.pack("!BBIIII", 0x41, 0x47, 0, 2, 1, 0) + bytes((0x20, 0x02, 0, 0))))
+    sys.exit("bytes behind the Terminate" if stream.recv(1) else 0)
 
 # Untagged, last, DDP 1; RDMAP 1, Read Request; queue 1, MSN 1, offset 0; sink 7 @ 0, one byte, from the end.
 headers = struct.pack("!BBIIII", 0x41, 0x41, 0, 1, 1, 0) + struct.pack("!IQIIQ", 7, 0, 1, stag, base + size)
