@@ -69,6 +69,19 @@ is "program of the entry" "$(entry SYSLOG_IDENTIFIER)" iwarpd
 is "priority of the entry" "$(entry PRIORITY)" 6
 step "an event is an entry of the journal, with its fields"
 
+level() { iwarpctl -j log level | jq -r .level; }
+pid=$(property MainPID)
+sed -i 's/^format = "journald"/&\nlevel = "debug"/' /etc/iwarpd/iwarpd.toml
+systemctl reload iwarpd || fail "systemctl reload"
+is "log level after systemctl reload" "$(level)" debug
+sed -i 's/^level = "debug"/level = "loud"/' /etc/iwarpd/iwarpd.toml
+! systemctl reload iwarpd 2>/dev/null || fail "systemctl reload takes a configuration with a mistake"
+is "log level after a refused reload" "$(level)" debug
+sed -i '/^level = "loud"/d' /etc/iwarpd/iwarpd.toml
+systemctl reload iwarpd || fail "systemctl reload"
+is "process after the reloads" "$(property MainPID) $(property ActiveState)" "$pid active"
+step "systemctl reload applies a configuration, and fails with one that is refused"
+
 ibv_devices >/tmp/devices 2>&1 # fails: the machine has no device
 ! grep -q iwarp0 /tmp/devices || fail "the system's libibverbs shows iwarp0"
 iwarp-run ibv_devices >/tmp/devices || fail "iwarp-run ibv_devices"
