@@ -175,6 +175,13 @@ nfs-malformed: build-deps ## ten million malformed calls to the NFS server: noth
 nfs-demo: root build ## Linux in a QEMU guest mounts a directory by NFS over RDMA, copies a tree, compares digests
 	dataplane/tests/nfs.sh
 
+nfs: root build ## the same at length, with loss, restarts, two clients, fsx, pjdfstest and tshark: an hour
+	dataplane/tests/nfs/full.sh
+
+nfs-figures: root build ## READ over RDMA and over TCP: rate, and CPU time per GiB of server and client
+	$(CARGO) build --release --locked -p iwarp-nfsd --example reader
+	dataplane/tests/nfs/figures.sh
+
 pci: root build ## PCI cards that QEMU emulates, in guests: every card, driver and feature
 	dataplane/tests/pci/run.sh all
 
