@@ -16,7 +16,7 @@ REPEAT=${FIGURES_REPEAT:-5}
 LENGTH_S=${FIGURES_SECONDS:-3}
 NFSD_PID=
 
-lab_open ironwarp-nfs-figures
+lab_open ironwarp-nf
 source dataplane/tests/daemons.sh
 nfsd_end() { [ -z "$NFSD_PID" ] || kill "$NFSD_PID" 2>/dev/null; }
 AT_END+=(nfsd_end)

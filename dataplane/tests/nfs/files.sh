@@ -112,7 +112,8 @@ sparse() {
     check "$1: removed" guest 60 'rm /mnt/a'
 }
 sparse_big() {
-    guest 60 'cd /mnt && truncate -s 1099511627776 huge && echo end | dd of=huge bs=4 seek=274877906943 conv=notrunc' || return 1
+    guest 60 'cd /mnt && truncate -s 1099511627776 huge && echo end | dd of=huge bs=4 seek=274877906943 conv=notrunc' ||
+        return 1
     [ "$(stat -c %s "$LAB/data/huge")" = $((1 << 40)) ] && [ "$(tail -c 4 "$LAB/data/huge")" = end ] &&
         [ "$(du -k "$LAB/data/huge" | cut -f1)" -lt 100 ] &&
         guest 60 '[ "$(tail -c 4 /mnt/huge)" = end ] && rm /mnt/huge'

@@ -2,7 +2,7 @@
 # The whole proof of NFS over RDMA, by NFS 3 and 4.1 with Linux and soft-iWARP in QEMU guests: `make nfs`; needs root,
 # and an hour. Last line: `N passed, N failed`.
 #
-#   full.sh [PART…]     files loss restart clients versionless suites wire (default: all)
+#   full.sh [PART…]     files large loss restart clients versionless suites wire (default: all)
 #   NFS_VERSIONS        versions of NFS (default "3 4.1")
 #   NFS_TREE            folder of the kernel headers that is copied (default include)
 #   NFS_MANY            files in one directory (default 10000)
@@ -14,7 +14,7 @@ for part in lab files clients suites wire; do source "dataplane/tests/nfs/$part.
 
 VERSIONS=${NFS_VERSIONS:-3 4.1}
 MANY=${NFS_MANY:-10000}
-PARTS=${*:-files loss restart clients versionless suites wire}
+PARTS=${*:-files large loss restart clients versionless suites wire}
 LEFT="big tree "
 
 part_files() {
@@ -117,6 +117,23 @@ refuses_other_minor_versions() {
         grep 'Protocol not supported' "$LAB/refused" || return 1
     done
 }
+
+# READ and WRITE of 1 MiB, which the configuration allows.
+part_large() {
+    sed -i 's/^lease_s.*/&\ntransfer = "1M"/' "$LAB/nfsd.toml"
+    check "iwarp-nfsd starts with transfers of 1 MiB" nfsd_again
+    local version
+    for version in $VERSIONS; do
+        must_mount "$version"
+        check "NFS $version: Linux uses all of it" guest 10 \
+            'grep " /mnt nfs.*,rsize=1048576,wsize=1048576," /proc/mounts'
+        transfers "NFS $version, transfers of 1 MiB"
+        check "NFS $version: umount" unmount
+    done
+    sed -i '/^transfer = "1M"$/d' "$LAB/nfsd.toml"
+    check "iwarp-nfsd starts with the default" nfsd_again
+}
+nfsd_again() { nfsd_kill; nfsd_start; }
 
 part_suites() {
     local version

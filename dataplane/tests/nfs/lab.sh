@@ -12,7 +12,7 @@ MIB=${NFS_MIB:-32}
 LEASE_S=${NFS_LEASE_S:-15}
 PATIENCE=${NFS_PATIENCE:-1}
 GUEST_BOOT_SECONDS=$((120 * PATIENCE))
-NFSD_PID=
+NFSD_PID=${NFSD_PID:-}
 
 write_daemon_config() {
     cat >"$LAB/iwarpd.toml" <<TOML
