@@ -3,10 +3,11 @@
 # its end with the daemon. No NFS client is needed; `make nfs-demo` mounts. `make nfsd`; needs root.
 # Last line: `N passed, N failed`.
 #
-#   IWARPD, IWARPCTL, NFSD   the programs (default: target/release)
+#   IWARPD, IWARPCTL, NFSD, REGION_CLIENT   the programs (default: target/release)
 source "$(dirname "$0")/lib.sh"
 
 NFSD=${NFSD:-${IWARPD%/*}/iwarp-nfsd}
+REGION_CLIENT=${REGION_CLIENT:-${IWARPD%/*}/examples/region}
 NFSD_PID=
 
 write_config() {
@@ -36,6 +37,7 @@ write_nfsd_config() { # EXPORT…: exports of directories of these names
 [rdma]
 listen = "10.77.0.2:20049"
 socket = "$LAB/verbs.sock"
+control = "$SOCKET"
 [tcp]
 listen = "127.0.0.1:20050"
 [state]
@@ -56,6 +58,17 @@ access = "rw"
 prefix = "10.77.0.0/24"
 TOML
     done
+}
+
+add_regions() { # REGIONS: an export of these regions
+    cat >>"$LAB/nfsd.toml" <<TOML
+[[export]]
+path = "/regions"
+regions = $1
+[[export.client]]
+prefix = "0.0.0.0/0"
+access = "rw"
+TOML
 }
 
 nfs() { "$IWARPCTL" nfs --server "$LAB/nfsd.sock" "$@"; }
@@ -113,6 +126,52 @@ lacks() {
     sed "s|$LAB/data|$LAB/none|" "$LAB/nfsd.toml" >"$LAB/lacks.toml"
     exits 0 "$NFSD" --check --config "$LAB/lacks.toml" && exits 1 "$NFSD" --check --machine --config "$LAB/lacks.toml"
 }
+both_contents() {
+    sed 's|^regions = .*|&\ndirectory = "/srv"|' "$LAB/nfsd.toml" >"$LAB/both.toml"
+    exits 2 "$NFSD" --check --format short --config "$LAB/both.toml" 2>"$LAB/mistakes" || return 1
+    grep 'export\[1\].regions: the export has `directory`, too' "$LAB/mistakes"
+}
+content() { field exports '[it["content"] for it in r if it["path"] == "/regions"][0]'; }
+payload() { # COUNTER: its value
+    nfs -j stats | python3 -c 'import json, sys
+groups = {it["group"]: it["counters"] for it in json.load(sys.stdin)["groups"]}
+print(next(it["value"] for it in groups["payload"] if it["name"] == sys.argv[1]))' "$1"
+}
+region_moved() { # NAME: a client of this region moves 200,000 bytes in each direction
+    in_ns "$REGION_CLIENT" "$LAB/verbs.sock" "$SOCKET" 10.77.0.2:20049 127.0.0.1:20050 /regions "$1" 200000
+}
+not_moved() { ! region_moved "$1"; }
+without_copy() {
+    local before after
+    before="$(payload read_direct) $(payload write_direct) $(payload read_copied) $(payload write_copied)"
+    region_moved lab || return 1
+    after="$(payload read_direct) $(payload write_direct) $(payload read_copied) $(payload write_copied)"
+    echo "before: $before, after: $after"
+    [ "$before|$after" = "0 0 0 0|200000 200000 0 0" ]
+}
+regions() {
+    ctl region register lab --size 2M --access remote-read,remote-write || exit 1
+    write_nfsd_config data
+    add_regions '"*"'
+    check "a directory and regions in one export: refused" both_contents
+    check "reload with an export of regions" nfs reload
+    check "it has the region" becomes "regions * (1 there)" 10 content
+    check "READ and WRITE over RDMA move the bytes without a copy" without_copy
+    ctl region register later --size 2M --access remote-read,remote-write || exit 1
+    check "another region comes" becomes "regions * (2 there)" 10 content
+    check "it can be used" region_moved later
+    (umask 077 && echo token >"$LAB/token")
+    ctl region register secret --size 2M --access remote-read,remote-write --token-file "$LAB/token" || exit 1
+    check "one with a token is not public" not_moved secret
+    ctl region deregister later || exit 1
+    check "it goes" becomes "regions * (1 there)" 10 content
+    check "and cannot be used" not_moved later
+    write_nfsd_config data
+    add_regions '["secret"]'
+    check "reload with the name of a region" nfs reload
+    check "it can be used" region_moved secret
+    check "others cannot" not_moved lab
+}
 paths() { field exports '" ".join(it["path"] for it in r)'; }
 refused_reload() {
     exits 1 nfs reload || return 1
@@ -151,6 +210,7 @@ main() {
     check "iwarpctl nfs reload" nfs reload
     check "the exports are those of the file" becomes "/more" 10 paths
     check "no mistake is left" becomes None 10 field status 'r.get("reload_error")'
+    regions
     kill -TERM "$NFSD_PID"
     check "SIGTERM ends it" ended 0
     check "its socket is removed" test ! -e "$LAB/nfsd.sock"

@@ -99,12 +99,12 @@ mkdir -p /srv/data
 mount -t tmpfs tmpfs /srv/data
 sed -i '/^\[tcp\]/,/^$/d' /etc/iwarpd/nfsd.toml
 systemctl start iwarp-nfsd || { journalctl --unit iwarp-nfsd --no-pager --lines 20; fail "systemctl start iwarp-nfsd"; }
-is "exports" "$(iwarpctl nfs exports -j | jq -rc '[.[].path]')" '["/data"]'
+is "exports" "$(iwarpctl nfs exports -j | jq -rc '[.[].path]')" '["/data","/regions"]'
 printf '[[export]]\npath = "/more"\ndirectory = "/srv/data"\n[[export.client]]\nprefix = "10.77.0.0/24"\n' \
     >>/etc/iwarpd/nfsd.toml
 systemctl reload iwarp-nfsd || fail "systemctl reload iwarp-nfsd"
 exports() { iwarpctl nfs exports -j | jq -rc '[.[].path] | sort'; }
-becomes '["/data","/more"]' 10 exports
+becomes '["/data","/more","/regions"]' 10 exports
 systemd-analyze security --threshold=40 iwarp-nfsd >/tmp/security || fail "$(tail -n 1 /tmp/security)"
 systemctl stop iwarp-nfsd || fail "systemctl stop iwarp-nfsd"
 is "result of iwarp-nfsd" "$(systemctl show iwarp-nfsd --property Result --value)" success

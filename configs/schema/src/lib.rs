@@ -33,7 +33,9 @@ mod tests;
 
 pub use errors::{ConfigErrors, Mistake, Source};
 pub use machine::Machine;
-pub use nfsd::{Nfs, Nfsd, NfsdClients, NfsdControl, NfsdExport, NfsdRdma, NfsdSquash, NfsdState, NfsdTcp};
+pub use nfsd::{
+    Nfs, Nfsd, NfsdClients, NfsdContent, NfsdControl, NfsdExport, NfsdRdma, NfsdSquash, NfsdState, NfsdTcp,
+};
 pub use plan::{Kind, MemoryPlan, PlanItem, connection_window_bytes, connection_window_line, memory_plan};
 pub use reload::{Line, Plan, Refusals, RegionDiff, Step, plan};
 pub use text::{RegionName, parse_size, token_from_file, token_from_text};

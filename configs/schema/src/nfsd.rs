@@ -2,10 +2,13 @@
 //!
 //! The structs are `non_exhaustive`: only this crate creates them, from a file that passed every check.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
+
+use crate::RegionName;
 
 /// A complete, checked configuration file of `iwarp-nfsd`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +36,8 @@ pub struct NfsdRdma {
     pub listen: SocketAddr,
     /// Verbs socket of the daemon.
     pub socket: PathBuf,
+    /// Control socket of the daemon, for exports of its regions.
+    pub control: PathBuf,
     /// Connections at a time.
     pub connections_max: u16,
     /// Calls of a connection in flight, 1 to 256.
@@ -99,16 +104,27 @@ pub struct NfsdControl {
     pub group: Option<String>,
 }
 
-/// Table `[[export]]`: a directory, and the clients that may mount it.
+/// Table `[[export]]`: a directory or regions of the daemon, and the clients that may mount it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NfsdExport {
     /// Path by which clients mount it: absolute, without a slash at the end.
     pub path: String,
-    /// Directory that is exported.
-    pub directory: PathBuf,
+    /// Content of the export.
+    pub content: NfsdContent,
     /// Tables `[[export.client]]`, at least one, with distinct prefixes.
     pub clients: Vec<NfsdClients>,
+}
+
+/// Content of an export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NfsdContent {
+    /// A directory of this machine: `directory = "/…"`.
+    Directory(PathBuf),
+    /// The regions of the daemon that any peer may use, without a token and from any address: `regions = "*"`.
+    PublicRegions,
+    /// Regions of the daemon by name, at least one: `regions = ["…"]`.
+    Regions(BTreeSet<RegionName>),
 }
 
 /// Table `[[export.client]]`: rights of the clients in a prefix. The longest prefix that contains a client counts.

@@ -1,11 +1,13 @@
 //! The interface between procedures and what an export holds.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use nfs3_types::nfs3::{createverf3, fattr3, ftype3, nfsstat3, nfstime3, sattr3};
 
+use crate::file::File;
 use crate::identity::User;
+use crate::regions::Region;
 
 /// Object that is to be created.
 #[derive(Debug)]
@@ -64,7 +66,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// Returns the handle of the topmost directory.
     fn root(&self) -> Vec<u8>;
 
-    /// Describes the content for operators: the path of a directory.
+    /// Describes the content for operators: the path of a directory, or the regions.
     fn content(&self) -> String;
 
     /// Returns the attributes of an object.
@@ -107,7 +109,17 @@ pub trait Backend: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// As the trait says; `NFS3ERR_INVAL` if it is no regular file.
-    fn open(&self, user: &User, object: &[u8], write: bool) -> Result<OwnedFd, nfsstat3>;
+    fn open(&self, user: &User, object: &[u8], write: bool) -> Result<File, nfsstat3>;
+
+    /// Returns true if objects have links, and times that can be set.
+    fn has_links_and_times(&self) -> bool {
+        true
+    }
+
+    /// Returns the region whose memory is the content of a file; `None` if data must be copied to and from it.
+    fn region(&self, _object: &[u8]) -> Option<Arc<Region>> {
+        None
+    }
 
     /// Creates an object and returns its handle.
     ///

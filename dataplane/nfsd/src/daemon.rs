@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use iwarp_config::{Machine, Nfs, Nfsd, NfsdExport, NfsdRdma, NfsdSquash, NfsdTcp};
+use iwarp_config::{Machine, Nfs, Nfsd, NfsdContent, NfsdExport, NfsdRdma, NfsdSquash, NfsdTcp};
 use iwarp_control::nfs::{Nfs4Client, Status};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
@@ -20,7 +20,8 @@ use signal_hook::iterator::Signals;
 use crate::control::ControlSocket;
 use crate::report::ms;
 use crate::{
-    Directory, Export, RdmaLimits, RdmaServer, Rule, Server, Squash, StateLimits, TcpLimits, TcpServer,
+    Backend, DaemonRegions, Directory, Export, RdmaDevice, RdmaLimits, RdmaServer, Regions, Rule, Selection,
+    Server, Squash, StateLimits, TcpLimits, TcpServer,
 };
 
 /// Serves until SIGTERM or SIGINT. SIGHUP reloads the exports of the file.
@@ -36,7 +37,11 @@ pub fn run(file: &Path, config: &Nfsd) -> Result<()> {
     let key_file = folder.join("key");
     let key = key(&key_file).with_context(|| format!("{}", key_file.display()))?;
     let verifier = getrandom::u64().context("no random bytes")?;
-    let server = Server::new(open(config)?, key, verifier, config.nfs.transfer_bytes)?;
+    let (socket, listen) = (&config.rdma.socket, config.rdma.listen);
+    let device = RdmaDevice::open(socket, rdma_limits(&config.rdma))
+        .with_context(|| format!("rdma.socket {}", socket.display()))?;
+    let regions = DaemonRegions::new(&config.rdma.control, device.domain().clone());
+    let server = Server::new(open(config, &regions)?, key, verifier, config.nfs.transfer_bytes)?;
     let record = folder.join("clients");
     let server = server.with_state(state_limits(&config.nfs), &record);
     let server = Arc::new(server.with_context(|| format!("{}", record.display()))?);
@@ -46,8 +51,7 @@ pub fn run(file: &Path, config: &Nfsd) -> Result<()> {
         started.with_context(|| format!("tcp.listen {}: cannot listen", tcp.listen))
     });
     let tcp = tcp.transpose()?;
-    let (socket, listen) = (&config.rdma.socket, config.rdma.listen);
-    let mut rdma = RdmaServer::start(Arc::clone(&server), socket, listen, rdma_limits(&config.rdma))
+    let mut rdma = RdmaServer::start(Arc::clone(&server), device, listen)
         .with_context(|| format!("rdma.listen {listen} at {}", socket.display()))?;
     let ends = Arc::new(AtomicBool::new(false));
     let program = Arc::new(Program {
@@ -56,6 +60,7 @@ pub fn run(file: &Path, config: &Nfsd) -> Result<()> {
         rdma: listen,
         tcp: tcp.as_ref().map(TcpServer::address),
         reload_error: Mutex::new(None),
+        regions,
         server,
     });
     control.serve(Arc::clone(&program)).context("cannot serve the control socket")?;
@@ -108,6 +113,7 @@ pub(crate) struct Program {
     tcp: Option<SocketAddr>,
     /// Mistake of the latest reload.
     reload_error: Mutex<Option<String>>,
+    regions: DaemonRegions,
     pub(crate) server: Arc<Server>,
 }
 
@@ -128,7 +134,7 @@ impl Program {
     fn load(&self) -> Result<usize> {
         let config = Nfsd::load_on(&self.file, &Machine::this())
             .map_err(|errors| anyhow::anyhow!("{errors}\n{}", errors.short().trim_end()))?;
-        let exports = open(&config)?;
+        let exports = open(&config, &self.regions)?;
         let count = exports.len();
         self.server.reload(exports)?;
         Ok(count)
@@ -164,14 +170,28 @@ impl Program {
 }
 
 /// Opens the exports of a configuration.
-fn open(config: &Nfsd) -> Result<Vec<Export>> {
-    config.exports.iter().map(export).collect()
+fn open(config: &Nfsd, regions: &DaemonRegions) -> Result<Vec<Export>> {
+    config.exports.iter().map(|it| export(it, regions)).collect()
 }
 
-fn export(export: &NfsdExport) -> Result<Export> {
-    let NfsdExport { path, directory, clients, .. } = export;
-    let backend = Directory::open(directory)
-        .with_context(|| format!("export {path}: cannot export the directory {}", directory.display()))?;
+fn export(export: &NfsdExport, regions: &DaemonRegions) -> Result<Export> {
+    let NfsdExport { path, content, clients, .. } = export;
+    let selected = |selection| -> Result<Box<dyn Backend>> {
+        let table = regions.table().with_context(|| format!("export {path}: the regions of iwarpd"))?;
+        Ok(Box::new(Regions::new(path, table, selection)))
+    };
+    let backend = match content {
+        NfsdContent::Directory(directory) => {
+            let opened = Directory::open(directory).with_context(|| {
+                format!("export {path}: cannot export the directory {}", directory.display())
+            });
+            Box::new(opened?)
+        }
+        NfsdContent::PublicRegions => selected(Selection::Public)?,
+        NfsdContent::Regions(names) => {
+            selected(Selection::Named(names.iter().map(ToString::to_string).collect()))?
+        }
+    };
     let rules = clients.iter().map(|clients| Rule {
         clients: clients.prefix,
         write: clients.write,
@@ -182,7 +202,7 @@ fn export(export: &NfsdExport) -> Result<Export> {
         },
         anonymous: (clients.anonuid, clients.anongid),
     });
-    Ok(Export { path: path.clone(), backend: Box::new(backend), rules: rules.collect() })
+    Ok(Export { path: path.clone(), backend, rules: rules.collect() })
 }
 
 fn state_limits(nfs: &Nfs) -> StateLimits {

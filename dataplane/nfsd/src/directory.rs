@@ -22,6 +22,7 @@ use rustix::io::Errno;
 
 use crate::attributes::{fattr, status};
 use crate::backend::{Backend, Entry, New, Space};
+use crate::file::File;
 use crate::identity::{User, with_rights};
 
 /// Bytes of directory entries that one system call returns.
@@ -188,9 +189,10 @@ impl Backend for Directory {
         }
     }
 
-    fn open(&self, user: &User, object: &[u8], write: bool) -> Result<OwnedFd, nfsstat3> {
+    fn open(&self, user: &User, object: &[u8], write: bool) -> Result<File, nfsstat3> {
         let object = self.object(object)?;
         change::open(user, object.as_fd(), if write { OFlags::WRONLY } else { OFlags::RDONLY })
+            .map(File::from)
     }
 
     fn create(&self, user: &User, dir: &[u8], name: &[u8], new: &New<'_>) -> Result<Vec<u8>, nfsstat3> {

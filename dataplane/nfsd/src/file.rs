@@ -1,11 +1,100 @@
-//! Whole transfers between files and memory.
+//! Regular files that a backend has opened: of the kernel, or regions of the daemon.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
+use nfs3_types::nfs3::{Nfs3Option, post_op_attr, stable_how};
+use rustix::fs::{AtFlags, StatxFlags, fdatasync, fstat, fsync, statx};
 use rustix::io::Errno;
 
+use crate::attributes::fattr;
+use crate::regions::{Region, Span};
+
+/// A regular file that a backend has opened. Clones are handles of the same file.
+#[derive(Clone, Debug)]
+pub enum File {
+    /// A file of the kernel, open for reading or for writing.
+    Kernel(Arc<OwnedFd>),
+    /// A region of the daemon, whose memory is the content.
+    Region(Arc<Region>),
+}
+
+impl From<OwnedFd> for File {
+    fn from(file: OwnedFd) -> Self {
+        Self::Kernel(Arc::new(file))
+    }
+}
+
+impl File {
+    /// Reads until the buffer is full or the file ends. Returns the bytes read.
+    ///
+    /// # Errors
+    /// Those of pread(2); `STALE` for a region that is gone, `ACCESS` for one that may not be read.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<u32, Errno> {
+        match self {
+            Self::Kernel(file) => read_all(file, buffer, offset),
+            Self::Region(region) => region.read_at(buffer, offset),
+        }
+    }
+
+    /// Writes all bytes, or as many as the file system or the region takes. Returns the bytes written.
+    ///
+    /// # Errors
+    /// Those of pwrite(2); `STALE` for a region that is gone, `ACCESS` for one that may not be written, `NOSPC` at its
+    /// end.
+    pub fn write_at(&self, data: &[u8], offset: u64) -> Result<u32, Errno> {
+        match self {
+            Self::Kernel(file) => write_all(file, data, offset),
+            Self::Region(region) => region.write_at(data, offset),
+        }
+    }
+
+    /// Returns the part of the file that a READ returns, if that is registered memory; `None` for a file of the kernel.
+    ///
+    /// # Errors
+    /// As [`Self::read_at`].
+    pub fn readable(&self, offset: u64, length: u32) -> Result<Option<Span>, Errno> {
+        match self {
+            Self::Kernel(_) => Ok(None),
+            Self::Region(region) => region.readable(offset, length).map(Some),
+        }
+    }
+
+    /// Returns the size in bytes.
+    pub(crate) fn size(&self) -> Result<u64, Errno> {
+        match self {
+            Self::Kernel(file) => Ok(fstat(file)?.st_size.unsigned_abs()),
+            Self::Region(region) => Ok(region.bytes()),
+        }
+    }
+
+    /// Returns the attributes for the reply to a READ or WRITE. Those of a region are left out: its time of
+    /// modification is the present, so that a client would discard the data that it has just received.
+    pub(crate) fn attributes(&self) -> post_op_attr {
+        match self {
+            Self::Kernel(file) => {
+                let found = statx(file.as_fd(), "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS);
+                found.map_or(Nfs3Option::None, |found| Nfs3Option::Some(fattr(&found)))
+            }
+            Self::Region(_) => Nfs3Option::None,
+        }
+    }
+
+    /// Makes written data as durable as the client asks for. Returns how durable it is: there is no other place for
+    /// that of a region than its memory.
+    pub(crate) fn sync(&self, how: stable_how) -> Result<stable_how, Errno> {
+        match (self, how) {
+            (Self::Kernel(_), stable_how::UNSTABLE) => {}
+            (Self::Kernel(file), stable_how::DATA_SYNC) => fdatasync(file)?,
+            (Self::Kernel(file), stable_how::FILE_SYNC) => fsync(file)?,
+            (Self::Region(_), _) => return Ok(stable_how::FILE_SYNC),
+        }
+        Ok(how)
+    }
+}
+
 /// Reads until the buffer is full or the file ends.
-pub(crate) fn read_all(file: impl AsFd, buffer: &mut [u8], mut offset: u64) -> Result<u32, Errno> {
+fn read_all(file: impl AsFd, buffer: &mut [u8], mut offset: u64) -> Result<u32, Errno> {
     let mut rest = buffer;
     let mut total = 0_u32;
     while !rest.is_empty() {
@@ -24,7 +113,7 @@ pub(crate) fn read_all(file: impl AsFd, buffer: &mut [u8], mut offset: u64) -> R
 }
 
 /// Writes all bytes, or as many as the file system takes.
-pub(crate) fn write_all(file: impl AsFd, data: &[u8], mut offset: u64) -> Result<u32, Errno> {
+fn write_all(file: impl AsFd, data: &[u8], mut offset: u64) -> Result<u32, Errno> {
     let mut rest = data;
     let mut total = 0_u32;
     while !rest.is_empty() {

@@ -11,6 +11,9 @@
 //! buffers; a COMPOUND of version 4.1 moves it itself, because other operations follow. A [`Reply`] names where in its
 //! stream the payload belongs.
 //!
+//! The memory of a region ([`Regions`]) is the payload itself: a transport that has it registered sends a [`Span`] of
+//! it, and places the data of a WRITE where [`Server::place`] says, before it executes the call.
+//!
 //! An [`Export`] binds a name to a [`Backend`], with rules per client. File handles are sealed with a key, so that a
 //! client can only use those that the server has issued: they lead to nothing outside of an export.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
@@ -29,6 +32,7 @@ mod mount;
 mod nfs3;
 mod nfs4;
 mod rdma;
+mod regions;
 mod report;
 mod server;
 mod state;
@@ -39,9 +43,11 @@ mod tcp;
 pub use backend::{Backend, Entry, New, Space};
 pub use directory::Directory;
 pub use export::{Export, ExportError, HANDLE_MAX, Rule, Squash};
+pub use file::File;
 pub use identity::User;
 pub use nfs3::{ReadCall, WriteCall};
-pub use rdma::{RdmaLimits, RdmaServer};
+pub use rdma::{RdmaDevice, RdmaLimits, RdmaServer};
+pub use regions::{DaemonRegions, Listed, Memory, Region, RegionTable, Regions, Selection, Source, Span};
 pub use server::{CopyOut, Reply, Server, Step};
 pub use state::StateLimits;
 pub use tcp::{TcpLimits, TcpServer, TcpStats};

@@ -295,7 +295,11 @@ impl Server {
         let target = self.target(caller, handle(reader)?);
         let max = self.transfer_max;
         let obj_attributes = after(&target);
-        let info = copied(&target).map(|_| FSINFO3resok {
+        let properties = |it: &Target<'_>| {
+            let full = FSF3_LINK | FSF3_SYMLINK | FSF3_CANSETTIME;
+            FSF3_HOMOGENEOUS | if it.export.backend.has_links_and_times() { full } else { 0 }
+        };
+        let info = copied(&target).map(|it| FSINFO3resok {
             obj_attributes: obj_attributes.clone(),
             rtmax: max,
             rtpref: max,
@@ -306,7 +310,7 @@ impl Server {
             dtpref: max.min(64 << 10),
             maxfilesize: i64::MAX.unsigned_abs(),
             time_delta: nfstime3 { seconds: 0, nseconds: 1 },
-            properties: FSF3_LINK | FSF3_SYMLINK | FSF3_HOMOGENEOUS | FSF3_CANSETTIME,
+            properties: properties(it),
         });
         result(out, info, &obj_attributes);
         Ok(())

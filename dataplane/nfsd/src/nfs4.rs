@@ -10,12 +10,12 @@ mod io;
 mod locks;
 mod names;
 mod objects;
+mod place;
 mod pseudo;
 mod record;
 mod sessions;
 
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use iwarp_control::nfs::Nfs4Client;
@@ -24,10 +24,13 @@ use iwarp_rpc::message::executed;
 use iwarp_rpc::xdr::{Reader, Writer, XdrError};
 
 use crate::export::Seals;
+use crate::file::File;
+use crate::regions::Span;
 use crate::server::{Caller, Fault, PAYLOADS_MAX, Reply, Server, Target};
 use crate::state::{Channel, Sequence, State, StateLimits, Stateid};
 use crate::stats::Program;
 use crate::status::Status;
+pub(crate) use place::placeable;
 pub(crate) use pseudo::Tree;
 use record::Record;
 
@@ -55,7 +58,7 @@ mod op {
 /// State of a server.
 #[derive(Debug)]
 pub(crate) struct Nfs4 {
-    state: Mutex<State<Arc<OwnedFd>>>,
+    state: Mutex<State<File>>,
     record: Option<Record>,
     /// Identity of the server, the same after a restart: a client compares it over several addresses.
     name: Vec<u8>,
@@ -84,7 +87,7 @@ impl Nfs4 {
         Ok(())
     }
 
-    fn state(&self) -> MutexGuard<'_, State<Arc<OwnedFd>>> {
+    fn state(&self) -> MutexGuard<'_, State<File>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -103,7 +106,7 @@ impl Nfs4 {
     }
 
     /// Stores the record of clients, if it has changed.
-    fn save(&self, state: &mut State<Arc<OwnedFd>>) -> Result<(), Status> {
+    fn save(&self, state: &mut State<File>) -> Result<(), Status> {
         match (state.record(), &self.record) {
             (Some(owners), Some(record)) => record.store(&owners).map_err(|_| Status::ServerFault),
             _ => Ok(()),
@@ -160,6 +163,8 @@ struct Compound<'a, 'c> {
     out: Writer,
     payloads: Vec<Item>,
     content: Vec<u8>,
+    /// Payloads in the memory of regions, by their numbers.
+    memory: Vec<(usize, Span)>,
 }
 
 impl Server {
@@ -185,6 +190,7 @@ impl Server {
             out: Writer::new(),
             payloads: Vec::new(),
             content: Vec::new(),
+            memory: Vec::new(),
         };
         let (mut status, mut done) = (Status::Ok, 0_u32);
         if minor != MINOR_VERSION {
@@ -216,7 +222,7 @@ impl Compound<'_, '_> {
         let Ok(code) = reader.u32() else {
             return self.result(op::ILLEGAL, Err(Status::BadXdr.into()));
         };
-        let (payloads, content) = (self.payloads.len(), self.content.len());
+        let (payloads, content, before) = (self.payloads.len(), self.content.len(), self.payload_bytes());
         let code = if matches!(code, 3..=58) { code } else { op::ILLEGAL };
         let mut measured = self.server.stats.begin(Program::Nfs4, code);
         let result = self.in_order(code, number, count).map_err(Failure::from);
@@ -228,11 +234,12 @@ impl Compound<'_, '_> {
         if result.is_err() {
             self.payloads.truncate(payloads);
             self.content.truncate(content);
+            self.memory.retain(|(number, _)| *number < payloads);
         }
         let written = result.as_ref().ok().filter(|_| code == op::WRITE).map(|out| out.bytes());
         measured.written =
             written.and_then(<[u8]>::first_chunk).map_or(0, |count| u32::from_be_bytes(*count).into());
-        let read = self.content.len().saturating_sub(content) as u64;
+        let read = self.payload_bytes().saturating_sub(before) as u64;
         let status = self.result(code, result);
         let failed = status != Status::Ok;
         measured.end(read, failed.then(|| (status as u32, Program::Nfs4.status_name(status as u32))));
@@ -288,7 +295,7 @@ impl Compound<'_, '_> {
     /// Checks that the reply has room for another result of `bytes` bytes.
     fn fits(&self, bytes: usize) -> Result<(), Status> {
         let Some(session) = &self.session else { return Ok(()) };
-        let total = [self.out.position(), self.content.len(), bytes, 128].into_iter().sum::<usize>();
+        let total = [self.out.position(), self.payload_bytes(), bytes, 128].into_iter().sum::<usize>();
         if total > session.channel.response_bytes as usize {
             Err(Status::RepTooBig)
         } else if session.cache && total > session.channel.cached_bytes as usize {
@@ -320,8 +327,11 @@ impl Compound<'_, '_> {
             stream: writer.into_bytes(),
             payloads: std::mem::take(&mut self.payloads),
             content: std::mem::take(&mut self.content),
+            memory: std::mem::take(&mut self.memory),
         };
-        let kept = self.session.filter(|it| it.cache || done == 1).map(|_| {
+        let keeps = self.session.is_some_and(|it| it.cache || done == 1);
+        let reply = if keeps { reply.into_content() } else { reply };
+        let kept = keeps.then(|| {
             let whole = reply.bytes().collect::<Vec<_>>().concat();
             whole.get(head..).unwrap_or_default().to_vec()
         });
@@ -329,17 +339,33 @@ impl Compound<'_, '_> {
         reply
     }
 
+    /// Returns the bytes of all payloads.
+    fn payload_bytes(&self) -> usize {
+        self.payloads.iter().map(|item| item.length as usize).fold(0, usize::saturating_add)
+    }
+
     /// Appends a payload, which follows `out` and this operation's number and status.
     fn payload(&mut self, out: &mut Writer, content: &[u8]) -> Result<(), Status> {
-        let room = (self.server.transfer_max as usize).saturating_sub(self.content.len());
-        if content.len() > room || self.payloads.len() >= usize::from(PAYLOADS_MAX) {
+        self.payload_of(out, u32::try_from(content.len()).map_err(|_| Status::RepTooBig)?)?;
+        self.content.extend_from_slice(content);
+        Ok(())
+    }
+
+    /// Appends a payload that is a part of a region.
+    fn payload_in(&mut self, out: &mut Writer, span: Span) -> Result<(), Status> {
+        self.payload_of(out, span.length())?;
+        self.memory.push((self.payloads.len().saturating_sub(1), span));
+        Ok(())
+    }
+
+    fn payload_of(&mut self, out: &mut Writer, length: u32) -> Result<(), Status> {
+        let room = (self.server.transfer_max as usize).saturating_sub(self.payload_bytes());
+        if length as usize > room || self.payloads.len() >= usize::from(PAYLOADS_MAX) {
             return Err(Status::RepTooBig);
         }
-        let length = u32::try_from(content.len()).map_err(|_| Status::RepTooBig)?;
         out.u32(length);
         let position = self.out.position().saturating_add(8).saturating_add(out.position());
         self.payloads.push(Item { position, length });
-        self.content.extend_from_slice(content);
         Ok(())
     }
 

@@ -56,22 +56,44 @@ pub struct RdmaServer {
     context: Context,
 }
 
-impl RdmaServer {
-    /// Listens at an address of the daemon whose verbs socket is given.
+/// The daemon as an RDMA NIC, and the memory that is registered with it.
+#[derive(Debug)]
+pub struct RdmaDevice {
+    context: Context,
+    pd: ProtectionDomain,
+    limits: RdmaLimits,
+    /// Entries of the completion queue of all connections.
+    entries: u32,
+}
+
+impl RdmaDevice {
+    /// Opens the daemon with this verbs socket, with queues for connections within these limits.
     ///
     /// # Errors
     /// The daemon cannot be reached, or refuses.
-    pub fn start(
-        server: Arc<Server>,
-        socket: &Path,
-        address: SocketAddr,
-        limits: RdmaLimits,
-    ) -> Result<Self> {
+    pub fn open(socket: &Path, limits: RdmaLimits) -> Result<Self> {
         let per_connection = connection::queue_entries(&limits);
         let entries = per_connection.saturating_mul(limits.connections_max.into());
         let queue_bytes = u64::from(entries).saturating_mul(512).saturating_add(1 << 20);
         let context = Context::open_sized(socket, None, Some(queue_bytes))?;
         let pd = context.alloc_pd()?;
+        Ok(Self { context, pd, limits, entries })
+    }
+
+    /// Returns the domain of memory that connections use.
+    #[must_use]
+    pub fn domain(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+}
+
+impl RdmaServer {
+    /// Listens at an address of the daemon.
+    ///
+    /// # Errors
+    /// The daemon refuses.
+    pub fn start(server: Arc<Server>, device: RdmaDevice, address: SocketAddr) -> Result<Self> {
+        let RdmaDevice { context, pd, limits, entries } = device;
         let cq = context.create_cq(entries)?;
         let listener = context.create_id(Some(address))?;
         let backlog = NonZeroU16::new(BACKLOG).context("a backlog")?;

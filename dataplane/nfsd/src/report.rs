@@ -66,7 +66,13 @@ impl Server {
         self.stats.rdma().visit(&mut |name, help, value| rpcrdma.counters.push(counter(name, help, value)));
         let mut tcp = CounterGroup { group: "tcp".to_owned(), counters: Vec::new() };
         self.stats.tcp.visit(&mut |name, help, value| tcp.counters.push(counter(name, help, value)));
-        Stats { procedures: procedures.collect(), errors: errors.collect(), groups: vec![rpcrdma, tcp] }
+        let mut payload = CounterGroup { group: "payload".to_owned(), counters: Vec::new() };
+        self.stats.payload.visit(&mut |name, help, value| payload.counters.push(counter(name, help, value)));
+        Stats {
+            procedures: procedures.collect(),
+            errors: errors.collect(),
+            groups: vec![rpcrdma, tcp, payload],
+        }
     }
 
     /// Returns the calls executed, and those of them that failed.

@@ -8,14 +8,18 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use iwarp_rpc::Item;
 use iwarp_rpc::message::{self, AuthStatus, Call, CallError, Credential, NotExecuted};
-use iwarp_rpc::xdr::{Reader, XdrError, padding};
-use nfs3_types::nfs3::nfsstat3;
+use iwarp_rpc::xdr::{Data, Reader, XdrError, padding};
+use nfs3_types::nfs3::{nfsstat3, stable_how};
+use rustix::io::Errno;
 
+use crate::codec::{fixed, handle};
 use crate::export::{Export, ExportError, Exports, Rule, Seals};
+use crate::file::File;
 use crate::identity::User;
 use crate::mount::Mounts;
 use crate::nfs3::{ReadCall, WriteCall};
-use crate::nfs4::Nfs4;
+use crate::nfs4::{Nfs4, placeable};
+use crate::regions::Span;
 use crate::state::StateLimits;
 use crate::stats::{Connected, Measured, Program, Stats};
 
@@ -33,18 +37,48 @@ const RESULT_AT: usize = 24;
 pub(crate) const PAYLOADS_MAX: u16 = 4;
 
 /// A complete RPC reply.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Reply {
     /// The stream, without the payload and its padding.
     pub stream: Vec<u8>,
     /// Places of the payloads, in the order of their positions.
     pub payloads: Vec<Item>,
-    /// The payloads one behind the other, unless the caller has read the only one into its own buffer.
+    /// The payloads one behind the other, without those in `memory`, and unless the caller has read the only one into
+    /// its own buffer.
     pub content: Vec<u8>,
+    /// Payloads in the memory of regions, by their numbers, in order.
+    pub memory: Vec<(usize, Span)>,
 }
 
 impl Reply {
-    /// Returns the parts of the message in order: the stream, with each payload and its padding in place.
+    /// Copies the payloads that are in the memory of regions to the content.
+    #[must_use]
+    pub fn into_content(mut self) -> Self {
+        if self.memory.is_empty() {
+            return self;
+        }
+        let mut spans = std::mem::take(&mut self.memory).into_iter().peekable();
+        let (mut whole, mut used) = (Vec::new(), 0_usize);
+        for (number, item) in self.payloads.iter().enumerate() {
+            match spans.next_if(|(at, _)| *at == number) {
+                Some((_, span)) => {
+                    // The span was inside its memory when it was made, and memory does not shrink.
+                    let copied = span.copy(0, item.length);
+                    whole.extend(copied.unwrap_or_else(|_| vec![0; item.length as usize]));
+                }
+                None => {
+                    let end = used.saturating_add(item.length as usize);
+                    whole.extend_from_slice(self.content.get(used..end).unwrap_or_default());
+                    used = end;
+                }
+            }
+        }
+        self.content = whole;
+        self
+    }
+
+    /// Returns the parts of the message in order: the stream, with each payload and its padding in place. None of them
+    /// may be in the memory of a region ([`Self::into_content`]).
     pub fn bytes(&self) -> impl Iterator<Item = &[u8]> {
         const ZEROS: [u8; 3] = [0; 3];
         let (mut at, mut used) = (0, 0_usize);
@@ -133,6 +167,20 @@ pub(crate) struct Caller<'a> {
     /// The exports when the call began: a reload replaces them for later calls.
     pub(crate) exports: &'a Exports,
     pub(crate) copy_out: CopyOut<'a>,
+    /// Part of a region in which the transport has placed the data of the call's only chunk.
+    pub(crate) placed: Option<&'a Span>,
+}
+
+impl Caller<'_> {
+    /// Returns true if the transport has placed the data of a WRITE in the file.
+    ///
+    /// # Errors
+    /// It has placed the data, and this is no place for it any more.
+    pub(crate) fn placed(&self, data: &Data<'_>, file: &File, offset: u64) -> Result<bool, Errno> {
+        let (Some(placed), Data::Fetched { length, .. }) = (self.placed, data) else { return Ok(false) };
+        let File::Region(region) = file else { return Err(Errno::IO) };
+        if region.writable(offset, *length)?.is(placed) { Ok(true) } else { Err(Errno::IO) }
+    }
 }
 
 /// An object of an export, and the user that the caller is there.
@@ -194,11 +242,60 @@ impl Server {
     /// returns data of the call's chunks, for a procedure that needs it at once.
     ///
     /// A call may wait for the disk. It runs on the caller's thread, with the rights of the user until it returns.
-    pub fn call<'a>(
+    pub fn call<'a>(&self, address: IpAddr, reader: Reader<'a>, copy_out: CopyOut<'_>) -> Option<Step<'a>> {
+        self.call_placed(address, reader, copy_out, None)
+    }
+
+    /// Returns the part of a region to which a call of WRITE moves the data of its chunk, if nothing keeps it from
+    /// doing that. The transport may place the data there, and then calls [`Self::call_placed`].
+    pub fn place(&self, address: IpAddr, mut reader: Reader<'_>) -> Option<Span> {
+        let call = Call::read(&mut reader).ok()?;
+        if call.program != NFS || matches!(call.credential, Credential::Other(_)) {
+            return None;
+        }
+        let (exports, address) = (self.exports(), address.to_canonical());
+        let copy_out = &|_| Vec::new();
+        let caller = Caller { address, call: &call, exports: &exports, copy_out, placed: None };
+        match (call.version, call.procedure) {
+            (VERSION, 7) => {
+                let handle = handle(&mut reader).ok()?;
+                let (offset, count) = (reader.u64().ok()?, reader.u32().ok()?);
+                fixed::<stable_how>(&mut reader).ok()?;
+                let data = reader.reducible(self.transfer_max as usize).ok()?;
+                reader.finish().ok()?;
+                if data.len() != count as usize {
+                    return None;
+                }
+                self.place_of(&caller, handle, offset, &data)
+            }
+            (NFS_VERSION_MAX, 1) => {
+                let write = placeable(self, &mut reader)?;
+                let span = self.place_of(&caller, write.handle, write.offset, &write.data)?;
+                // Last, because it must be true when the data is placed.
+                write.is_allowed(self).then_some(span)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the part of a region to which a WRITE moves all of the data in its chunk, if the caller may write there.
+    fn place_of(&self, caller: &Caller<'_>, handle: &[u8], offset: u64, data: &Data<'_>) -> Option<Span> {
+        let Data::Fetched { length, .. } = data else { return None };
+        let target = self.target(caller, handle).ok()?;
+        if !target.rule.write {
+            return None;
+        }
+        let span = target.export.backend.region(target.object)?.writable(offset, *length).ok()?;
+        (span.length() == *length).then_some(span)
+    }
+
+    /// As [`Self::call`]. `placed` is the result of [`Self::place`], if the transport has placed the data there.
+    pub fn call_placed<'a>(
         &self,
         address: IpAddr,
         mut reader: Reader<'a>,
         copy_out: CopyOut<'_>,
+        placed: Option<&Span>,
     ) -> Option<Step<'a>> {
         let call = match Call::read(&mut reader) {
             Ok(call) => call,
@@ -224,7 +321,8 @@ impl Server {
             return Some(message::auth_error(call.xid, AuthStatus::TooWeak).into());
         }
         let exports = self.exports();
-        let caller = Caller { address: address.to_canonical(), call: &call, exports: &exports, copy_out };
+        let caller =
+            Caller { address: address.to_canonical(), call: &call, exports: &exports, copy_out, placed };
         match self.execute(&caller, reader) {
             Ok(step) => Some(step),
             Err(Fault::Arguments) => not_executed(NotExecuted::GarbageArguments),

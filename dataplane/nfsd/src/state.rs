@@ -91,6 +91,11 @@ impl Stateid {
         Ok(Self { seqid: reader.u32()?, other: reader.array()? })
     }
 
+    /// Returns true for the stateid of a new open, which no other operation has changed.
+    pub(crate) fn is_first(self) -> bool {
+        self.seqid == 1
+    }
+
     pub(crate) fn put(self, out: &mut Writer) {
         out.u32(self.seqid);
         out.fixed(&self.other);

@@ -212,6 +212,51 @@ impl Row {
     }
 }
 
+/// Bytes of payloads by their way. A byte that is copied here is copied once more between a packet and memory.
+#[derive(Debug, Default)]
+pub(crate) struct PayloadStats {
+    read_direct: AtomicU64,
+    read_copied: AtomicU64,
+    write_direct: AtomicU64,
+    write_copied: AtomicU64,
+}
+
+impl PayloadStats {
+    /// Counts payload that a reply returns.
+    pub(crate) fn read(&self, direct: u64, copied: u64) {
+        add(&self.read_direct, direct);
+        add(&self.read_copied, copied);
+    }
+
+    /// Counts payload of a WRITE.
+    pub(crate) fn wrote(&self, is_direct: bool, bytes: u64) {
+        add(if is_direct { &self.write_direct } else { &self.write_copied }, bytes);
+    }
+
+    /// Calls `f(name, help, value)` once per counter.
+    pub(crate) fn visit(&self, f: &mut dyn FnMut(&'static str, &'static str, u64)) {
+        let rows = [
+            (
+                "read_direct",
+                "Payload bytes sent from the memory of regions, not copied here.",
+                &self.read_direct,
+            ),
+            ("read_copied", "Payload bytes sent from a buffer that they were copied to.", &self.read_copied),
+            (
+                "write_direct",
+                "Bytes of WRITE placed in the memory of regions, not copied here.",
+                &self.write_direct,
+            ),
+            (
+                "write_copied",
+                "Bytes of WRITE copied from a buffer that they were received in.",
+                &self.write_copied,
+            ),
+        ];
+        rows.into_iter().for_each(|(name, help, counter)| f(name, help, value(counter)));
+    }
+}
+
 /// Reason of an error: the program, its status, and the status' name.
 pub(crate) type Reason = (Program, Option<u32>, String);
 
@@ -226,6 +271,7 @@ pub(crate) struct Stats {
     rdma: Mutex<iwarp_rpc::Stats>,
     /// Counters of the TCP side.
     pub(crate) tcp: TcpStats,
+    pub(crate) payload: PayloadStats,
     connections: Mutex<Vec<Arc<Peer>>>,
 }
 
@@ -239,6 +285,7 @@ impl Default for Stats {
             errors: Mutex::default(),
             rdma: Mutex::default(),
             tcp: TcpStats::default(),
+            payload: PayloadStats::default(),
             connections: Mutex::default(),
         }
     }
@@ -309,7 +356,7 @@ impl Stats {
 /// A call that is executed.
 #[derive(Debug)]
 pub(crate) struct Measured {
-    stats: Arc<Stats>,
+    pub(crate) stats: Arc<Stats>,
     pub(crate) program: Program,
     procedure: u32,
     begun: Instant,

@@ -5,7 +5,6 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,7 +12,6 @@ use std::time::Duration;
 use iwarp_rpc::xdr::{Data, Reader};
 use rustix::io::Errno;
 
-use crate::file::{read_all, write_all};
 use crate::server::{Reply, Server, Step};
 
 /// Flag of the last fragment of a record.
@@ -221,7 +219,9 @@ fn serve(shared: &Shared, mut stream: TcpStream, peer: SocketAddr) -> Result<(),
         // No chunk: everything is in the record.
         let step = shared.server.call(peer.ip(), Reader::new(&record), &|_| Vec::new());
         let step = step.ok_or(End::Counted(|stats| &stats.closed_no_call))?;
-        send(&mut stream, &execute(step))?;
+        let reply = execute(step);
+        shared.server.stats.payload.read(0, reply.content.len() as u64);
+        send(&mut stream, &reply)?;
         shared.stats().calls.fetch_add(1, Ordering::Relaxed);
         connected.answered();
     }
@@ -252,10 +252,10 @@ fn receive(stream: &mut TcpStream, record: &mut Vec<u8>, max: usize) -> Result<(
 /// Moves the payload between the file and memory.
 fn execute(step: Step<'_>) -> Reply {
     match step {
-        Step::Done(reply) => reply,
+        Step::Done(reply) => reply.into_content(),
         Step::Read(call) => {
             let mut content = vec![0; call.length as usize];
-            let read = read_all(call.as_fd(), &mut content, call.offset);
+            let read = call.file.read_at(&mut content, call.offset);
             let mut reply = call.reply(read);
             content.truncate(reply.payloads.first().map_or(0, |payload| payload.length as usize));
             reply.content = content;
@@ -263,7 +263,7 @@ fn execute(step: Step<'_>) -> Reply {
         }
         Step::Write(call) => {
             let written = match call.data {
-                Data::Inline(data) => write_all(call.as_fd(), data, call.offset),
+                Data::Inline(data) => call.file.write_at(data, call.offset),
                 Data::Fetched { .. } => Err(Errno::INVAL),
             };
             call.reply(written)

@@ -377,9 +377,8 @@ fn exchange(lab: &Lab, message: &[u8], rpc: &[u8], stats: &mut Stats) -> bool {
     let reply = match step {
         Step::Write(call) if matches!(call.data, Data::Fetched { .. }) => {
             let Data::Fetched { offset, length } = call.data else { return false };
-            let written =
-                rustix::io::pwrite(&call, &fetched[offset as usize..][..length as usize], call.offset);
-            call.reply(written.map(|written| u32::try_from(written).unwrap()))
+            let written = call.file.write_at(&fetched[offset as usize..][..length as usize], call.offset);
+            call.reply(written)
         }
         step => execute(step),
     };

@@ -2,12 +2,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, dead_code, reason = "a test may panic")]
 
 mod client;
+mod daemon;
 
 use std::time::Duration;
 
 use client::{Client, KEY, TRANSFER_MAX, call_bytes, rule, server};
-use iwarp_nfsd::{Server, Squash, StateLimits};
-use iwarp_rpc::xdr::{Reader, Writer};
+use iwarp_nfsd::{Selection, Server, Squash, StateLimits, Step};
+use iwarp_rpc::xdr::{Chunk, Reader, Writer};
 
 const OK: u32 = 0;
 const PUTROOTFH: u32 = 24;
@@ -367,4 +368,168 @@ fn a_call_that_is_cut_off_does_nothing() {
         session.sequence += u32::from(sequenced);
     }
     assert_eq!(session.again(&[plain(PUTROOTFH)]).0, OK);
+}
+
+/// A client with a session that has mounted a region of 8192 bytes.
+fn on_region() -> (Session, daemon::Daemon, std::sync::Arc<daemon::Bytes>) {
+    let daemon = daemon::Daemon::default();
+    let memory = daemon.register("lab", 8192, daemon::BOTH, true);
+    let client = daemon::client(&daemon::table(&daemon), Selection::Public, true);
+    (Session::ready(client), daemon, memory)
+}
+
+fn write_op(id: Id, offset: u64, data: &[u8]) -> Vec<u8> {
+    op(38, |out| {
+        stateid(out, id);
+        out.u64(offset);
+        out.u32(0);
+        out.opaque(data);
+    })
+}
+
+fn read_op(id: Id, offset: u64, length: u32) -> Vec<u8> {
+    op(25, |out| {
+        stateid(out, id);
+        out.u64(offset);
+        out.u32(length);
+    })
+}
+
+#[test]
+fn a_region_is_opened_locked_read_and_written() {
+    let (mut session, _, memory) = on_region();
+    let (id, handle) = session.open("lab", 0).unwrap();
+    let (status, results) =
+        session.run(&[put_handle(&handle), write_op(id, 8000, b"by a client"), type_and_size()]);
+    assert_eq!(status, OK);
+    let written = [38, OK, 11, 2].map(u32::to_be_bytes).concat();
+    assert!(results[8..].starts_with(&written), "written, and nothing is left to commit");
+    assert_eq!(memory.all()[8000..8011], *b"by a client");
+    let lock = op(12, |out| {
+        [2, 0].into_iter().for_each(|word| out.u32(word));
+        [0, 100].into_iter().for_each(|word| out.u64(word));
+        [1, 0].into_iter().for_each(|word| out.u32(word));
+        stateid(out, id);
+        out.u32(0);
+        out.u64(1);
+        out.opaque(b"locker");
+    });
+    assert_eq!(session.run(&[put_handle(&handle), lock]).0, OK);
+    // Two payloads of one reply, one cut at the end of the region.
+    let reads = [read_op(id, 8000, 8), read_op(id, 8190, 8)];
+    let (status, results) = session.run(&[&[put_handle(&handle)], &reads[..]].concat());
+    assert_eq!(status, OK);
+    let first = [&[25, OK, 0, 8].map(u32::to_be_bytes).concat()[..], b"by a cli"].concat();
+    let second = [&[25, OK, 1, 2].map(u32::to_be_bytes).concat()[..], &[0; 4]].concat();
+    assert_eq!(results[8..], [first, second].concat());
+    assert_eq!(session.run(&[put_handle(&handle), write_op(id, 8192, b"x")]).0, 28, "NFS4ERR_NOSPC");
+    assert_eq!(
+        session.run(&[put_handle(&handle), op(5, |out| [0, 0, 0].into_iter().for_each(|it| out.u32(it)))]).0,
+        OK
+    );
+    assert_eq!(session.open("new", 1).err(), Some(13), "NFS4ERR_ACCESS");
+    assert_eq!(session.on_root(&[named(28, "lab")]).0, 13);
+}
+
+#[test]
+fn a_repeated_reply_has_the_bytes_of_the_first() {
+    let (mut session, _, memory) = on_region();
+    let (id, handle) = session.open("lab", 0).unwrap();
+    memory.all().fill(1);
+    session.sequence += 1;
+    let operations = [put_handle(&handle), read_op(id, 0, 100)];
+    let first = session.again(&operations);
+    memory.all().fill(2);
+    assert_eq!(session.again(&operations), first, "executed once");
+    assert!(first.2.ends_with(&[1; 100]));
+}
+
+#[test]
+fn a_region_that_goes_is_stale_for_those_who_have_it_open() {
+    let daemon = daemon::Daemon::default();
+    let memory = daemon.register("lab", 8192, daemon::BOTH, true);
+    let table = daemon::table(&daemon);
+    let mut session = Session::ready(daemon::client(&table, Selection::Public, true));
+    let (id, handle) = session.open("lab", 0).unwrap();
+    daemon.deregister("lab");
+    table.refresh();
+    assert_eq!(session.run(&[put_handle(&handle), read_op(id, 0, 1)]).0, 70, "NFS4ERR_STALE");
+    assert_eq!(session.run(&[put_handle(&handle), write_op(id, 0, b"x")]).0, 70);
+    assert_eq!(std::sync::Arc::strong_count(&memory), 1, "the open does not keep its memory");
+    assert_eq!(
+        session
+            .run(&[
+                put_handle(&handle),
+                op(4, |out| {
+                    out.u32(0);
+                    stateid(out, id)
+                })
+            ])
+            .0,
+        OK
+    );
+}
+
+#[test]
+fn an_open_that_cannot_truncate_leaves_no_share() {
+    let (mut session, ..) = on_region();
+    let truncating = op(18, |out| {
+        [0, 3, 3].into_iter().for_each(|word| out.u32(word));
+        out.u64(0);
+        out.opaque(b"owner");
+        // UNCHECKED, with a size of 0.
+        [1, 0, 1, 1 << 4, 8].into_iter().for_each(|word| out.u32(word));
+        out.u64(0);
+        out.u32(0);
+        out.opaque(b"lab");
+    });
+    assert_eq!(session.on_root(&[truncating]).0, 1, "NFS4ERR_PERM");
+    let other = open("other", "lab", 0, 0);
+    assert_eq!(session.on_root(&[other]).0, OK, "nobody has denied it");
+}
+
+#[test]
+fn data_is_placed_only_for_a_new_call_of_an_open() {
+    let (mut session, _, memory) = on_region();
+    let (id, handle) = session.open("lab", 0).unwrap();
+    let message = |session: &Session, id: Id| {
+        let write = op(38, |out| {
+            stateid(out, id);
+            out.u64(100);
+            [2, 4096].into_iter().for_each(|word| out.u32(word));
+        });
+        let mut message = call_bytes(100_003, 4, 1, &session.client.user);
+        let mut out = Writer::new();
+        out.opaque(b"tag");
+        [1, 3].into_iter().for_each(|word| out.u32(word));
+        message.extend(out.into_bytes());
+        message.extend([session.sequence_op(true), put_handle(&handle), write].concat());
+        let chunk = Chunk { position: u32::try_from(message.len()).unwrap(), offset: 0, length: 4096 };
+        (message, [chunk])
+    };
+    session.sequence += 1;
+    let (unknown, chunks) = message(&session, (1, [9; 12]));
+    let address = session.client.address;
+    let place = |session: &Session, message: &[u8], chunks: &[Chunk; 1]| {
+        session.client.server.place(address, Reader::with_chunks(message, chunks))
+    };
+    assert!(place(&session, &unknown, &chunks).is_none(), "no such open");
+    let (new, chunks) = message(&session, id);
+    let span = place(&session, &new, &chunks).expect("a new call");
+    memory.all()[100..4196].fill(5);
+    let call = |span| {
+        let reader = Reader::with_chunks(&new, &chunks);
+        let step =
+            session.client.server.call_placed(address, reader, &|_| panic!("the data is copied"), span);
+        let Some(Step::Done(reply)) = step else { panic!("no reply") };
+        reply.stream
+    };
+    let reply = call(Some(&span));
+    let written = [38, OK, 4096, 2].map(u32::to_be_bytes).concat();
+    assert!(reply.windows(16).any(|it| it == written));
+    // A peer writes. The client repeats its call, whose reply was lost: that must not write again.
+    memory.all()[100] = 6;
+    assert!(place(&session, &new, &chunks).is_none());
+    assert_eq!(call(None), reply);
+    assert_eq!(memory.all()[100], 6);
 }

@@ -49,6 +49,8 @@ impl From<&iwarp_config::Region> for RegionSpec {
 pub struct Region {
     spec: RegionSpec,
     id: RegionId,
+    /// Random number of this registration.
+    instance: u64,
     /// Memory of the region, shared with the workers.
     pub memory: Arc<RegionMemory>,
 }
@@ -152,6 +154,7 @@ impl Regions {
                 .with_help(format!("choose another name, or first `iwarpctl region deregister {name}`")));
         }
         self.check_room(&format!("region `{name}`"), spec.bytes)?;
+        let instance = instance()?;
         let id = if self.regions.len() < self.max { self.free.pop() } else { None };
         let Some(id) = id else {
             return Err(ErrorObject::new(
@@ -166,7 +169,7 @@ impl Regions {
                 ErrorObject::new(ErrorKind::NoResources, format!("region `{name}`: {error}"))
                     .with_help("a smaller size, or more hugepages: `iwarpctl status` shows how many are free")
             })?;
-        Ok(self.regions.entry(name).or_insert(Region { spec, id, memory: Arc::new(memory) }))
+        Ok(self.regions.entry(name).or_insert(Region { spec, id, instance, memory: Arc::new(memory) }))
     }
 
     /// Sets the most regions, at most as many as at the start. Those beyond it stay.
@@ -324,6 +327,7 @@ impl Region {
             grants: sum.grants,
             bytes_placed: sum.bytes_placed,
             bytes_fetched: sum.bytes_fetched,
+            instance: self.instance,
         })
     }
 
@@ -338,6 +342,13 @@ impl Region {
     }
 }
 
+/// Returns a random number from 1 to 2^53, which every JSON parser reads exactly.
+fn instance() -> Result<u64, ErrorObject> {
+    let random = getrandom::u64();
+    let random = random.map_err(|error| ErrorObject::new(ErrorKind::Internal, error.to_string()))?;
+    Ok((random >> 11).saturating_add(1))
+}
+
 fn connections(count: u64) -> String {
     format!("{count} connection{}", if count == 1 { "" } else { "s" })
 }
@@ -345,6 +356,31 @@ fn connections(count: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_later_region_of_the_same_name_has_another_instance() {
+        let mut regions = Regions::new(2, true, None);
+        let spec = RegionSpec {
+            name: RegionName::new("lab").expect("a name"),
+            bytes: 4096,
+            access: Access::REMOTE_READ,
+            token: None,
+            allow: Vec::new(),
+            origin: Origin::Control,
+        };
+        let mut seen = Vec::new();
+        for _ in 0..2 {
+            let region = regions.make(spec.clone()).expect("memory");
+            let instance = region.info(&[]).await.expect("no worker").instance;
+            assert_eq!(
+                regions.find("lab").expect("it is there").info(&[]).await.expect("as before").instance,
+                instance
+            );
+            seen.push(instance);
+            regions.forget("lab");
+        }
+        assert!(seen.iter().all(|it| (1..=1 << 53).contains(it)) && seen[0] != seen[1], "{seen:?}");
+    }
 
     #[test]
     fn connections_are_counted_in_the_right_number() {

@@ -105,6 +105,10 @@ pub struct RegionInfo {
     pub bytes_placed: u64,
     /// Bytes that peers have read.
     pub bytes_fetched: u64,
+    /// Random number of this registration, at most 2^53: a later region of the same name has another one. 0: the daemon
+    /// is older than the number.
+    #[serde(default)]
+    pub instance: u64,
 }
 
 /// The reply to `region.deregister`.

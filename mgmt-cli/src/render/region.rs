@@ -43,6 +43,7 @@ pub(crate) fn show(region: &RegionInfo, width: Width) -> String {
             ("grants", region.grants.to_string()),
             ("bytes_placed", region.bytes_placed.to_string()),
             ("bytes_fetched", region.bytes_fetched.to_string()),
+            ("instance", region.instance.to_string()),
         ],
     )
 }

@@ -81,7 +81,8 @@ fn a_region_lives_and_dies() {
         json!([{
             "name": "lab", "bytes": 67_108_864, "access": ["remote-read", "remote-write"], "backing": "hugepages",
             "page_bytes": 2_097_152, "token_required": true, "allow": ["10.77.0.0/24", "fd77::1/128"],
-            "origin": "control", "grants": 0, "bytes_placed": 0, "bytes_fetched": 0
+            "origin": "control", "grants": 0, "bytes_placed": 0, "bytes_fetched": 0,
+            "instance": 1
         }])
     );
     assert_eq!(

@@ -194,6 +194,7 @@ impl Memory {
             grants: 0,
             bytes_placed: 0,
             bytes_fetched: 0,
+            instance: 1,
         };
         if let Some(token) = asked.token_hex {
             self.tokens.insert(asked.name.clone(), token);

@@ -1,6 +1,6 @@
 //! Checks the configuration file of `iwarp-nfsd`.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -11,9 +11,10 @@ use super::{finished, load_text, parse_with};
 use crate::errors::ConfigErrors;
 use crate::machine::Machine;
 use crate::nfsd::{
-    Nfs, Nfsd, NfsdClients, NfsdControl, NfsdExport, NfsdRdma, NfsdSquash, NfsdState, NfsdTcp,
+    Nfs, Nfsd, NfsdClients, NfsdContent, NfsdControl, NfsdExport, NfsdRdma, NfsdSquash, NfsdState, NfsdTcp,
 };
 use crate::read::{Report, Section};
+use crate::text::RegionName;
 
 /// Longest path of an export, in bytes (MNTPATHLEN, RFC 1813 §5.1.1).
 const PATH_BYTES_MAX: usize = 1024;
@@ -83,6 +84,7 @@ fn listen(section: &mut Section<'_>, help: &str) -> SocketAddr {
 fn rdma(mut section: Section<'_>, report: &Report) -> NfsdRdma {
     let listen = listen(&mut section, "write the address of a port of iwarpd, e.g. \"10.77.0.2:20049\"");
     let socket = section.parsed("socket", "the absolute path of iwarpd's verbs socket", socket_path);
+    let control = section.parsed("control", "the absolute path of iwarpd's control socket", socket_path);
     let inline_bytes: Option<u32> =
         section.size("inline", 1024..=(256 << 10), "the longest message sent inline");
     if let Some(bytes) = inline_bytes
@@ -94,6 +96,7 @@ fn rdma(mut section: Section<'_>, report: &Report) -> NfsdRdma {
     let rdma = NfsdRdma {
         listen,
         socket: socket.unwrap_or_else(|| PathBuf::from("/run/iwarpd/verbs.sock")),
+        control: control.unwrap_or_else(|| PathBuf::from("/run/iwarpd/control.sock")),
         connections_max: section.number("connections_max", 1..=1024, "connections at a time").unwrap_or(16),
         credits: section.number("credits", 1..=256, "calls of a connection in flight").unwrap_or(16),
         inline_bytes: inline_bytes.unwrap_or(4096),
@@ -170,8 +173,9 @@ fn control(mut section: Section<'_>, report: &Report, rdma: &NfsdRdma) -> NfsdCo
         mode: mode(&mut section, report, &[0o600, 0o660]).unwrap_or(0o660),
         group: section.parsed("group", "the name or number of a group", group),
     };
-    if control.socket == rdma.socket {
-        let message = "rdma.socket, which is iwarpd's, has the same path";
+    let of_iwarpd = [("rdma.socket", &rdma.socket), ("rdma.control", &rdma.control)];
+    for (key, _) in of_iwarpd.into_iter().filter(|(_, path)| **path == control.socket) {
+        let message = format!("{key}, which is iwarpd's, has the same path");
         report.at(&section.place_of("socket"), message, "give each socket a path of its own");
     }
     check_socket(&section, report, "socket", control.group.as_deref(), &control.socket);
@@ -199,22 +203,78 @@ fn exports(top: &mut Section<'_>, report: &Report) -> Vec<NfsdExport> {
             None if section.value("path").is_none() => section.missing("path", "write what clients mount"),
             _ => {}
         }
-        let directory = section.parsed("directory", "the absolute path of a directory", absolute);
-        match &directory {
-            Some(directory) => {
-                check_folder(report, &section.place_of("directory"), &directory.join("any"), 1);
-            }
-            None if section.value("directory").is_none() => {
-                section.missing("directory", "write which directory is exported");
-            }
-            None => {}
-        }
+        let content = content(&mut section, report);
         let clients = clients(&mut section, report);
         section.finish();
-        let (path, directory) = (path.unwrap_or_default(), directory.unwrap_or_default());
-        exports.push(NfsdExport { path, directory, clients });
+        let content = content.unwrap_or(NfsdContent::PublicRegions);
+        exports.push(NfsdExport { path: path.unwrap_or_default(), content, clients });
     }
     exports
+}
+
+/// Reads what an export has: a directory, or regions.
+fn content(section: &mut Section<'_>, report: &Report) -> Option<NfsdContent> {
+    let directory = section.parsed("directory", "the absolute path of a directory", absolute);
+    if let Some(directory) = &directory {
+        check_folder(report, &section.place_of("directory"), &directory.join("any"), 1);
+    }
+    let regions = regions(section, report);
+    match (section.value("directory").is_some(), section.value("regions").is_some()) {
+        (true, true) => {
+            let message = "the export has `directory`, too";
+            report.at(
+                &section.place_of("regions"),
+                message,
+                "write one of them, and another export for the other",
+            );
+        }
+        (false, false) => {
+            section.missing("directory", "write which directory is exported, or which regions of iwarpd");
+        }
+        _ => {}
+    }
+    regions.or(directory.map(NfsdContent::Directory))
+}
+
+/// Reads `regions`: `"*"`, or a list of names.
+fn regions(section: &mut Section<'_>, report: &Report) -> Option<NfsdContent> {
+    const WHAT: &str = "\"*\", or a list of names of regions";
+    let value = section.value("regions")?;
+    if let Some(text) = value.value.as_str() {
+        if text != "*" {
+            let message = format!("`{text}` is not \"*\"");
+            report.at(
+                &value.place,
+                message,
+                format!("write a list, [\"{text}\"], or \"*\" for all public regions"),
+            );
+            return None;
+        }
+        return Some(NfsdContent::PublicRegions);
+    }
+    let list = section.list("regions", WHAT)?;
+    if list.is_empty() {
+        report.at(&value.place, "the list is empty", "write names of regions, or \"*\"");
+    }
+    let mut names = BTreeSet::new();
+    for value in list {
+        let Some(text) = value.text(report, "the name of a region") else { continue };
+        let usable = RegionName::new(text).and_then(|name| match text {
+            "." | ".." => Err(format!("`{text}` is no name of a file")),
+            _ if text.contains('/') => Err(format!("`{text}` has a `/`, which no name of a file has")),
+            _ => Ok(name),
+        });
+        match usable {
+            Ok(name) if !names.insert(name.clone()) => {
+                report.at(&value.place, format!("the list has `{name}` twice"), "write each region once");
+            }
+            Ok(_) => {}
+            Err(error) => {
+                report.at(&value.place, error, "write the name of a region: `iwarpctl region list`")
+            }
+        }
+    }
+    Some(NfsdContent::Regions(names))
 }
 
 fn clients(export: &mut Section<'_>, report: &Report) -> Vec<NfsdClients> {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::check::{nfsd, parse_with};
-use crate::{Machine, Nfsd, NfsdSquash, Source};
+use crate::{Machine, Nfsd, NfsdContent, NfsdSquash, RegionName, Source};
 
 const RDMA: &str = "[rdma]\nlisten = \"10.77.0.2:20049\"\n";
 const CLIENT: &str = "[[export.client]]\nprefix = \"10.77.0.0/24\"\n";
@@ -91,6 +91,8 @@ fn addresses_sizes_and_times_have_ranges() {
     one(&with("[state]\ndirectory = \"here\""), "state.directory", "not an absolute path");
     one(&with("[control]\nmode = \"0666\""), "control.mode", "not a mode");
     one(&with("[control]\nsocket = \"/run/iwarpd/verbs.sock\""), "control.socket", "same path");
+    one(&with("[control]\nsocket = \"/run/iwarpd/control.sock\""), "control.socket", "rdma.control");
+    one(&with("control = \"here\""), "rdma.control", "");
     let config = Nfsd::parse("nfsd.toml", &with("[nfs]\nlease_s = 30")).unwrap();
     assert_eq!((config.nfs.lease_s, config.nfs.grace_s), (30, 30), "the grace period is a lease time");
 }
@@ -108,6 +110,26 @@ fn exports_are_distinct_and_have_clients() {
     }
     let root = Nfsd::parse("nfsd.toml", &with("").replace("\"/data\"", "\"/\"")).unwrap();
     assert_eq!(root.exports[0].path, "/");
+}
+
+#[test]
+fn an_export_has_a_directory_or_regions() {
+    let content = |lines: &str| with("").replace("directory = \"/srv/data\"", lines);
+    let parsed = |lines| Nfsd::parse("nfsd.toml", &content(lines)).unwrap().exports[0].content.clone();
+    assert_eq!(parsed("directory = \"/srv\""), NfsdContent::Directory("/srv".into()));
+    assert_eq!(parsed("regions = \"*\""), NfsdContent::PublicRegions);
+    let names = ["a", "b"].map(|name| RegionName::new(name).unwrap());
+    assert_eq!(parsed("regions = [\"b\", \"a\"]"), NfsdContent::Regions(names.into_iter().collect()));
+    one(&content(""), "export[0].directory", "missing");
+    one(&content("directory = \"/srv\"\nregions = \"*\""), "export[0].regions", "`directory`, too");
+    one(&content("regions = \"lab\""), "export[0].regions", "`lab` is not");
+    one(&content("regions = 7"), "export[0].regions", "of type integer");
+    one(&content("regions = []"), "export[0].regions", "empty");
+    one(&content("regions = [\"a\", 7]"), "export[0].regions[1]", "of type integer");
+    one(&content("regions = [\"a\", \"a\"]"), "export[0].regions[1]", "twice");
+    for name in ["", "a/b", ".", "..", "a\\u0000b"] {
+        one(&content(&format!("regions = [\"{name}\"]")), "export[0].regions[0]", "");
+    }
 }
 
 #[test]

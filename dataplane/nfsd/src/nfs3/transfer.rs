@@ -1,23 +1,23 @@
 //! READLINK, READ, WRITE and COMMIT: results and arguments that the transport moves (RFC 8267 §4.1).
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-
 use iwarp_rpc::Item;
 use iwarp_rpc::xdr::{Data, Reader, Writer};
-use nfs3_types::nfs3::{Nfs3Option, WRITE3resok, nfsstat3, post_op_attr, stable_how, wcc_data, writeverf3};
-use rustix::fs::{fdatasync, fsync, statx};
+use nfs3_types::nfs3::{Nfs3Option, WRITE3resok, nfsstat3, stable_how, wcc_data, writeverf3};
 use rustix::io::Errno;
 
 use super::{after, changed, copied, failed, result};
-use crate::attributes::{fattr, status};
+use crate::attributes::status;
 use crate::codec::{fixed, handle, put};
+use crate::file::File;
+use crate::regions::Span;
 use crate::server::{Caller, Fault, Reply, Server, Step};
 use crate::stats::Measured;
 
 /// READ: the caller reads up to `length` bytes from the file at `offset` into its buffer.
 #[derive(Debug)]
 pub struct ReadCall {
-    file: OwnedFd,
+    /// File to read from.
+    pub file: File,
     /// Position in the file, in bytes.
     pub offset: u64,
     /// Bytes to read, at most.
@@ -29,35 +29,29 @@ pub struct ReadCall {
 /// WRITE: the caller writes the data to the file at `offset`, without making it durable.
 #[derive(Debug)]
 pub struct WriteCall<'a> {
-    file: OwnedFd,
+    /// File to write to.
+    pub file: File,
     /// Position in the file, in bytes.
     pub offset: u64,
     /// Data of the call: in the message, or in the buffer that the transport has filled.
     pub data: Data<'a>,
+    /// True if the transport has placed the data in the file.
+    pub is_placed: bool,
     stable: stable_how,
     verifier: u64,
     writer: Writer,
     measured: Option<Measured>,
 }
 
-fn attributes(file: BorrowedFd<'_>) -> post_op_attr {
-    let found = statx(file, "", rustix::fs::AtFlags::EMPTY_PATH, rustix::fs::StatxFlags::BASIC_STATS);
-    found.map_or(Nfs3Option::None, |found| Nfs3Option::Some(fattr(&found)))
-}
-
-impl AsFd for ReadCall {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
-    }
-}
-
-impl AsFd for WriteCall<'_> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
-    }
-}
-
 impl ReadCall {
+    /// Returns the part of a region that the call reads; `None` if the data must be copied from the file.
+    ///
+    /// # Errors
+    /// The region is gone, or may not be read any more.
+    pub fn span(&self) -> Result<Option<Span>, Errno> {
+        self.file.readable(self.offset, self.length)
+    }
+
     /// Returns the reply. `read` is the number of bytes that the caller has read: fewer than asked for mean the end of
     /// the file.
     #[must_use]
@@ -70,13 +64,23 @@ impl ReadCall {
         reply
     }
 
+    /// Returns the reply whose payload is this part of a region.
+    #[must_use]
+    pub fn reply_from(self, span: Span) -> Reply {
+        let mut reply = self.reply(Ok(span.length()));
+        if !reply.payloads.is_empty() {
+            reply.memory.push((0, span));
+        }
+        reply
+    }
+
     pub(crate) fn measured(self, measured: Measured) -> Self {
         Self { measured: Some(measured), ..self }
     }
 
     fn finish(self, read: Result<u32, Errno>) -> Reply {
         let mut writer = self.writer;
-        let found = attributes(self.file.as_fd());
+        let found = self.file.attributes();
         let read = match read {
             Ok(read) => read.min(self.length),
             Err(error) => return failed(writer, status(error), &found),
@@ -84,7 +88,7 @@ impl ReadCall {
         let end = self.offset.saturating_add(read.into());
         let at_end = match &found {
             Nfs3Option::Some(found) => end >= found.size,
-            Nfs3Option::None => read < self.length,
+            Nfs3Option::None => self.file.size().map_or(read < self.length, |size| end >= size),
         };
         put(&mut writer, &nfsstat3::NFS3_OK);
         put(&mut writer, &found);
@@ -92,7 +96,7 @@ impl ReadCall {
         writer.bool(at_end);
         writer.u32(read);
         let payloads = vec![Item { position: writer.position(), length: read }];
-        Reply { stream: writer.into_bytes(), payloads, content: Vec::new() }
+        Reply { stream: writer.into_bytes(), payloads, ..Reply::default() }
     }
 }
 
@@ -105,10 +109,12 @@ impl<'a> WriteCall<'a> {
     /// the caller has written.
     #[must_use]
     pub fn reply(mut self, written: Result<u32, Errno>) -> Reply {
+        let is_placed = self.is_placed;
         let measured = self.measured.take();
         let reply = self.finish(written);
         if let Some(mut measured) = measured {
             measured.written = written.unwrap_or(0).into();
+            measured.stats.payload.wrote(is_placed, measured.written);
             measured.replied(&reply, true);
         }
         reply
@@ -116,20 +122,13 @@ impl<'a> WriteCall<'a> {
 
     fn finish(self, written: Result<u32, Errno>) -> Reply {
         let mut writer = self.writer;
-        let synced = written.and_then(|written| {
-            match self.stable {
-                stable_how::UNSTABLE => {}
-                stable_how::DATA_SYNC => fdatasync(&self.file)?,
-                stable_how::FILE_SYNC => fsync(&self.file)?,
-            }
-            Ok(written)
-        });
-        let data = || wcc_data { before: Nfs3Option::None, after: attributes(self.file.as_fd()) };
-        let (stable, verifier) = (self.stable, self.verifier);
-        let done = synced.map_err(status).map(|count| WRITE3resok {
+        let synced = written.and_then(|written| Ok((written, self.file.sync(self.stable)?)));
+        let data = || wcc_data { before: Nfs3Option::None, after: self.file.attributes() };
+        let verifier = self.verifier;
+        let done = synced.map_err(status).map(|(count, committed)| WRITE3resok {
             file_wcc: data(),
             count,
-            committed: stable,
+            committed,
             verf: writeverf3(verifier.to_be_bytes()),
         });
         result(&mut writer, done, &data());
@@ -157,7 +156,7 @@ impl Server {
         let length = u32::try_from(link.len()).unwrap_or(u32::MAX);
         writer.u32(length);
         let payloads = vec![Item { position: writer.position(), length }];
-        Ok(Step::Done(Reply { stream: writer.into_bytes(), payloads, content: link }))
+        Ok(Step::Done(Reply { stream: writer.into_bytes(), payloads, content: link, ..Reply::default() }))
     }
 
     pub(super) fn read(
@@ -194,8 +193,15 @@ impl Server {
         });
         match opened {
             Ok(file) => {
-                let verifier = self.verifier;
-                Ok(Step::Write(WriteCall { file, offset, data, stable, verifier, writer, measured: None }))
+                let (verifier, measured) = (self.verifier, None);
+                let is_placed = match caller.placed(&data, &file, offset) {
+                    Ok(is_placed) => is_placed,
+                    Err(error) => {
+                        return Ok(Step::Done(failed(writer, status(error), &changed(&target))));
+                    }
+                };
+                let write = WriteCall { file, offset, data, is_placed, stable, verifier, writer, measured };
+                Ok(Step::Write(write))
             }
             Err(status) => Ok(Step::Done(failed(writer, status, &changed(&target)))),
         }
@@ -214,10 +220,10 @@ impl Server {
             // COMMIT is allowed to a user who may write the file, or else to one who may read it.
             let open = |write| it.export.backend.open(&it.user, it.object, write);
             let file = open(true).or_else(|_| open(false))?;
-            fdatasync(&file).map_err(status)
+            file.sync(stable_how::DATA_SYNC).map_err(status)
         });
         let data = changed(&target);
-        let done = done.map(|()| writeverf3(self.verifier.to_be_bytes()));
+        let done = done.map(|_| writeverf3(self.verifier.to_be_bytes()));
         put(out, &done.as_ref().err().copied().unwrap_or(nfsstat3::NFS3_OK));
         put(out, &data);
         if let Ok(verifier) = done {

@@ -43,6 +43,8 @@ pub(super) struct Facts<'a> {
     pub(super) space: Space,
     pub(super) lease_s: u32,
     pub(super) transfer_max: u32,
+    /// True if objects have links, and times that can be set.
+    pub(super) full: bool,
 }
 
 /// Returns the value that differs after each change of an object. The clock of the file system decides how soon.
@@ -79,8 +81,10 @@ impl Facts<'_> {
             2 | RDATTR_ERROR => out.u32(0),
             3 => out.u64(change(found)),
             4 => out.u64(found.size),
-            // Links, symbolic links, unique handles, times to set, case preserved, chown restricted, one kind of file.
-            5 | 6 | 9 | 15 | 17 | 18 | 26 => out.bool(true),
+            // Links, symbolic links, times to set.
+            5 | 6 | 15 => out.bool(self.full),
+            // Unique handles, case preserved, chown restricted, one kind of file.
+            9 | 17 | 18 | 26 => out.bool(true),
             7 | 16 => out.bool(false),
             8 => {
                 out.u64(self.export.into());

@@ -1,8 +1,5 @@
 //! OPEN, OPEN_DOWNGRADE and CLOSE (RFC 8881 §18.16, §18.18, §18.2).
 
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
-
 use iwarp_rpc::xdr::{Reader, Writer};
 use nfs3_types::nfs3::{
     ACCESS3_EXECUTE, ACCESS3_MODIFY, ACCESS3_READ, Nfs3Option, createverf3, ftype3, sattr3,
@@ -14,6 +11,7 @@ use super::names::{change_of, put_change};
 use super::objects::component;
 use super::{Compound, OPAQUE_MAX};
 use crate::backend::New;
+use crate::file::File;
 use crate::server::Target;
 use crate::state::{NewOpen, READ, Stateid, WRITE};
 use crate::status::Status;
@@ -208,8 +206,8 @@ impl Compound<'_, '_> {
                 return Err(Status::Access);
             }
         }
-        let open = |write| backend.open(&file.user, file.object, write).map(Arc::new);
-        let held = |wanted: bool, write| -> Result<Option<Arc<OwnedFd>>, Status> {
+        let open = |write| backend.open(&file.user, file.object, write);
+        let held = |wanted: bool, write| -> Result<Option<File>, Status> {
             if wanted { Ok(Some(open(write)?)) } else { Ok(None) }
         };
         let (read, write) = (held(reads, false)?, held(writes, true)?);
@@ -223,9 +221,15 @@ impl Compound<'_, '_> {
             write,
         };
         let stateid = self.server.nfs4.state().open(new)?;
-        if let Some(size) = &opened.truncate {
-            backend.set_attributes(&file.user, file.object, size, None)?;
+        let truncated = match &opened.truncate {
+            Some(size) => backend.set_attributes(&file.user, file.object, size, None),
+            None => Ok(()),
+        };
+        if truncated.is_err() && stateid.is_first() {
+            // The client does not learn of the open, which would reserve its share for ever.
+            self.server.nfs4.state().close(client, stateid, &opened.handle)?;
         }
+        truncated?;
         Ok(stateid)
     }
 

@@ -1,15 +1,12 @@
 //! READ, WRITE and COMMIT (RFC 8881 §18.22, §18.32, §18.3).
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-
 use iwarp_rpc::xdr::{Data, Reader, Writer};
-use rustix::fs::{fdatasync, fstat, fsync};
+use nfs3_types::nfs3::stable_how;
 use rustix::io::Errno;
 
 use super::Compound;
 use crate::attributes::status;
-use crate::file::{read_all, write_all};
+use crate::file::File;
 use crate::identity::with_rights;
 use crate::server::Target;
 use crate::state::{Held, Stateid};
@@ -27,10 +24,10 @@ impl Compound<'_, '_> {
         handle: &[u8],
         stateid: Stateid,
         write: bool,
-    ) -> Result<Arc<OwnedFd>, Status> {
+    ) -> Result<File, Status> {
         match self.server.nfs4.state().held(self.client()?, stateid, handle, write)? {
             Held::Open(file) => Ok(file),
-            Held::Special => Ok(Arc::new(target.export.backend.open(&target.user, target.object, write)?)),
+            Held::Special => Ok(target.export.backend.open(&target.user, target.object, write)?),
         }
     }
 
@@ -38,44 +35,63 @@ impl Compound<'_, '_> {
         let (stateid, offset, length) = (self.stateid(reader)?, reader.u64()?, reader.u32()?);
         let handle = self.handle()?.to_vec();
         let file = self.file(&self.target(&handle)?, &handle, stateid, false)?;
-        let room = (self.server.transfer_max as usize).saturating_sub(self.content.len());
-        let mut content = vec![0; room.min(length as usize)];
-        let read = read_all(&file, &mut content, offset).map_err(failed)?;
+        let room = (self.server.transfer_max as usize).saturating_sub(self.payload_bytes());
+        let length = u32::try_from(room).unwrap_or(u32::MAX).min(length);
+        let end = |read: u32| offset.saturating_add(read.into());
+        if let Some(span) = file.readable(offset, length).map_err(failed)? {
+            out.bool(end(span.length()) >= file.size().map_err(failed)?);
+            return self.payload_in(out, span);
+        }
+        let mut content = vec![0; length as usize];
+        let read = file.read_at(&mut content, offset).map_err(failed)?;
         content.truncate(read as usize);
-        let size = fstat(&file).map_err(failed)?.st_size.unsigned_abs();
-        out.bool(offset.saturating_add(read.into()) >= size);
+        out.bool(end(read) >= file.size().map_err(failed)?);
         self.payload(out, &content)
     }
 
     pub(super) fn write(&self, reader: &mut Reader<'_>, out: &mut Writer) -> Result<(), Status> {
         let (stateid, offset, stable) = (self.stateid(reader)?, reader.u64()?, reader.u32()?);
+        let stable = match stable {
+            0 => stable_how::UNSTABLE,
+            1 => stable_how::DATA_SYNC,
+            2 => stable_how::FILE_SYNC,
+            _ => return Err(Status::BadXdr),
+        };
         let data = reader.reducible(self.server.transfer_max as usize)?;
         let handle = self.handle()?;
         let target = self.writable(handle)?;
         let file = self.file(&target, handle, stateid, true)?;
-        let fetched;
-        let bytes = match data {
-            Data::Inline(bytes) => bytes,
-            Data::Fetched { offset, length } => {
-                fetched = (self.caller.copy_out)(offset..offset.saturating_add(length));
-                &fetched
+        let is_placed = self.caller.placed(&data, &file, offset).map_err(failed)?;
+        let written = match data {
+            Data::Fetched { length, .. } if is_placed => length,
+            Data::Fetched { offset: start, length } => {
+                let fetched = (self.caller.copy_out)(start..start.saturating_add(length));
+                self.store(&target, &file, &fetched, length as usize, offset)?
             }
+            Data::Inline(bytes) => self.store(&target, &file, bytes, bytes.len(), offset)?,
         };
-        if bytes.len() != data.len() {
+        let stable = file.sync(stable).map_err(failed)?;
+        self.server.stats.payload.wrote(is_placed, written.into());
+        out.u32(written);
+        out.u32(stable as u32);
+        out.u64(self.server.verifier);
+        Ok(())
+    }
+
+    /// Writes `length` bytes, which must be there.
+    fn store(
+        &self,
+        target: &Target<'_>,
+        file: &File,
+        bytes: &[u8],
+        length: usize,
+        offset: u64,
+    ) -> Result<u32, Status> {
+        if bytes.len() != length {
             return Err(Status::ServerFault);
         }
         // With the rights of the user, the kernel takes away the bits that lend the rights of the file's owner.
-        let written = with_rights(&target.user, || write_all(&file, bytes, offset)).map_err(failed)?;
-        match stable {
-            0 => {}
-            1 => fdatasync(&file).map_err(failed)?,
-            2 => fsync(&file).map_err(failed)?,
-            _ => return Err(Status::BadXdr),
-        }
-        out.u32(written);
-        out.u32(stable);
-        out.u64(self.server.verifier);
-        Ok(())
+        with_rights(&target.user, || file.write_at(bytes, offset)).map_err(failed)
     }
 
     /// COMMIT: the whole file, because the kernel has no cheaper way for a part.
@@ -84,7 +100,7 @@ impl Compound<'_, '_> {
         let target = self.target(self.handle()?)?;
         let open = |write| target.export.backend.open(&target.user, target.object, write);
         let file = open(true).or_else(|_| open(false))?;
-        fdatasync(file.as_fd()).map_err(failed)?;
+        file.sync(stable_how::DATA_SYNC).map_err(failed)?;
         out.u64(self.server.verifier);
         Ok(())
     }

@@ -48,6 +48,7 @@ impl Compound<'_, '_> {
             space: Space { name_max: 255, ..Space::default() },
             lease_s: u32::try_from(self.server.nfs4.state().limits().lease.as_secs()).unwrap_or(u32::MAX),
             transfer_max: self.server.transfer_max,
+            full: true,
         }
     }
 
@@ -60,7 +61,7 @@ impl Compound<'_, '_> {
         let (backend, object) = (&target.export.backend, target.object);
         let facts = self.facts(backend.attributes(object)?, handle, target.number);
         let space = if wanted.and(SPACE).is_empty() { facts.space } else { backend.space(object)? };
-        Ok(Facts { space, ..facts })
+        Ok(Facts { space, full: backend.has_links_and_times(), ..facts })
     }
 
     /// Appends the wanted attributes of an object, which READDIR has found.

@@ -123,13 +123,7 @@ impl Compound<'_, '_> {
     }
 
     pub(super) fn sequence(&mut self, reader: &mut Reader<'_>, out: &mut Writer) -> Result<(), Status> {
-        let sequence = Sequence {
-            session: session_id(reader)?,
-            sequence: reader.u32()?,
-            slot: reader.u32()?,
-            highest_slot: reader.u32()?,
-        };
-        let cache = reader.bool()?;
+        let (sequence, cache) = sequence_arguments(reader)?;
         let nfs4 = &self.server.nfs4;
         let mut state = nfs4.state();
         let turn = state.sequence(nfs4.now(), &sequence)?;
@@ -202,6 +196,17 @@ impl Compound<'_, '_> {
         let (client, stateid) = (self.client()?, self.stateid(reader)?);
         self.server.nfs4.state().free_stateid(client, stateid)
     }
+}
+
+/// Reads the arguments of SEQUENCE: the call, and true if its reply must be kept.
+pub(super) fn sequence_arguments(reader: &mut Reader<'_>) -> Result<(Sequence, bool), Status> {
+    let sequence = Sequence {
+        session: session_id(reader)?,
+        sequence: reader.u32()?,
+        slot: reader.u32()?,
+        highest_slot: reader.u32()?,
+    };
+    Ok((sequence, reader.bool()?))
 }
 
 /// Reads how the server should prove itself in calls to the client, which it never makes.

@@ -1,19 +1,18 @@
 //! One connection: its slots, and the work that moves a call through them.
 
 use std::net::IpAddr;
-use std::os::fd::AsFd;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use iwarp_rpc::xdr::Data as Argument;
-use iwarp_rpc::{Call, Item, Piece, PrivateData, Read, Received, Refusal, Responder, Stats};
+use iwarp_rpc::{Call, Piece, PrivateData, Read, Received, Refusal, Responder, Stats};
 use iwarp_verbs::{
     Access, CmId, CompletionQueue, Data, Id, Mr, ProtectionDomain, QpCap, QpNum, QpOptions, QueuePair,
     RecvWr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
 };
 
 use super::RdmaLimits;
-use crate::file::{read_all, write_all};
-use crate::server::{PAYLOADS_MAX, Server, Step};
+use crate::regions::Span;
+use crate::server::{PAYLOADS_MAX, Reply, Server, Step};
 use crate::stats::Connected;
 
 /// Bytes of a call or a reply besides its payload, at most.
@@ -57,6 +56,15 @@ impl Layout {
     }
 }
 
+/// A call whose data is being fetched.
+#[derive(Debug)]
+struct Pending {
+    call: Call,
+    message: Vec<u8>,
+    /// Part of a region that the data goes to; `None`: the slot's data.
+    placed: Option<Span>,
+}
+
 /// A connection of a client.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -64,8 +72,10 @@ pub(super) struct Connection {
     mr: Mr,
     layout: Layout,
     responder: Responder,
-    /// Calls by slot, with their messages.
-    calls: Vec<Option<(Call, Vec<u8>)>>,
+    /// Calls by slot.
+    calls: Vec<Option<Pending>>,
+    /// Memory of regions that the operations of a slot's reply read.
+    sent: Vec<Vec<(usize, Span)>>,
     address: IpAddr,
     connected: Connected,
     id: Id,
@@ -100,8 +110,9 @@ impl Connection {
         let mr = pd.alloc_mr(bytes, Access::LOCAL_READ | Access::LOCAL_WRITE)?;
         let responder = Responder::new(limits.rpc(area), own, peer);
         let calls = (0..limits.credits).map(|_| None).collect();
+        let sent = (0..limits.credits).map(|_| Vec::new()).collect();
         let connected = server.connected(address, "rdma");
-        let connection = Self { qp, mr, layout, responder, calls, address, connected, id };
+        let connection = Self { qp, mr, layout, responder, calls, sent, address, connected, id };
         for slot in 0..limits.credits {
             connection.post_recv(slot.into())?;
         }
@@ -142,7 +153,13 @@ impl Connection {
         match wc.opcode {
             WcOpcode::Recv => self.received(server, slot, wc.byte_len, stats),
             WcOpcode::RdmaRead => self.execute(server, slot, stats),
-            WcOpcode::Send => self.post_recv(slot),
+            WcOpcode::Send => {
+                // The Writes before the Send have completed, too.
+                if let Some(sent) = self.sent.get_mut(slot as usize) {
+                    sent.clear();
+                }
+                self.post_recv(slot)
+            }
             _ => Ok(()),
         }
     }
@@ -154,19 +171,35 @@ impl Connection {
             Received::Discard => self.post_recv(slot),
             Received::Close => bail!("the client exceeds its credits"),
             Received::Call(call) => {
-                self.fetch(slot, call.reads())?;
+                let placed = self.place(server, &call, &message);
+                self.fetch(slot, call.reads(), placed.as_ref())?;
                 let at_once = call.reads().is_empty();
-                *self.calls.get_mut(slot as usize).context("no such slot")? = Some((call, message));
+                let pending = Pending { call, message, placed };
+                *self.calls.get_mut(slot as usize).context("no such slot")? = Some(pending);
                 if at_once { self.execute(server, slot, stats) } else { Ok(()) }
             }
         }
     }
 
+    /// Returns the part of a region to which the chunk of a call is to be read: its data, and not padding behind that.
+    fn place(&self, server: &Server, call: &Call, message: &[u8]) -> Option<Span> {
+        if call.reads().is_empty() || call.fetched_stream_bytes() != 0 {
+            return None;
+        }
+        let span = server.place(self.address, call.reader(message, &[]).ok()?)?;
+        let is_whole = call.fetch_bytes() == span.length();
+        span.element(0, span.length()).filter(|_| is_whole).map(|_| span)
+    }
+
     /// Posts the RDMA Reads of a call; the last one completes when all have.
-    fn fetch(&self, slot: u32, reads: &[Read]) -> Result<()> {
+    fn fetch(&self, slot: u32, reads: &[Read], placed: Option<&Span>) -> Result<()> {
+        let data = self.layout.data(slot);
         for (at, read) in (1..).zip(reads) {
-            let sge =
-                [self.mr.sge(self.layout.data(slot).saturating_add(read.offset.into()), read.source.length)];
+            let (start, length) = (u64::from(read.offset), read.source.length);
+            let sge = [match placed {
+                Some(span) => span.element(start, length).context("memory that is not registered")?,
+                None => self.mr.sge(data.saturating_add(start), length),
+            }];
             let op = SendOp::RdmaRead { remote_addr: read.source.offset, rkey: read.source.stag };
             self.post(slot, op, &sge, at == reads.len())?;
         }
@@ -187,16 +220,17 @@ impl Connection {
     /// Executes a call whose data is complete, and sends its reply.
     fn execute(&mut self, server: &Server, slot: u32, stats: &mut Stats) -> Result<()> {
         let taken = self.calls.get_mut(slot as usize).and_then(Option::take);
-        let (call, message) = taken.context("a slot without a call")?;
+        let Pending { call, message, placed } = taken.context("a slot without a call")?;
         let fetched = self.copy(self.layout.data(slot), call.fetched_stream_bytes())?;
-        let (stream, items) = match call.reader(&message, &fetched) {
+        let result = match call.reader(&message, &fetched) {
             Ok(reader) => {
                 let data = self.layout.data(slot);
                 let copy_out = |range: std::ops::Range<u32>| {
                     self.copy(data.saturating_add(range.start.into()), range.end.saturating_sub(range.start))
                         .unwrap_or_default()
                 };
-                let Some(step) = server.call(self.address, reader, &copy_out) else {
+                let step = server.call_placed(self.address, reader, &copy_out, placed.as_ref());
+                let Some(step) = step else {
                     self.responder.discard(call, stats);
                     return self.post_recv(slot);
                 };
@@ -204,10 +238,15 @@ impl Connection {
             }
             Err(refusal) => return self.refuse(slot, &call, refusal, stats),
         };
-        match self.responder.reply(&call, &stream, &items, stats) {
+        match self.responder.reply(&call, &result.stream, &result.payloads, stats) {
             Ok(reply) => {
                 self.connected.answered();
-                self.send(slot, &reply, &items)
+                let direct = self.send(slot, &reply, &result)?;
+                let all =
+                    result.payloads.iter().map(|item| u64::from(item.length)).fold(0, u64::saturating_add);
+                server.stats.payload.read(direct, all.saturating_sub(direct));
+                *self.sent.get_mut(slot as usize).context("no such slot")? = result.memory;
+                Ok(())
             }
             Err(refusal) => self.refuse(slot, &call, refusal, stats),
         }
@@ -218,74 +257,101 @@ impl Connection {
         self.send_bytes(slot, &answer)
     }
 
-    /// Moves the payload between the file and the slot. Returns the stream of the reply, and its data items.
-    fn transfer(&self, slot: u32, step: Step<'_>) -> Result<(Vec<u8>, Vec<Item>)> {
+    /// Moves the payload between the file and the slot, unless it is in the memory of a region. Returns the reply.
+    fn transfer(&self, slot: u32, step: Step<'_>) -> Result<Reply> {
         let data = self.layout.data(slot);
-        let reply = match step {
+        Ok(match step {
             Step::Done(reply) => {
+                let is_registered = |(_, span): &(usize, Span)| span.element(0, span.length()).is_some();
+                let reply = if reply.memory.iter().all(is_registered) { reply } else { reply.into_content() };
                 self.mr.write(data, &reply.content)?;
                 reply
             }
-            Step::Read(call) => {
-                let mut content = vec![0; call.length as usize];
-                let read = read_all(call.as_fd(), &mut content, call.offset);
-                content.truncate(read.unwrap_or(0) as usize);
-                self.mr.write(data, &content)?;
-                call.reply(read)
-            }
+            Step::Read(call) => match call.span() {
+                Ok(Some(span)) if span.element(0, span.length()).is_some() => call.reply_from(span),
+                Err(error) => call.reply(Err(error)),
+                Ok(_) => {
+                    let mut content = vec![0; call.length as usize];
+                    let read = call.file.read_at(&mut content, call.offset);
+                    content.truncate(read.unwrap_or(0) as usize);
+                    self.mr.write(data, &content)?;
+                    call.reply(read)
+                }
+            },
             Step::Write(call) => {
                 let written = match call.data {
-                    Argument::Inline(bytes) => write_all(call.as_fd(), bytes, call.offset),
+                    Argument::Fetched { length, .. } if call.is_placed => Ok(length),
+                    Argument::Inline(bytes) => call.file.write_at(bytes, call.offset),
                     Argument::Fetched { offset, length } => {
                         let bytes = self.copy(data.saturating_add(offset.into()), length)?;
-                        write_all(call.as_fd(), &bytes, call.offset)
+                        call.file.write_at(&bytes, call.offset)
                     }
                 };
                 call.reply(written)
             }
-        };
-        Ok((reply.stream, reply.payloads))
+        })
     }
 
-    /// Posts the Writes of a reply, and its Send.
-    fn send(&self, slot: u32, reply: &iwarp_rpc::Reply, items: &[Item]) -> Result<()> {
+    /// Posts the Writes of a reply, and its Send. Returns the payload bytes that are sent from the memory of regions.
+    fn send(&self, slot: u32, reply: &iwarp_rpc::Reply, result: &Reply) -> Result<u64> {
         self.mr.write(self.layout.reply(slot), &reply.bytes)?;
         for write in &reply.writes {
             let op = SendOp::RdmaWrite { remote_addr: write.offset, rkey: write.stag };
-            self.post(slot, op, &[self.element(slot, &write.source, items)?], false)?;
+            self.post(slot, op, &[self.element(slot, &write.source, result)?], false)?;
         }
+        let op = SendOp::Send { invalidate: reply.invalidate };
         if reply.send.len() > usize::from(SGE_MAX) {
-            let parts = reply.send.iter().map(|piece| self.bytes(slot, piece, items));
+            let parts = reply.send.iter().map(|piece| self.bytes(slot, piece, result));
             let message = parts.collect::<Result<Vec<_>>>()?.concat();
             self.mr.write(self.layout.reply(slot), &message)?;
             let list = [self.mr.sge(self.layout.reply(slot), u32::try_from(message.len())?)];
-            return self.post(slot, SendOp::Send { invalidate: reply.invalidate }, &list, true);
+            self.post(slot, op, &list, true)?;
+            return Ok(0);
         }
-        let list =
-            reply.send.iter().map(|piece| self.element(slot, piece, items)).collect::<Result<Vec<_>>>()?;
-        self.post(slot, SendOp::Send { invalidate: reply.invalidate }, &list, true)
+        let list = reply.send.iter().map(|piece| self.element(slot, piece, result));
+        self.post(slot, op, &list.collect::<Result<Vec<_>>>()?, true)?;
+        let spans = result.memory.iter().map(|(_, span)| u64::from(span.length()));
+        Ok(spans.fold(0, u64::saturating_add))
     }
 
     /// Returns the list element of a piece.
-    fn element(&self, slot: u32, piece: &Piece, items: &[Item]) -> Result<Sge> {
-        let (start, length) = self.place(slot, piece, items)?;
-        Ok(self.mr.sge(start, length))
+    fn element(&self, slot: u32, piece: &Piece, result: &Reply) -> Result<Sge> {
+        match self.place_of(slot, piece, result)? {
+            Place::Slot(start, length) => Ok(self.mr.sge(start, length)),
+            Place::Region(span, start, length) => {
+                span.element(start, length).context("memory that is not registered")
+            }
+        }
     }
 
-    fn bytes(&self, slot: u32, piece: &Piece, items: &[Item]) -> Result<Vec<u8>> {
-        let (start, length) = self.place(slot, piece, items)?;
-        self.copy(start, length)
+    fn bytes(&self, slot: u32, piece: &Piece, result: &Reply) -> Result<Vec<u8>> {
+        match self.place_of(slot, piece, result)? {
+            Place::Slot(start, length) => self.copy(start, length),
+            Place::Region(span, start, length) => Ok(span.copy(start, length)?),
+        }
     }
 
-    /// Returns the offset and the length of a piece. The slot's data holds the items one behind the other.
-    fn place(&self, slot: u32, piece: &Piece, items: &[Item]) -> Result<(u64, u32)> {
+    /// Returns the place of a piece. The slot's data holds the items one behind the other that are in no region.
+    fn place_of<'r>(&self, slot: u32, piece: &Piece, result: &'r Reply) -> Result<Place<'r>> {
         let (start, range) = match piece {
             Piece::Bytes(range) => (self.layout.reply(slot), range),
             Piece::Item { item, range } => {
-                let before = items.iter().take(*item).map(|item| u64::from(item.length));
+                let span_of = |number: usize| result.memory.iter().find(|(at, _)| *at == number);
+                if let Some((_, span)) = span_of(*item) {
+                    return Ok(Place::Region(span, range.start as u64, u32::try_from(range.len())?));
+                }
+                let before = result.payloads.iter().take(*item).enumerate();
+                let before = before.filter(|(number, _)| span_of(*number).is_none());
+                let before = before.map(|(_, item)| u64::from(item.length));
                 (before.fold(self.layout.data(slot), u64::saturating_add), range)
             }
         };
-        Ok((start.saturating_add(range.start as u64), u32::try_from(range.len())?))
+        Ok(Place::Slot(start.saturating_add(range.start as u64), u32::try_from(range.len())?))
     }
+}
+
+/// Place of a piece of a reply: a start and a length, in bytes.
+enum Place<'r> {
+    Slot(u64, u32),
+    Region(&'r Span, u64, u32),
 }

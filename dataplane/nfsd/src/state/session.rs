@@ -99,6 +99,14 @@ impl<F> State<F> {
         Ok(Turn::New { client, channel })
     }
 
+    /// Returns the client of a call that [`Self::sequence`] would take for a new one.
+    pub(crate) fn would_be_new(&self, asked: &Sequence) -> Option<u64> {
+        let session = self.sessions.get(&asked.session)?;
+        let slot = session.slots.get(asked.slot as usize)?;
+        let is_new = !slot.busy && asked.sequence == slot.sequence.wrapping_add(1);
+        is_new.then_some(session.client)
+    }
+
     /// Frees the slot of a call that was executed, with its reply if that is to be kept.
     pub(crate) fn finish(&mut self, asked: &Sequence, reply: Option<Vec<u8>>) {
         let slot = self.sessions.get_mut(&asked.session).and_then(|session| session.slot(asked.slot));

@@ -185,19 +185,19 @@ pub fn status<T, E>(result: Nfs3Result<T, E>) -> Result<T, nfsstat3> {
 /// Moves the payload of READ and WRITE, as a transport does.
 pub fn execute(step: Step<'_>) -> Reply {
     match step {
-        Step::Done(reply) => reply,
+        Step::Done(reply) => reply.into_content(),
         Step::Read(call) => {
             let mut buffer = vec![0; call.length as usize];
-            let read = rustix::io::pread(&call, &mut buffer[..], call.offset);
-            let mut reply = call.reply(read.map(|read| u32::try_from(read).unwrap()));
+            let read = call.file.read_at(&mut buffer, call.offset);
+            let mut reply = call.reply(read);
             buffer.truncate(reply.payloads.first().map_or(0, |payload| payload.length as usize));
             reply.content = buffer;
             reply
         }
         Step::Write(call) => {
             let Data::Inline(data) = call.data else { panic!("a chunk") };
-            let written = rustix::io::pwrite(&call, data, call.offset);
-            call.reply(written.map(|written| u32::try_from(written).unwrap()))
+            let written = call.file.write_at(data, call.offset);
+            call.reply(written)
         }
     }
 }

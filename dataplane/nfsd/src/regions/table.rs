@@ -1,0 +1,348 @@
+//! The regions of the daemon, as it has listed them, and their memory.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use iwarp_verbs::{Access, Mr, OutOfBounds, Sge};
+use nfs3_types::nfs3::nfstime3;
+use rustix::io::Errno;
+
+/// Memory of a region. Others may change it at any time.
+pub trait Memory: fmt::Debug + Send + Sync {
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// The bytes are not all inside the memory.
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds>;
+
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    /// The bytes are not all inside the memory.
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds>;
+
+    /// Returns the list element of work requests for these bytes; `None` if the memory is not registered.
+    fn element(&self, offset: u64, length: u32) -> Option<Sge>;
+}
+
+impl Memory for Mr {
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {
+        (**self).read(offset, out)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        (**self).write(offset, bytes)
+    }
+
+    fn element(&self, offset: u64, length: u32) -> Option<Sge> {
+        Some(self.sge(offset, length))
+    }
+}
+
+/// A region as the daemon lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Number of the registration, not zero: a later region of the same name has another one.
+    pub instance: u64,
+    /// Name of the region.
+    pub name: String,
+    /// Size of the region in bytes.
+    pub bytes: u64,
+    /// Rights of peers.
+    pub access: Access,
+    /// True if any peer may use the region: without a token, from any address.
+    pub is_public: bool,
+}
+
+/// The daemon that has the regions.
+pub trait Source: fmt::Debug + Send {
+    /// Lists all regions.
+    ///
+    /// # Errors
+    /// The reason why the daemon does not answer.
+    fn list(&mut self) -> Result<Vec<Listed>, String>;
+
+    /// Maps and registers the memory of a region.
+    ///
+    /// # Errors
+    /// The reason of the daemon.
+    fn open(&mut self, name: &str) -> Result<Arc<dyn Memory>, String>;
+}
+
+/// A part of a region's memory. The memory stays registered as long as the value lives.
+#[derive(Clone, Debug)]
+pub struct Span {
+    memory: Arc<dyn Memory>,
+    offset: u64,
+    length: u32,
+}
+
+impl Span {
+    /// Returns the number of bytes.
+    pub(crate) fn length(&self) -> u32 {
+        self.length
+    }
+
+    /// Returns true if both are the same bytes.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        let (one, two) = (Arc::as_ptr(&self.memory), Arc::as_ptr(&other.memory));
+        std::ptr::addr_eq(one, two) && (self.offset, self.length) == (other.offset, other.length)
+    }
+
+    /// Returns the list element of a part of these bytes; `None` if the memory is not registered.
+    pub(crate) fn element(&self, start: u64, length: u32) -> Option<Sge> {
+        self.memory.element(self.offset.saturating_add(start), length)
+    }
+
+    /// Copies a part of these bytes.
+    pub(crate) fn copy(&self, start: u64, length: u32) -> Result<Vec<u8>, OutOfBounds> {
+        let mut bytes = vec![0; length as usize];
+        self.memory.read(self.offset.saturating_add(start), &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// Properties of a region that change.
+#[derive(Debug)]
+struct Now {
+    access: Access,
+    is_public: bool,
+    /// Memory, once a client has opened the region.
+    memory: Option<Arc<dyn Memory>>,
+    is_gone: bool,
+}
+
+/// A region of the daemon.
+#[derive(Debug)]
+pub struct Region {
+    instance: u64,
+    name: String,
+    bytes: u64,
+    now: Mutex<Now>,
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Region {
+    fn new(listed: Listed) -> Self {
+        let Listed { instance, name, bytes, access, is_public } = listed;
+        Self {
+            instance,
+            name,
+            bytes,
+            now: Mutex::new(Now { access, is_public, memory: None, is_gone: false }),
+        }
+    }
+
+    /// Returns the number of the registration.
+    pub(crate) fn instance(&self) -> u64 {
+        self.instance
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the size in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns the rights of peers.
+    pub(crate) fn access(&self) -> Access {
+        lock(&self.now).access
+    }
+
+    /// Returns true if any peer may use the region.
+    pub(crate) fn is_public(&self) -> bool {
+        lock(&self.now).is_public
+    }
+
+    /// Returns the memory for an access of this kind.
+    fn memory(&self, right: Access) -> Result<Arc<dyn Memory>, Errno> {
+        let now = lock(&self.now);
+        if now.is_gone {
+            return Err(Errno::STALE);
+        }
+        if !now.access.contains(right) {
+            return Err(Errno::ACCESS);
+        }
+        now.memory.clone().ok_or(Errno::AGAIN)
+    }
+
+    /// Returns the bytes that a READ returns: fewer than `length` at the end of the region.
+    pub(crate) fn readable(&self, offset: u64, length: u32) -> Result<Span, Errno> {
+        let memory = self.memory(Access::REMOTE_READ)?;
+        let left = self.bytes.saturating_sub(offset);
+        let length = u32::try_from(left.min(length.into())).unwrap_or(length);
+        Ok(Span { memory, offset: offset.min(self.bytes), length })
+    }
+
+    /// Returns the bytes that a WRITE changes: fewer than `length` at the end of the region, but not none.
+    pub(crate) fn writable(&self, offset: u64, length: u32) -> Result<Span, Errno> {
+        let memory = self.memory(Access::REMOTE_WRITE)?;
+        let left = self.bytes.saturating_sub(offset);
+        if left == 0 && length > 0 {
+            return Err(Errno::NOSPC);
+        }
+        let length = u32::try_from(left.min(length.into())).unwrap_or(length);
+        Ok(Span { memory, offset: offset.min(self.bytes), length })
+    }
+
+    pub(crate) fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<u32, Errno> {
+        let wanted = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
+        let span = self.readable(offset, wanted)?;
+        let part = buffer.get_mut(..span.length as usize).unwrap_or_default();
+        span.memory.read(span.offset, part).map_err(|_| Errno::IO)?;
+        Ok(span.length)
+    }
+
+    pub(crate) fn write_at(&self, data: &[u8], offset: u64) -> Result<u32, Errno> {
+        let span = self.writable(offset, u32::try_from(data.len()).unwrap_or(u32::MAX))?;
+        let part = data.get(..span.length as usize).unwrap_or_default();
+        span.memory.write(span.offset, part).map_err(|_| Errno::IO)?;
+        Ok(span.length)
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    /// Regions by instance.
+    regions: BTreeMap<u64, Arc<Region>>,
+    /// Time of the latest region that came or went.
+    changed: nfstime3,
+    /// The reason why the latest attempt to list or to open regions failed.
+    error: Option<String>,
+}
+
+/// All regions of the daemon, for any number of exports.
+#[derive(Debug)]
+pub struct RegionTable {
+    source: Mutex<Box<dyn Source>>,
+    state: Mutex<State>,
+}
+
+impl RegionTable {
+    /// Lists the regions for the first time.
+    ///
+    /// # Errors
+    /// The reason why the daemon does not answer.
+    pub fn new(mut source: Box<dyn Source>) -> Result<Self, String> {
+        let listed = source.list()?;
+        let state = State { regions: BTreeMap::new(), changed: now(), error: None };
+        let table = Self { source: Mutex::new(source), state: Mutex::new(state) };
+        table.update(listed);
+        Ok(table)
+    }
+
+    /// Lists the regions again. If the daemon does not answer, they stay as they are.
+    pub fn refresh(&self) {
+        let mut source = lock(&self.source);
+        match source.list() {
+            Ok(listed) => self.update(listed),
+            Err(error) => lock(&self.state).error = Some(error),
+        }
+    }
+
+    fn update(&self, listed: Vec<Listed>) {
+        let mut state = lock(&self.state);
+        let mut former = std::mem::take(&mut state.regions);
+        let mut is_new = false;
+        for region in listed {
+            let instance = region.instance;
+            let kept = former.remove(&instance);
+            is_new |= kept.is_none();
+            let kept = kept.unwrap_or_else(|| Arc::new(Region::new(region.clone())));
+            {
+                let mut now = lock(&kept.now);
+                (now.access, now.is_public) = (region.access, region.is_public);
+            }
+            state.regions.insert(instance, kept);
+        }
+        if is_new || !former.is_empty() {
+            state.changed = now();
+        }
+        state.error = None;
+        drop(state);
+        former.values().for_each(|region| retire(region));
+    }
+
+    /// Returns the region of an instance.
+    pub(crate) fn find(&self, instance: u64) -> Option<Arc<Region>> {
+        lock(&self.state).regions.get(&instance).map(Arc::clone)
+    }
+
+    /// Returns all regions, by instance.
+    pub(crate) fn all(&self) -> Vec<Arc<Region>> {
+        lock(&self.state).regions.values().map(Arc::clone).collect()
+    }
+
+    /// Returns the time of the latest region that came or went.
+    pub(crate) fn changed(&self) -> nfstime3 {
+        lock(&self.state).changed
+    }
+
+    /// Returns the reason why the latest attempt to list or to open regions failed.
+    pub(crate) fn error(&self) -> Option<String> {
+        lock(&self.state).error.clone()
+    }
+
+    /// Maps and registers the memory of a region, unless that has been done.
+    pub(crate) fn open(&self, region: &Arc<Region>) -> Result<(), Errno> {
+        let is_open = || {
+            let now = lock(&region.now);
+            if now.is_gone { Err(Errno::STALE) } else { Ok(now.memory.is_some()) }
+        };
+        if is_open()? {
+            return Ok(());
+        }
+        let mut source = lock(&self.source);
+        if is_open()? {
+            return Ok(());
+        }
+        let opened = source.open(&region.name).and_then(|memory| Ok((memory, source.list()?)));
+        let (memory, listed) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                lock(&self.state).error = Some(format!("region {}: {error}", region.name));
+                // It may be gone: the next list says so. Else the client tries again.
+                return Err(Errno::AGAIN);
+            }
+        };
+        // The name had this instance before and has it now: so the memory is that of this instance.
+        self.update(listed);
+        let mut now = lock(&region.now);
+        if now.is_gone {
+            return Err(Errno::STALE);
+        }
+        now.memory = Some(memory);
+        Ok(())
+    }
+}
+
+/// Gives the memory of a region back. Transfers that have begun end with it.
+fn retire(region: &Region) {
+    let mut now = lock(&region.now);
+    now.is_gone = true;
+    let memory = now.memory.take();
+    drop(now);
+    // Deregisters it, which takes a request to the daemon.
+    drop(memory);
+}
+
+impl Drop for RegionTable {
+    fn drop(&mut self) {
+        // Opens of NFS 4.1 may hold regions longer than exports do.
+        self.all().iter().for_each(|region| retire(region));
+    }
+}
+
+/// Returns the present time.
+#[allow(clippy::disallowed_methods, reason = "times of a directory are those of the clock")]
+pub(crate) fn now() -> nfstime3 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    nfstime3 { seconds: u32::try_from(since.as_secs()).unwrap_or(u32::MAX), nseconds: since.subsec_nanos() }
+}
