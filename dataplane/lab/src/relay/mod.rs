@@ -5,6 +5,10 @@
 //! client's. Its random sequence depends only on that port, the direction and the seed, so the n-th frame of a
 //! connection is treated alike for every sender. All other frames, such as ARP, are only delayed.
 //!
+//! With `--shared` all connections have one path in each direction: the queue of a switch's port. With `--mark-bytes`
+//! the link marks ECN-capable packets that meet a longer queue (RFC 3168 §5), as a switch does for DCTCP (RFC 8257
+//! §3.1).
+//!
 //! Both interfaces and the hosts behind them must have their offloads off, or frames longer than a link can carry
 //! arrive; frames longer than `--frame-max` are counted and dropped.
 
@@ -20,12 +24,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
+use tcp_stack::testutil::mark_congestion;
 
 use crate::packet::{BATCH, Batch, FRAME_MAX, Port};
 use path::{Outcome, Path, Shape};
 
 /// Longest wait before the check for a signal, milliseconds.
 const LOOK_MS: u64 = 100;
+/// Stands for every connection where all share a path: no connection has port 0.
+const SHARED: u16 = 0;
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -42,6 +49,12 @@ pub(crate) struct Options {
     /// Capacity of the transmit queue, bytes; further frames are dropped
     #[arg(long, default_value_t = u64::MAX)]
     queue_bytes: u64,
+    /// Bytes in the transmit queue from which on ECN-capable packets are marked (CE)
+    #[arg(long, default_value_t = u64::MAX)]
+    mark_bytes: u64,
+    /// One path in each direction for all connections
+    #[arg(long)]
+    shared: bool,
     /// Share of frames lost, 0 to 1
     #[arg(long, default_value_t = 0.0)]
     loss: f64,
@@ -134,13 +147,17 @@ struct DirectionStats {
     bytes: u64,
     lost: u64,
     dropped: u64,
+    marked: u64,
     reordered: u64,
     oversize: u64,
     refused: u64,
+    /// Longest time between a frame's due time and its delivery.
+    late_max: Duration,
 }
 
 struct Wire {
     shapes: [Shape; 2],
+    is_shared: bool,
     frame_max: usize,
     seed: u64,
     paths: HashMap<(usize, u16), Path>,
@@ -163,6 +180,7 @@ impl Wire {
                 bytes_per_second: options.rate_mbit * 1e6 / 8.0,
                 delay: millis(options.delay_ms),
                 queue_bytes: options.queue_bytes,
+                mark_bytes: options.mark_bytes,
                 loss: share(options.loss),
                 reorder: share(options.reorder),
                 reorder_by: (millis(first), millis(last)),
@@ -170,6 +188,7 @@ impl Wire {
         };
         Self {
             shapes: [shape(Direction::AToB), shape(Direction::BToA)],
+            is_shared: options.shared,
             frame_max: options.frame_max.min(FRAME_MAX),
             seed: options.seed,
             paths: HashMap::new(),
@@ -187,23 +206,25 @@ impl Wire {
             stats.oversize += 1;
             return;
         }
-        let fate = match client_port(frame) {
+        let connection = client_port(frame).map(|port| if self.is_shared { SHARED } else { port });
+        let fate = match connection {
             Some(port) => {
                 let stream = (u64::from(port) << 1) | from as u64;
                 let path =
                     self.paths.entry((from, port)).or_insert_with(|| Path::new(now, self.seed, stream));
                 path.take(shape, now, frame.len())
             }
-            None => Outcome::Delivered { due: now + shape.delay, reordered: false },
+            None => Outcome::Delivered { due: now + shape.delay, reordered: false, congested: false },
         };
         match fate {
             Outcome::Lost => stats.lost += 1,
             Outcome::Dropped => stats.dropped += 1,
-            Outcome::Delivered { due, reordered } => {
+            Outcome::Delivered { due, reordered, congested } => {
                 stats.reordered += u64::from(reordered);
                 let mut bytes = self.spare.pop().unwrap_or_default();
                 bytes.clear();
                 bytes.extend_from_slice(frame);
+                stats.marked += u64::from(congested && mark_congestion(&mut bytes));
                 self.number += 1;
                 self.traveling.push(Reverse(Traveling { due, number: self.number, from, bytes }));
             }
@@ -222,7 +243,9 @@ impl Wire {
             }
             if let Some(Reverse(frame)) = self.traveling.pop()
                 && let Some(leaving) = leaving.get_mut(frame.from)
+                && let Some(stats) = self.stats.get_mut(frame.from)
             {
+                stats.late_max = stats.late_max.max(now.saturating_duration_since(frame.due));
                 leaving.push(frame.bytes);
             }
         };
@@ -243,7 +266,8 @@ impl Wire {
         let Some(stats) = self.stats.get(from) else { return Value::Null };
         json!({
             "forwarded": stats.forwarded, "bytes": stats.bytes, "lost": stats.lost, "dropped": stats.dropped,
-            "reordered": stats.reordered, "oversize": stats.oversize, "refused": stats.refused, "missed": missed,
+            "marked": stats.marked, "reordered": stats.reordered, "oversize": stats.oversize,
+            "refused": stats.refused, "missed": missed, "late_ms_max": stats.late_max.as_secs_f64() * 1e3,
         })
     }
 }
@@ -262,35 +286,4 @@ fn client_port(frame: &[u8]) -> Option<u16> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::client_port;
-
-    #[test]
-    fn a_connection_is_known_by_its_larger_port() {
-        let mut v4 = vec![0; 14 + 20 + 20];
-        v4[12..15].copy_from_slice(&[8, 0, 0x45]);
-        v4[23] = 6;
-        v4[34..38].copy_from_slice(&[0, 19, 0x9c, 0x40]);
-        assert_eq!(client_port(&v4), Some(40_000));
-        v4[34..38].copy_from_slice(&[0x9c, 0x40, 0, 19]);
-        assert_eq!(client_port(&v4), Some(40_000));
-        let mut v6 = vec![0; 14 + 40 + 20];
-        v6[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
-        v6[20] = 6;
-        v6[54..58].copy_from_slice(&[0, 19, 0x9c, 0x41]);
-        assert_eq!(client_port(&v6), Some(40_001));
-    }
-
-    #[test]
-    fn other_frames_belong_to_no_connection() {
-        assert_eq!(client_port(&[]), None);
-        assert_eq!(client_port(&[0; 60]), None);
-        let mut arp = [0; 60];
-        arp[12..14].copy_from_slice(&[8, 6]);
-        assert_eq!(client_port(&arp), None);
-        let mut cut = [0; 36];
-        cut[12..15].copy_from_slice(&[8, 0, 0x45]);
-        cut[23] = 6;
-        assert_eq!(client_port(&cut), None);
-    }
-}
+mod tests;

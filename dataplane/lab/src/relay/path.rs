@@ -13,6 +13,8 @@ pub(super) struct Shape {
     pub(super) delay: Duration,
     /// Capacity of the transmit queue, bytes.
     pub(super) queue_bytes: u64,
+    /// Bytes in the transmit queue from which on a further frame meets congestion.
+    pub(super) mark_bytes: u64,
     /// Share of frames lost.
     pub(super) loss: f64,
     /// Share of frames reordered.
@@ -28,8 +30,8 @@ pub(super) enum Outcome {
     Dropped,
     /// Lost on the link.
     Lost,
-    /// Delivered at a time.
-    Delivered { due: Instant, reordered: bool },
+    /// Delivered at a time; `congested` if the queue was longer than the threshold for marks.
+    Delivered { due: Instant, reordered: bool, congested: bool },
 }
 
 /// State of a path.
@@ -48,11 +50,13 @@ impl Path {
     /// Decides the treatment of a frame of `bytes` bytes.
     pub(super) fn take(&mut self, shape: &Shape, now: Instant, bytes: usize) -> Outcome {
         let waiting = self.idle_at.saturating_duration_since(now);
+        let mut congested = false;
         if shape.bytes_per_second > 0.0 {
             let waiting_bytes = waiting.as_secs_f64() * shape.bytes_per_second;
             if waiting_bytes + bytes as f64 > shape.queue_bytes as f64 {
                 return Outcome::Dropped;
             }
+            congested = waiting_bytes >= shape.mark_bytes as f64;
             self.idle_at = now + waiting + Duration::from_secs_f64(bytes as f64 / shape.bytes_per_second);
         } else {
             self.idle_at = now;
@@ -66,7 +70,7 @@ impl Path {
         let (least, most) = shape.reorder_by;
         let by = least + most.saturating_sub(least).mul_f64(how_late);
         let due = self.idle_at + shape.delay + if reordered { by } else { Duration::ZERO };
-        Outcome::Delivered { due, reordered }
+        Outcome::Delivered { due, reordered, congested }
     }
 }
 
@@ -78,6 +82,7 @@ mod tests {
         bytes_per_second: 0.0,
         delay: Duration::from_millis(10),
         queue_bytes: u64::MAX,
+        mark_bytes: u64::MAX,
         loss: 0.0,
         reorder: 0.0,
         reorder_by: (Duration::ZERO, Duration::ZERO),
@@ -122,6 +127,23 @@ mod tests {
         assert_eq!(path.take(&shape, now, 1000), Outcome::Dropped);
         let later = now + Duration::from_millis(1);
         assert!(due_ms(path.take(&shape, later, 1000), later).is_some());
+    }
+
+    #[test]
+    fn a_queue_is_congested_from_the_threshold_on() {
+        let shape = Shape { bytes_per_second: 1e6, queue_bytes: 5000, mark_bytes: 2000, ..PLAIN };
+        let now = Instant::now();
+        let mut path = Path::new(now, 1, 1);
+        let is_congested = |path: &mut Path, now| match path.take(&shape, now, 1000) {
+            Outcome::Delivered { congested, .. } => Some(congested),
+            Outcome::Dropped | Outcome::Lost => None,
+        };
+        let seen: Vec<_> = (0..6).map(|_| is_congested(&mut path, now)).collect();
+        assert_eq!(seen, [Some(false), Some(false), Some(true), Some(true), Some(true), None]);
+        // 1500 bytes are left.
+        let later = now + Duration::from_micros(3500);
+        assert_eq!(is_congested(&mut path, later), Some(false));
+        assert_eq!(is_congested(&mut path, later), Some(true));
     }
 
     #[test]
