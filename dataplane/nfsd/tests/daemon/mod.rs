@@ -26,7 +26,7 @@ impl Bytes {
 impl Memory for Bytes {
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {
         let all = self.all();
-        let (bytes, length, start) = (all.len() as u64, out.len(), offset as usize);
+        let (bytes, length, start) = (all.len() as u64, out.len(), usize::try_from(offset).unwrap());
         let part = all.get(start..start + length).ok_or(OutOfBounds { offset, length, bytes })?;
         out.copy_from_slice(part);
         Ok(())
@@ -34,7 +34,7 @@ impl Memory for Bytes {
 
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
         let mut all = self.all();
-        let (size, length, start) = (all.len() as u64, bytes.len(), offset as usize);
+        let (size, length, start) = (all.len() as u64, bytes.len(), usize::try_from(offset).unwrap());
         let part = all.get_mut(start..start + length).ok_or(OutOfBounds { offset, length, bytes: size })?;
         part.copy_from_slice(bytes);
         Ok(())
