@@ -80,6 +80,8 @@ guest_stop() {
         exec {fd}>&-
     done
     unset "_guest_pid[$name]" "_guest_in[$name]" "_guest_out[$name]"
+    # A guest of this name may be started again.
+    rm -f "$GUEST_LOGS/$name.control.in" "$GUEST_LOGS/$name.control.out"
 }
 
 guest_stop_all() {

@@ -50,15 +50,19 @@ ranges() {
 clients() { nfsctl clients --json | jq -r "$1"; } # FILTER
 named() { clients "[.. | objects | select((.owner? // .name? // \"\") | tostring | test(\"$1\"))] | length"; } # NAME
 
+written_at_all() { [ -s "$LAB/data/cut" ] && echo yes; }
+
 # A client that is reset while it writes, with an open file and a lock: the other one and the server go on, and the
 # dead client's state goes after its lease, or when it comes back.
 reset_client() { # SECOND: yes if the client comes back before its lease has ended
     check "a client writes, and holds a lock" guest 60 \
-        'echo >/mnt/held; exec 8>>/mnt/held && flock -n -x 8 && { dd if=/dev/zero of=/mnt/cut bs=64k count=65536 & }'
+        'echo >/mnt/held; exec 8>>/mnt/held && flock -n -x 8 &&
+            { dd if=/dev/zero of=/mnt/cut bs=64k count=65536 oflag=direct & }'
+    check "the server has some of it" becomes yes $((60 * PATIENCE)) written_at_all
     check "the other one reads and writes on" other 60 'dd if=/mnt/big of=/tmp/before bs=64k count=16'
     guest_stop nfs
     local died=$SECONDS
-    check "the client is reset while it writes" test -s "$LAB/data/cut"
+    check "the client is reset while it writes" test "$(stat -c %s "$LAB/data/cut")" -lt $((65536 * 65536))
     check "the other one goes on" other 60 'dd if=/mnt/big of=/mnt/during bs=64k count=64 conv=fsync && ls -l /mnt'
     check "and its bytes are right" cmp -n $((64 * 65536)) "$LAB/data/big" "$LAB/data/during"
     if [ "$1" = yes ]; then

@@ -121,8 +121,9 @@ nfs_lab() {
 # SECONDS COMMAND: a command in the guest, or in the second one. Its lines become one.
 guest() { guest_run nfs "${2//$'\n'/ }" $(($1 * PATIENCE)); }
 other() { guest_run other "${2//$'\n'/ }" $(($1 * PATIENCE)); }
-boot_guest() { guest_boot nfs guest0 52:54:00:77:00:05 10.77.0.5/24 fd77::5/64; }
-boot_other() { guest_boot other guest1 52:54:00:77:00:06 10.77.0.6/24 fd77::6/64; }
+boot_guest() { boot nfs guest0 52:54:00:77:00:05 10.77.0.5/24 fd77::5/64; }
+boot_other() { boot other guest1 52:54:00:77:00:06 10.77.0.6/24 fd77::6/64; }
+boot() { guest_boot "$@" || { tail -n 20 "$LAB/$1.console" "$LAB/$1.qemu" && return 1; }; }
 not() { ! "$@"; }
 
 mount_v3() {

@@ -29,7 +29,7 @@ enum By {
     WriteChunk,
     /// RDMA Writes of the whole reply, and a copy of the data out of it.
     ReplyChunk,
-    /// A stream of TCP.
+    /// The stream of a TCP connection.
     Tcp,
 }
 
@@ -54,13 +54,13 @@ struct Args {
     /// How the data reaches the client
     #[arg(long, value_enum)]
     by: By,
-    /// Bytes of a READ
+    /// Number of bytes of a READ
     #[arg(long, default_value_t = 262_144)]
     size: u32,
-    /// READs at a time
+    /// Number of READs at a time
     #[arg(long, default_value_t = 8)]
     depth: u32,
-    /// Seconds to measure
+    /// Length of the measurement in seconds
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
     /// The same file on this machine, to compare the data with before it is measured

@@ -3,13 +3,17 @@
 use anyhow::{Result, ensure};
 use iwarp_rpc::xdr::{Reader, Writer};
 
-/// Program numbers.
+/// Number of the program NFS (RFC 1813 §3).
 pub(crate) const NFS: u32 = 100_003;
+/// Number of the program MOUNT (RFC 1813 §5.1).
 pub(crate) const MOUNT: u32 = 100_005;
-/// Procedures.
+/// Procedure MNT of MOUNT (RFC 1813 §5.2.1).
 pub(crate) const MNT: u32 = 1;
+/// Procedure GETATTR of NFS (RFC 1813 §3.3.1).
 pub(crate) const GETATTR: u32 = 1;
+/// Procedure LOOKUP of NFS (RFC 1813 §3.3.3).
 pub(crate) const LOOKUP: u32 = 3;
+/// Procedure READ of NFS (RFC 1813 §3.3.6).
 const READ: u32 = 6;
 /// Bytes of a reply to READ before its data: the RPC header, status, attributes and three words.
 pub(crate) const READ_HEAD: u32 = 24 + 4 + 4 + 84 + 12;
@@ -50,7 +54,7 @@ pub(crate) fn executed(reader: &mut Reader<'_>, xid: u32) -> Result<()> {
     Ok(())
 }
 
-/// Returns a READ.
+/// Returns a READ with its arguments.
 pub(crate) fn read(xid: u32, target: &Target, offset: u64, count: u32) -> Vec<u8> {
     let mut writer = call(xid, NFS, READ);
     writer.opaque(&target.handle);
