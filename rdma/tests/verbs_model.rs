@@ -23,6 +23,14 @@ proptest! {
     }
 
     #[test]
+    fn completion_queues_that_are_resized_lose_and_repeat_nothing(
+        rounds in proptest::collection::vec(proptest::collection::vec(work(), 1..14), 1..4),
+        sizes in proptest::collection::vec(1..600_u32, 1..20),
+    ) {
+        Lab::new(InProcess::new(300, 100)).run_resized(&rounds, &sizes);
+    }
+
+    #[test]
     fn a_cut_flushes_the_rest_exactly_once(
         before in proptest::collection::vec(work(), 0..10),
         after in proptest::collection::vec(work(), 1..10),

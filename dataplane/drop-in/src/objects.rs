@@ -21,6 +21,12 @@ use crate::raw::{export, object, write};
 const MW_TYPE_2: c_int = 2;
 // `IBV_SRQ_LIMIT`
 const SRQ_LIMIT: c_int = 2;
+// Bits of `enum ibv_rereg_mr_flags`.
+const REREG_TRANSLATION: c_int = 1;
+const REREG_PD: c_int = 2;
+const REREG_ACCESS: c_int = 4;
+// `IBV_REREG_MR_ERR_INPUT`: the old memory region is valid.
+const REREG_INPUT: c_int = -1;
 /// `IBV_ACCESS_OPTIONAL_RANGE`: flags that a device may ignore.
 const ACCESS_OPTIONAL: u32 = 0x3ff0_0000;
 
@@ -36,6 +42,8 @@ pub(crate) struct Pd {
 pub(crate) struct Mr {
     pub(crate) head: MrHead,
     pub(crate) mr: iwarp_verbs::Mr,
+    /// Rights, bits of `enum ibv_access_flags`.
+    access: u32,
 }
 
 #[repr(C)]
@@ -152,7 +160,36 @@ fn register(pd: Option<&Pd>, addr: *mut c_void, length: usize, iova: u64, flags:
         lkey: mr.lkey().0,
         rkey: mr.rkey().0,
     };
-    Some(Box::new(Mr { head, mr }))
+    Some(Box::new(Mr { head, mr, access: flags }))
+}
+
+/// Changes what the flags name: the memory is registered anew, with new keys, and then the old registration ends. After
+/// a failure the old one is valid.
+fn reregister(
+    mr: &mut Mr,
+    flags: c_int,
+    pd: Option<&Pd>,
+    memory: (*mut c_void, usize),
+    access: u32,
+) -> c_int {
+    let has = |flag: c_int| flags & flag != 0;
+    if flags == 0 || flags & !(REREG_TRANSLATION | REREG_PD | REREG_ACCESS) != 0 {
+        return null(libc::EINVAL).unwrap_or(REREG_INPUT);
+    }
+    let pd = if has(REREG_PD) { pd } else { object(mr.head.pd) };
+    let ((addr, length), iova) = if has(REREG_TRANSLATION) {
+        (memory, memory.0.addr() as u64)
+    } else {
+        ((mr.head.addr.cast_mut(), mr.head.length), mr.mr.addr())
+    };
+    let access = if has(REREG_ACCESS) { access } else { mr.access };
+    match register(pd, addr, length, iova, access) {
+        Some(new) => {
+            *mr = *new;
+            0
+        }
+        None => REREG_INPUT,
+    }
 }
 
 /// Creates a completion queue, with the functions of an extended one.
@@ -233,6 +270,18 @@ export! {
         register(pd, addr, length, iova, access)
     }
 
+    fn ibv_rereg_mr(
+        mr: Option<&mut Mr>,
+        flags: c_int,
+        pd: Option<&Pd>,
+        addr: *mut c_void,
+        length: usize,
+        access: c_int,
+    ) -> c_int {
+        let Some(mr) = mr else { return null(libc::EINVAL).unwrap_or(REREG_INPUT) };
+        reregister(mr, flags, pd, (addr, length), access.cast_unsigned())
+    }
+
     fn ibv_dereg_mr(mr: Option<Box<Mr>>) -> c_int {
         if mr.is_some() { 0 } else { libc::EINVAL }
     }
@@ -268,6 +317,17 @@ export! {
     ) -> Option<Box<Cq>> {
         let Some((context, entries)) = context.zip(u32::try_from(cqe).ok()) else { return null(libc::EINVAL) };
         create_cq(context, entries, cq_context, channel, CqCalls::default()).map_or_else(null, Some)
+    }
+
+    fn ibv_resize_cq(cq: Option<&Cq>, cqe: c_int) -> c_int {
+        let Some((cq, entries)) = cq.zip(u32::try_from(cqe).ok()) else { return libc::EINVAL };
+        match cq.cq.resize(entries) {
+            Ok(()) => {
+                cq.head.cqe.store(cqe, Ordering::Release);
+                0
+            }
+            Err(error) => number(&error),
+        }
     }
 
     fn ibv_destroy_cq(cq: Option<Box<Cq>>) -> c_int {

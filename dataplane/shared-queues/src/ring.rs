@@ -196,6 +196,32 @@ impl<M: AsRef<[AtomicU64]>> Producer<M> {
         }
     }
 
+    /// Reads the number of entries that were added and not yet taken.
+    ///
+    /// # Errors
+    /// [`RingError::Corrupt`].
+    pub fn pending(&mut self) -> Result<u64, RingError> {
+        self.refresh()?;
+        Ok(self.used())
+    }
+
+    /// Adds the entries that [`Self::pending`] has counted to another ring, oldest first.
+    ///
+    /// # Errors
+    /// As [`Self::push`].
+    pub fn copy_pending(&self, to: &mut Self) -> Result<(), RingError> {
+        let mut copy = [0; RingShape::ENTRY_WORDS_MAX as usize];
+        for number in self.consumed..self.produced {
+            let words = self.ring.entry(number).ok_or(RingError::Corrupt)?;
+            let copy = copy.get_mut(..words.len()).ok_or(RingError::TooLong)?;
+            for (to, from) in copy.iter_mut().zip(words) {
+                *to = from.load(Ordering::Relaxed);
+            }
+            to.push(copy)?;
+        }
+        Ok(())
+    }
+
     /// Removes the `count` entries that were added last. Only entries that were not published.
     pub fn retract(&mut self, count: u64) {
         self.produced = self.produced.saturating_sub(count).max(self.consumed);

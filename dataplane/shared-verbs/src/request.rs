@@ -40,6 +40,9 @@ pub enum Request {
     DeallocMw(MwId),
     /// Creates a completion queue of this many entries (`ibv_create_cq`).
     CreateCq(u32),
+    /// Gives a completion queue this many entries (`ibv_resize_cq`): a new ring, with the completions of the old one,
+    /// to which the worker has no access from the response on. The program does not poll or arm meanwhile.
+    ResizeCq(CqId, u32),
     /// Destroys a completion queue (`ibv_destroy_cq`).
     DestroyCq(CqId),
     /// Creates a shared receive queue (`ibv_create_srq`).
@@ -141,7 +144,7 @@ pub enum Response {
     Deregistered(RegionId),
     /// A new memory window.
     Mw(MemoryWindow),
-    /// A new completion queue.
+    /// A new completion queue, or one that has been resized.
     Cq(CqId, CqPlace),
     /// A new shared receive queue.
     Srq(SrqId, QueuePlace),

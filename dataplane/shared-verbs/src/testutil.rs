@@ -116,6 +116,23 @@ impl<M: AsRef<[AtomicU64]> + Clone> Program<M> {
         all
     }
 
+    /// Resizes the completion queue of sends, or of receives.
+    ///
+    /// # Errors
+    /// The worker's.
+    pub fn resize(&mut self, receives: bool, cqe: u32, execute: &mut Execute<'_>) -> Result<(), VerbsError> {
+        let queue = if receives { &mut self.recv_cq } else { &mut self.cq };
+        if !queue.begin_resize(cqe) {
+            return Err(VerbsError::Invalid);
+        }
+        let Response::Cq(_, place) = execute(&Request::ResizeCq(self.cqs[usize::from(receives)], cqe))?
+        else {
+            panic!("ResizeCq")
+        };
+        assert!(queue.end_resize(place));
+        Ok(())
+    }
+
     /// Queues a signaled request and rings.
     pub fn post(&mut self, wr_id: u64, op: SendOp, sg_list: &[Sge]) {
         self.send.push(&SendWr::new(wr_id, op, sg_list)).unwrap();

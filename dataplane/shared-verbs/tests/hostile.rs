@@ -71,7 +71,7 @@ fn corrupt(rng: &mut SmallRng, program: &Program) {
 fn random_request(rng: &mut SmallRng, lab: &mut Lab, hostile: &Program, honest: &Program) {
     let of = if rng.random() { &hostile.party } else { &honest.party };
     let Party { pd, cq, recv_cq, qp, id, mr } = *of;
-    let request = match rng.random_range(0..12) {
+    let request = match rng.random_range(0..13) {
         0 => Request::ModifyQp(qp, if rng.random() { QpState::Error } else { QpState::Idle }),
         1 => Request::DestroyCq(cq),
         2 => Request::DestroyQp(QpNum(rng.random())),
@@ -83,6 +83,7 @@ fn random_request(rng: &mut SmallRng, lab: &mut Lab, hostile: &Program, honest: 
         8 => Request::CreateSrq { pd, max_wr: rng.random(), max_sge: rng.random_range(0..20) },
         9 => Request::AllocPd,
         10 => Request::Reject { id, private_data: vec![1; rng.random_range(0..600)] },
+        11 => Request::ResizeCq(cq, rng.random_range(0..10_000)),
         _ => Request::DestroyId(CmId(rng.random())),
     };
     // Any answer is right, as long as nobody else is disturbed.

@@ -37,6 +37,7 @@ fn request() -> impl Strategy<Value = Request> {
         id().prop_map(|id| Request::DeregMr(MrId(id))),
         id().prop_map(|id| Request::DeallocMw(MwId(id))),
         id().prop_map(Request::CreateCq),
+        (id(), id()).prop_map(|(cq, cqe)| Request::ResizeCq(CqId(cq), cqe)),
         (id(), any::<u16>(), any::<u16>()).prop_map(|(pd, max_wr, max_sge)| Request::CreateSrq {
             pd: PdId(pd),
             max_wr,

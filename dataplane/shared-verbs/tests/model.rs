@@ -25,6 +25,19 @@ proptest! {
     }
 
     #[test]
+    fn completion_queues_that_are_resized_lose_and_repeat_nothing(
+        rounds in proptest::collection::vec(proptest::collection::vec(work(), 1..14), 1..4),
+        sizes in proptest::collection::vec(1..600_u32, 1..20),
+        eager: bool,
+    ) {
+        let mut shared = Lab::new(Shared::new(300, 100, eager));
+        shared.run_resized(&rounds, &sizes);
+        let mut in_process = Lab::new(InProcess::new(300, 100));
+        in_process.run_resized(&rounds, &sizes);
+        prop_assert_eq!(shared.completions, in_process.completions);
+    }
+
+    #[test]
     fn a_cut_flushes_the_rest_exactly_once(
         before in proptest::collection::vec(work(), 0..10),
         after in proptest::collection::vec(work(), 1..10),

@@ -322,6 +322,57 @@ static void nothing_posted(void)
 	NEED(ibv_poll_cq(client_cq, 1, &wc) == 0);
 }
 
+/* A queue that becomes smaller and larger, with completions that nobody has polled. */
+static void resized(void)
+{
+	struct ibv_qp_ex *qp = start(10);
+	struct ibv_cq_ex *cq;
+
+	ibv_wr_rdma_write(qp, remote->rkey, (uintptr_t)received + 5000);
+	qp->wr_id = 11;
+	ibv_wr_rdma_write(qp, remote->rkey, (uintptr_t)received + 5000);
+	qp->wr_id = 12;
+	ibv_wr_rdma_write(qp, remote->rkey, (uintptr_t)received + 5000);
+	NEED(ibv_wr_complete(qp) == 0);
+	ibv_end_poll(next_of_client(10, IBV_WC_RDMA_WRITE));
+	poll(NULL, 0, 200);
+	NEED(ibv_resize_cq(client_cq, 1) == EINVAL && client_cq->cqe == 64);
+	NEED(ibv_resize_cq(client_cq, 1000) == 0 && client_cq->cqe == 1000);
+	NEED(ibv_resize_cq(client_cq, 32) == 0 && client_cq->cqe == 32);
+	cq = next_of_client(11, IBV_WC_RDMA_WRITE);
+	NEED(ibv_next_poll(cq) == 0 && cq->wr_id == 12);
+	NEED(ibv_next_poll(cq) == ENOENT);
+	ibv_end_poll(cq);
+}
+
+/* A memory region whose rights, memory and protection domain change, with its keys. */
+static void registered_anew(void)
+{
+	static char other[BYTES];
+	struct ibv_mr *mr = ibv_reg_mr(server->pd, received, BYTES, IBV_ACCESS_LOCAL_WRITE);
+	struct ibv_pd *pd = ibv_alloc_pd(server->verbs);
+	uint32_t rkey;
+
+	NEED(mr && pd);
+	rkey = mr->rkey;
+	NEED(ibv_rereg_mr(mr, 8, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT);
+	NEED(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT);
+	NEED(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, NULL, 1, 0) == IBV_REREG_MR_ERR_INPUT);
+	NEED(mr->rkey == rkey && mr->addr == received);
+	NEED(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS | IBV_REREG_MR_CHANGE_TRANSLATION, NULL, other, 100,
+			  IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE) == 0);
+	NEED(mr->rkey != rkey && mr->addr == other && mr->length == 100 && mr->pd == server->pd);
+	strcpy(sent, "anew");
+	start(13);
+	ibv_wr_rdma_write(ibv_qp_to_qp_ex(client->qp), mr->rkey, (uintptr_t)other);
+	ibv_wr_set_sge(ibv_qp_to_qp_ex(client->qp), local->lkey, (uintptr_t)sent, 5);
+	NEED(ibv_wr_complete(ibv_qp_to_qp_ex(client->qp)) == 0);
+	ibv_end_poll(next_of_client(13, IBV_WC_RDMA_WRITE));
+	NEED(strcmp(other, "anew") == 0);
+	NEED(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, pd, NULL, 0, 0) == 0 && mr->pd == pd && mr->addr == other);
+	NEED(ibv_dereg_mr(mr) == 0 && ibv_dealloc_pd(pd) == 0);
+}
+
 static void extended(void)
 {
 	struct ibv_device_attr_ex attr;
@@ -337,6 +388,8 @@ static void extended(void)
 	batch();
 	operations();
 	nothing_posted();
+	resized();
+	registered_anew();
 }
 
 static void limits(void)

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use iwarp_shared_verbs::program::{CompletionQueue as Queue, Slots};
 use iwarp_shared_verbs::{Request, Response};
-use rdma::verbs::{CqId, PollError, WorkCompletion};
+use rdma::verbs::{CqId, PollError, VerbsError, WorkCompletion};
 
 use crate::context::{Context, Inner, Words, lock};
 use crate::error::Error;
@@ -49,6 +49,23 @@ impl CompletionQueue {
     /// Returns the handle of the queue, as [`Context::wait_completion`] returns it.
     pub fn id(&self) -> CqId {
         self.0.id
+    }
+
+    /// Gives the queue `cqe` entries (`ibv_resize_cq`). Other threads that poll it wait meanwhile.
+    ///
+    /// # Errors
+    /// The device refuses, with `Invalid` if more completions are outstanding; or the daemon has ended.
+    pub fn resize(&self, cqe: u32) -> Result<(), Error> {
+        let call = "resize_cq";
+        // Held until the change is complete: the worker moves the completions that nobody has taken.
+        let mut queue = lock(&self.0.queue);
+        if !queue.begin_resize(cqe) {
+            return Err(Error::Refused { call, cause: VerbsError::Invalid });
+        }
+        match self.0.context.execute(call, Request::ResizeCq(self.0.id, cqe))? {
+            Response::Cq(_, place) if queue.end_resize(place) => Ok(()),
+            _ => Err(Error::Protocol(call)),
+        }
     }
 
     /// Moves completions to `out`, oldest first, and returns their number (`ibv_poll_cq`).

@@ -18,6 +18,7 @@
 //! | … and allocation, or a region | [`ProtectionDomain::alloc_mr`], [`ProtectionDomain::reg_region`] |
 //! | `ibv_create_qp` | [`ProtectionDomain::create_qp`] |
 //! | `ibv_post_send`, `ibv_poll_cq` | [`QueuePair::post_send`], [`CompletionQueue::poll`] |
+//! | `ibv_resize_cq` | [`CompletionQueue::resize`] |
 //! | `ibv_get_cq_event` | [`Context::wait_completion`], [`Context::completion_fd`] |
 //! | `rdma_create_id`, `rdma_connect` | [`Context::create_id`], [`Id::connect`] |
 //! | `rdma_listen`, `rdma_accept` | [`Id::listen`], [`Id::accept`] |

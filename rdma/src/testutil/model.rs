@@ -25,6 +25,11 @@ pub trait Verbs {
     fn poll(&mut self, at: usize, receives: bool) -> Vec<WorkCompletion>;
     /// Runs both nodes until nothing is left to do.
     fn run(&mut self);
+    /// Resizes the completion queue of sends, or of receives.
+    ///
+    /// # Errors
+    /// As [`Device::resize_cq`].
+    fn resize(&mut self, at: usize, receives: bool, cqe: u32) -> Result<(), VerbsError>;
 }
 
 /// The verbs of a [`Device`] in this process.
@@ -69,6 +74,11 @@ impl Verbs for InProcess {
 
     fn run(&mut self) {
         self.net.run();
+    }
+
+    fn resize(&mut self, at: usize, receives: bool, cqe: u32) -> Result<(), VerbsError> {
+        let Party { cq, recv_cq, .. } = self.parties[at];
+        self.net.nodes[at].device.resize_cq(if receives { recv_cq } else { cq }, cqe)
     }
 }
 
@@ -359,6 +369,32 @@ impl<V: Verbs> Lab<V> {
             self.post(round % 2, 99, &last);
             self.verbs.run();
             self.check_completions(false);
+            self.check_memory();
+        }
+    }
+
+    /// Posts rounds of work like [`Self::run_rounds`], and resizes both completion queues of both sides: after the work
+    /// is posted, and again while completions are outstanding. A queue that has fewer entries than these refuses.
+    pub fn run_resized(&mut self, rounds: &[Vec<Work>], sizes: &[u32]) {
+        let mut sizes = sizes.iter().copied().cycle();
+        for (round, works) in rounds.iter().enumerate() {
+            for (wr_id, work) in (1..).zip(works) {
+                self.post(round % 2, wr_id, &Work { signaled: true, ..work.clone() });
+            }
+            for _ in 0..2 {
+                for (at, receives) in [(0, false), (0, true), (1, false), (1, true)] {
+                    let size = sizes.next().unwrap_or(256).max(64);
+                    assert_eq!(self.verbs.resize(at, receives, size), Ok(()));
+                }
+                self.verbs.run();
+            }
+            // Each round has completed all of its requests, and none of them is polled.
+            let outstanding = works.len() as u32;
+            let at = round % 2;
+            assert_eq!(self.verbs.resize(at, false, outstanding - 1), Err(VerbsError::Invalid));
+            assert_eq!(self.verbs.resize(at, false, outstanding), Ok(()));
+            self.check_completions(false);
+            assert_eq!(self.verbs.resize(at, false, 256), Ok(()));
             self.check_memory();
         }
     }

@@ -140,6 +140,14 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(())
     }
 
+    /// Returns the number of completions that are queued and not polled.
+    ///
+    /// # Errors
+    /// `NoSuchObject`.
+    pub fn queued_completions(&self, cq: CqId) -> Result<usize, VerbsError> {
+        self.cqs.get(cq.0).map(|cq| cq.ring.len()).ok_or(VerbsError::NoSuchObject)
+    }
+
     /// Destroys a completion queue (`ibv_destroy_cq`).
     ///
     /// # Errors

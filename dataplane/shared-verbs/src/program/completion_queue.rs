@@ -18,6 +18,8 @@ pub struct CompletionQueue<M> {
     qps: Vec<Option<(QpNum, Slots)>>,
     /// Completions taken from the ring and not yet polled, oldest last.
     taken: Vec<(WorkCompletion, Freed)>,
+    /// Completions taken from the rings before the last resize.
+    taken_before: u64,
     /// Completions since the queue was created that were in it when it was armed, or polled before. The worker raises
     /// the events of later ones.
     armed_at: u64,
@@ -37,10 +39,28 @@ impl<M: AsRef<[AtomicU64]> + Clone> CompletionQueue<M> {
             place,
             qps: Vec::new(),
             taken: Vec::new(),
+            taken_before: 0,
             armed_at: 0,
             broken: false,
             ended: false,
         })
+    }
+
+    /// Prepares the queue for a request to resize it: the worker sees how many completions the program has taken.
+    /// Returns false if `cqe` entries are fewer than the completions that are outstanding.
+    pub fn begin_resize(&mut self, cqe: u32) -> bool {
+        self.ring.release();
+        let in_ring = self.ring.produced().unwrap_or(u64::MAX).saturating_sub(self.ring.taken());
+        in_ring.saturating_add(self.taken.len() as u64) <= cqe.into()
+    }
+
+    /// Continues at the place of the response: the completions of the old ring are in the new one. Returns false if the
+    /// memory is shorter than the place says.
+    pub fn end_resize(&mut self, place: CqPlace) -> bool {
+        let Some(ring) = Consumer::new(self.memory.clone(), place.ring(), place.shape) else { return false };
+        self.taken_before = self.all_taken();
+        (self.ring, self.place) = (ring, place);
+        true
     }
 
     /// Adds a queue pair that completes here.
@@ -67,7 +87,12 @@ impl<M: AsRef<[AtomicU64]> + Clone> CompletionQueue<M> {
         self.ring.release();
         self.taken.retain(|(wc, _)| wc.qp_num != qp);
         // The counts do not tell any more which of the others came before the arming.
-        self.armed_at = self.ring.taken();
+        self.armed_at = self.all_taken();
+    }
+
+    /// Returns the number of completions taken from the ring, and from those before it.
+    fn all_taken(&self) -> u64 {
+        self.taken_before.saturating_add(self.ring.taken())
     }
 
     /// Takes all completions of the ring.
@@ -170,7 +195,8 @@ impl<M: AsRef<[AtomicU64]> + Clone> CompletionQueue<M> {
             arm.arm(if solicited_only { Armed::Solicited } else { Armed::Any });
         }
         // Read after the barrier of the arming: the worker finds the queue armed for all that it does not count.
-        self.armed_at = self.ring.produced().unwrap_or(self.ring.taken());
+        let produced = self.ring.produced().unwrap_or(self.ring.taken());
+        self.armed_at = self.taken_before.saturating_add(produced);
     }
 
     /// Returns the number of completions that are left of those before the arming.
@@ -178,7 +204,7 @@ impl<M: AsRef<[AtomicU64]> + Clone> CompletionQueue<M> {
         if self.ended {
             return self.taken.len();
         }
-        let polled = self.ring.taken().saturating_sub(self.taken.len() as u64);
+        let polled = self.all_taken().saturating_sub(self.taken.len() as u64);
         usize::try_from(self.armed_at.saturating_sub(polled)).unwrap_or(usize::MAX)
     }
 
@@ -242,5 +268,42 @@ mod tests {
         assert!(!cq.take_left_event(), "what was there is not solicited");
         cq.req_notify(true);
         assert_eq!([cq.take_left_event(), cq.take_left_event()], [true, false]);
+    }
+
+    /// The counts of the new ring begin at 0; the arming, and what was left at it, stay.
+    #[test]
+    fn a_queue_that_is_resized_stays_armed_for_the_same_completions() {
+        let old = CqPlace { start: 0, shape: CqPlace::shape_for(8).unwrap() };
+        let new = CqPlace { start: CqPlace::words(old.shape), ..old };
+        let memory: Arc<[AtomicU64]> =
+            (0..2 * CqPlace::words(old.shape)).map(|_| AtomicU64::new(0)).collect();
+        let mut worker = Producer::new(Arc::clone(&memory), old.ring(), old.shape).unwrap();
+        let mut cq = CompletionQueue::new(Arc::clone(&memory), old).unwrap();
+        let complete = |worker: &mut Producer<Arc<[AtomicU64]>>| {
+            worker.push(&encode_completion(&WorkCompletion::default(), Freed::Send(0))).unwrap();
+            worker.publish();
+        };
+        cq.add_qp(QpNum::default(), Slots::new(true));
+        let mut out = [WorkCompletion::default()];
+        for _ in 0..3 {
+            complete(&mut worker);
+            assert_eq!(cq.poll(&mut out), Ok(1));
+        }
+        complete(&mut worker);
+        cq.req_notify(false);
+        assert!(!cq.begin_resize(0), "one is outstanding");
+        assert!(cq.begin_resize(1));
+        let mut moved = Producer::new(Arc::clone(&memory), new.ring(), new.shape).unwrap();
+        assert_eq!(worker.pending(), Ok(1));
+        worker.copy_pending(&mut moved).unwrap();
+        moved.publish();
+        memory[new.start].store(memory[old.start].load(Ordering::Relaxed), Ordering::Relaxed);
+        assert!(cq.end_resize(new));
+        assert!(cq.take_left_event(), "it was there at the arming");
+        assert_eq!(cq.poll(&mut out), Ok(1));
+        cq.req_notify(false);
+        complete(&mut moved);
+        assert!(!cq.take_left_event(), "it came after the arming");
+        assert_eq!([cq.poll(&mut out), cq.poll(&mut out)], [Ok(1), Ok(0)]);
     }
 }

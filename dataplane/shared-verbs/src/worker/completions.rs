@@ -3,8 +3,8 @@
 
 use core::sync::atomic::Ordering;
 
-use iwarp_shared_queues::{Arm, AtomicU64, Producer, RingError, encode_completion};
-use rdma::verbs::{CqId, Device, PollError, WcStatus};
+use iwarp_shared_queues::{Arm, AtomicU64, LINE_WORDS, Producer, RingError, encode_completion};
+use rdma::verbs::{CqId, Device, PollError, VerbsError, WcStatus};
 
 use super::{ContextId, CqStats};
 use crate::CqPlace;
@@ -37,6 +37,33 @@ impl<M: AsRef<[AtomicU64]> + Clone> CqRing<M> {
     pub(super) fn new(context: ContextId, cq: CqId, memory: &M, place: CqPlace) -> Option<Self> {
         let ring = Producer::new(memory.clone(), place.ring(), place.shape)?;
         Some(Self { context, cq, memory: memory.clone(), place, ring, stats: CqStats::default() })
+    }
+
+    /// Returns this ring at a new place, with the completions that the program has not taken, its arming and its
+    /// counts, and resizes the device's queue. After a failure nothing has changed.
+    pub(super) fn resized<C: AsRef<[u8]>>(
+        &mut self,
+        place: CqPlace,
+        cqe: u32,
+        device: &mut Device<C>,
+    ) -> Result<Self, VerbsError> {
+        let pending = self.ring.pending().map_err(|_| VerbsError::Invalid)?;
+        if pending.saturating_add(device.queued_completions(self.cq)? as u64) > cqe.into() {
+            return Err(VerbsError::Invalid);
+        }
+        let mut new = Self::new(self.context, self.cq, &self.memory, place).ok_or(VerbsError::Invalid)?;
+        self.ring.copy_pending(&mut new.ring).map_err(|_| VerbsError::Invalid)?;
+        device.resize_cq(self.cq, cqe)?;
+        let words = self.memory.as_ref();
+        for word in 0..LINE_WORDS {
+            let [from, to] = [self.place.start, place.start].map(|start| start.saturating_add(word));
+            if let (Some(from), Some(to)) = (words.get(from), words.get(to)) {
+                to.store(from.load(Ordering::Acquire), Ordering::Release);
+            }
+        }
+        new.ring.publish();
+        new.stats = self.stats;
+        Ok(new)
     }
 
     /// Moves the completions of the device's queue to the ring. Arms the device's queue once it is empty.

@@ -4,9 +4,10 @@ use core::time::Duration;
 
 use iwarp_shared_queues::{AtomicU64, LINE_WORDS, RingShape, recv_words, send_words};
 use rdma::StagTable;
-use rdma::verbs::{ConnParam, Device, PdId, QpInit, QpNum, QpState, SrqId, VerbsError};
+use rdma::verbs::{ConnParam, CqId, Device, PdId, QpInit, QpNum, QpState, SrqId, VerbsError};
 use rdma::wire::mpa::RtrOptions;
 
+use super::completions::CqRing;
 use super::context::Context;
 use super::objects::{Objects, must_own, room};
 use super::queue::Target;
@@ -39,11 +40,13 @@ impl<M: AsRef<[AtomicU64]> + Clone> Context<M> {
             | Request::AllocMw(_)
             | Request::DeallocMw(_) => self.memory_request(request, device, stags),
             Request::CreateCq(cqe) => self.create_cq(cqe, device),
+            // The rings of completion queues are those of all contexts.
+            Request::ResizeCq(..) => Err(VerbsError::Invalid),
             Request::DestroyCq(cq) => {
                 must_own(self.objects.cqs.contains_key(&cq))?;
                 device.destroy_cq(cq)?;
                 if let Some(place) = self.objects.cqs.remove(&cq) {
-                    self.free(place.start, CqPlace::words(place.shape));
+                    self.free_cq(place);
                 }
                 Ok(Response::Done)
             }
@@ -139,17 +142,50 @@ impl<M: AsRef<[AtomicU64]> + Clone> Context<M> {
         device: &mut Device<C>,
     ) -> Result<Response, VerbsError> {
         room(self.objects.cqs.len(), self.limits.cqs)?;
-        let shape = CqPlace::shape_for(cqe).ok_or(VerbsError::Invalid)?;
-        let words = CqPlace::words(shape);
-        let start = self.allocate(words, LINE_WORDS.saturating_add(RingShape::HEADER_WORDS))?;
+        let place = self.allocate_cq(cqe)?;
         match device.create_cq(cqe) {
             Ok(cq) => {
-                let place = CqPlace { start, shape };
                 self.objects.cqs.insert(cq, place);
                 Ok(Response::Cq(cq, place))
             }
             Err(error) => {
-                self.free(start, words);
+                self.free_cq(place);
+                Err(error)
+            }
+        }
+    }
+
+    /// Allocates the memory of a completion queue.
+    fn allocate_cq(&mut self, cqe: u32) -> Result<CqPlace, VerbsError> {
+        let shape = CqPlace::shape_for(cqe).ok_or(VerbsError::Invalid)?;
+        let header = LINE_WORDS.saturating_add(RingShape::HEADER_WORDS);
+        let start = self.allocate(CqPlace::words(shape), header)?;
+        Ok(CqPlace { start, shape })
+    }
+
+    fn free_cq(&mut self, place: CqPlace) {
+        self.free(place.start, CqPlace::words(place.shape));
+    }
+
+    /// Resizes a completion queue, with its ring. After a failure it is as it was.
+    pub(super) fn resize_cq<C: AsRef<[u8]>>(
+        &mut self,
+        (cq, cqe): (CqId, u32),
+        ring: &mut CqRing<M>,
+        device: &mut Device<C>,
+    ) -> Result<Response, VerbsError> {
+        let old = *self.objects.cqs.get(&cq).ok_or(VerbsError::NoSuchObject)?;
+        let place = self.allocate_cq(cqe)?;
+        let resized = ring.resized(place, cqe, device);
+        match resized {
+            Ok(new) => {
+                *ring = new;
+                self.objects.cqs.insert(cq, place);
+                self.free_cq(old);
+                Ok(Response::Cq(cq, place))
+            }
+            Err(error) => {
+                self.free_cq(place);
                 Err(error)
             }
         }

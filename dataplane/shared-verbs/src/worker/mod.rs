@@ -145,6 +145,11 @@ impl<M: AsRef<[AtomicU64]> + Clone> Contexts<M> {
     ) -> Result<Response, VerbsError> {
         let context = self.places.get_mut(id.0 as usize).and_then(Option::as_mut);
         let context = context.ok_or(VerbsError::NoSuchObject)?;
+        if let Request::ResizeCq(cq, cqe) = *request {
+            let ring = self.cqs.get_mut(cq.index()).and_then(Option::as_mut);
+            let ring = ring.filter(|ring| ring.cq == cq && ring.context == id);
+            return context.resize_cq((cq, cqe), ring.ok_or(VerbsError::NoSuchObject)?, device);
+        }
         let response = context.execute(request, device, stags, now)?;
         match (request, &response) {
             (_, Response::Cq(cq, place)) => {

@@ -255,4 +255,11 @@ impl Verbs for Shared {
     fn run(&mut self) {
         self.lab.run();
     }
+
+    fn resize(&mut self, at: usize, receives: bool, cqe: u32) -> Result<(), VerbsError> {
+        let Self { lab, programs, .. } = self;
+        let program = &mut programs[at];
+        let context = program.context;
+        program.objects.resize(receives, cqe, &mut |request| lab.request(at, context, request))
+    }
 }

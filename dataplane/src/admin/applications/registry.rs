@@ -96,7 +96,10 @@ impl Usage {
     /// Returns what a request adds if it succeeds.
     pub(super) fn of(request: &Request) -> Self {
         match request {
-            Request::CreateCq(cqe) => Self { queue_entries: (*cqe).into(), ..Self::default() },
+            // Until the request has succeeded, a queue that is resized has its old entries, too.
+            Request::CreateCq(cqe) | Request::ResizeCq(_, cqe) => {
+                Self { queue_entries: (*cqe).into(), ..Self::default() }
+            }
             Request::CreateSrq { max_wr, .. } => Self { queue_entries: (*max_wr).into(), ..Self::default() },
             Request::CreateQp(init) => {
                 Self { queue_pairs: 1, queue_entries: entries_of(init), ..Self::default() }
@@ -166,7 +169,7 @@ impl App {
             (Request::CreateQp(init), Ok(Response::Qp(qp, _))) => {
                 self.qps.insert(qp, *init);
             }
-            (Request::CreateCq(cqe), Ok(Response::Cq(cq, _))) => {
+            (Request::CreateCq(cqe) | Request::ResizeCq(_, cqe), Ok(Response::Cq(cq, _))) => {
                 self.cqs.insert(cq, *cqe);
             }
             (Request::CreateSrq { max_wr, .. }, Ok(Response::Srq(srq, _))) => {
