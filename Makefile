@@ -123,6 +123,11 @@ programs-lossy: root build ## the same between two daemons, where one frame in a
 	    echo "programs: goes on with the programs that are installed" >&2
 	LOSS=1 dataplane/tests/programs.sh
 
+programs-siw: root build ## the same against Linux soft-iWARP in a QEMU guest, in both roles, without loss and with it
+	@.ci/deps.sh ibverbs-utils perftest fio qperf libfabric-bin || \
+	    echo "programs-siw: goes on with the programs that are installed" >&2
+	dataplane/tests/programs-siw.sh
+
 migration: root build ## a guest that QEMU migrates by `rdma:` from one daemon to another
 	dataplane/tests/migration.sh
 

@@ -11,7 +11,7 @@ ROUNDS=${ROUNDS:-100}
 QUICK=${QUICK:-} # not empty: the first rows, in about a minute
 LOSS=${LOSS:-}   # not empty: one frame in a hundred is lost between the daemons
 
-SUITES=${SUITES:-basics basic_sockets $([ -n "$QUICK" ] || echo measuring storage sockets agreeing messages)}
+SUITES=${SUITES:-basics basic_sockets $([ -n "$QUICK" ] || echo measuring particular storage sockets agreeing messages)}
 
 lab_open ironwarp-programs
 source dataplane/tests/programs/two.sh
@@ -134,6 +134,9 @@ measuring() { # programs of perftest
         perftest "${program}_lat" -n 20
         perftest "${program}_lat" -n 5 -a
     done
+}
+particular() { # what not every program of perftest has
+    local program
     # RDMA Writes have no events: "Events feature not available on WRITE verb".
     perftest ib_read_bw -n "$ROUNDS" -e
     perftest ib_read_lat -n 20 -e
@@ -147,6 +150,8 @@ measuring() { # programs of perftest
         perftest $program -n 20 -e
     done
     perftest ib_atomic_bw -n "$ROUNDS" -q 16
+    perftest ib_atomic_bw -n "$ROUNDS" -b
+    perftest ib_send_lat -n 20 --use-srq
 }
 # fio_job ENGINE_OPTIONS SERVER_OPTIONS: job files. The client's job names the verb, and the server's only reads.
 fio_job() {

@@ -1,0 +1,61 @@
+#!/bin/bash
+# RDMA Writes of 64 KiB on this machine, in Gbit/s: `ib_write_bw` between two daemons on a bridge, and UCX's put over
+# kernel TCP on the same bridge, once with the kernel's offloads and once without. Run by turns; prints each median.
+#
+#   RUNS     runs of each (default 5)
+#   WRITES   Writes of a run (default 4000)
+cd "$(dirname "$0")/.." || exit 1
+source ./lib.sh
+
+RUN=${RUN:-target/release/iwarp-run}
+RUNS=${RUNS:-5}
+WRITES=${WRITES:-4000}
+lab_open ironwarp-rates
+source dataplane/tests/programs/two.sh
+for n in 0 1; do start "$n" || exit 1; done
+for n in 0 1; do
+    ip netns add "$NS-$n"
+    ip -n "$NS" link add "u$n" type veth peer name eth0 netns "$NS-$n"
+    ip -n "$NS" link set "u$n" master switch up
+    ip -n "$NS-$n" addr add "10.78.0.2$n/24" dev eth0
+    ip -n "$NS-$n" link set eth0 up
+    ip -n "$NS-$n" link set lo up
+done
+
+ironwarp() {
+    local options=(-R -d iwarp0 -F -s 65536 -n "$WRITES" --report_gbits) server
+    ip netns exec "$NS" timeout 60 "$RUN" --socket "$LAB/0.verbs" ib_write_bw "${options[@]}" >/dev/null 2>&1 &
+    server=$!
+    sleep 1
+    ip netns exec "$NS" timeout 60 "$RUN" --socket "$LAB/1.verbs" ib_write_bw "${options[@]}" 10.78.0.10 2>&1 |
+        awk '$1 == 65536 { print $4 }'
+    wait "$server"
+}
+offloads() { # on|off, at both of the kernel's ends
+    local n
+    for n in 0 1; do ip netns exec "$NS-$n" ethtool -K eth0 tx "$1" tso "$1" gso "$1" gro "$1" >/dev/null 2>&1; done
+}
+ucx() { # on|off
+    local options=(env UCX_TLS=tcp UCX_NET_DEVICES=eth0 ucx_perftest -t ucp_put_bw -s 65536 -n "$WRITES") server
+    offloads "$1"
+    ip netns exec "$NS-0" timeout 60 "${options[@]}" >/dev/null 2>&1 &
+    server=$!
+    sleep 1
+    # The seventh column of the last line is the rate of the whole run in MB/s, of 2^20 bytes.
+    ip netns exec "$NS-1" timeout 60 "${options[@]}" 10.78.0.20 2>"$LAB/ucx.err" >"$LAB/ucx.out"
+    awk '$1 == "Final:" { printf "%.3f\n", $7 * 8 * 1048576 / 1e9 }' "$LAB/ucx.out"
+    wait "$server"
+}
+for _ in $(seq "$RUNS"); do
+    ironwarp >>"$LAB/ironwarp.rates"
+    ucx on >>"$LAB/on.rates"
+    ucx off >>"$LAB/off.rates"
+done
+load=$(cut -d' ' -f1 /proc/loadavg)
+median() { # FILE: the median of the rates, and their range
+    sort -n "$1" | awk '{ rate[NR] = $1 } END { print rate[int((NR + 1) / 2)] " (" rate[1] " to " rate[NR] ")" }'
+}
+echo "ib_write_bw, two daemons:            $(median "$LAB/ironwarp.rates") Gbit/s"
+echo "ucx_perftest, kernel TCP, offloads:  $(median "$LAB/on.rates") Gbit/s"
+echo "ucx_perftest, kernel TCP without:    $(median "$LAB/off.rates") Gbit/s"
+echo "load $load on $(nproc) cores, $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)"
