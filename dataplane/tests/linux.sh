@@ -8,7 +8,7 @@ source "$(dirname "$0")/lib.sh"
 
 RUNS=${RUNS:-4}
 SECONDS_EACH=${SECONDS_EACH:-8}
-GROUPS_WANTED=${GROUPS_WANTED:-1 2 3}
+GROUPS_WANTED=${GROUPS_WANTED:-1 2 3 4}
 RESULTS_KEPT=${RESULTS_KEPT:-}
 
 lab_open ironwarp-linux
@@ -17,7 +17,8 @@ ahead_of_others
 RESULTS="$LAB/results.jsonl"
 
 # The cells: name, connections, MTU, options of the relay. The cells of one group run at the same time, each in its own
-# lanes. The round-trip time is 20 ms everywhere.
+# lanes. The round-trip time is 20 ms, but for slow-start, which is about the frames that the queue drops when slow start
+# ends (HyStart++).
 cells() { # GROUP
     case $1 in
     1) cat <<'CELLS'
@@ -33,6 +34,10 @@ CELLS
         ;;
     3) cat <<'CELLS'
 mtu-9000|4|9000|--rate-mbit 50 --queue-bytes 250000 --loss 0.0001 --frame-max 9014
+CELLS
+        ;;
+    4) cat <<'CELLS'
+slow-start|1|1500|--delay-ms 50 --rate-mbit 50 --queue-bytes 250000
 CELLS
         ;;
     esac
@@ -127,13 +132,14 @@ teardown() { # GROUP
 measure() {
     local cell=$1 side=$2 lane=$3 connections=$4 direction=$5 run=$6 client server there relay wire host out tries
     shift 6
+    case $* in *--delay-ms*) ;; *) set -- --delay-ms 10 "$@" ;; esac
     case $side in
     linux) server="s$lane" wire="c$lane" there="$NS-client$lane" ;;
     *) server="iw$lane" wire="w$lane" there="$NS-far$lane" ;;
     esac
     host=$([ $((run % 2)) = 1 ] && echo "10.$((80 + lane)).0.2" || echo "fd$((80 + lane))::2")
     out="$LAB/$side.$lane.relay"
-    ip netns exec "$NS" "$LAB_TOOL" relay "$server" "$wire" --delay-ms 10 --seed "$run" "$@" >"$out" &
+    ip netns exec "$NS" "$LAB_TOOL" relay "$server" "$wire" --seed "$run" "$@" >"$out" &
     relay=$!
     for tries in $(seq 100); do grep -q ready "$out" && break; sleep 0.02; done
     ip netns exec "$there" ip tcp_metrics flush >/dev/null 2>&1
