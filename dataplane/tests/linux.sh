@@ -17,8 +17,8 @@ ahead_of_others
 RESULTS="$LAB/results.jsonl"
 
 # The cells: name, connections, MTU, options of the relay. The cells of one group run at the same time, each in its own
-# lanes. The round-trip time is 20 ms, but for slow-start, which is about the frames that the queue drops when slow start
-# ends (HyStart++).
+# lanes. The round-trip time is 20 ms, but for slow-start, which compares the frames that the queue drops when slow
+# start ends (HyStart++).
 cells() { # GROUP
     case $1 in
     1) cat <<'CELLS'
