@@ -45,7 +45,7 @@ pub(crate) struct Builder {
     is_inline: bool,
     inline: [u8; INLINE_MAX],
     inline_len: usize,
-    /// First failure.
+    /// Error number of the first failure.
     error: Option<c_int>,
 }
 

@@ -310,6 +310,11 @@ fn connections_slots_and_counters_are_those_of_the_worker() {
             conns.iter().map(|conn| (conn.worker, conn.service.as_str(), conn.app)).collect();
         assert_eq!(owners, [(0, "verbs", Some(a.number())), (1, "verbs", Some(b.number()))]);
 
+        // From here on its size is the new one, and counts for the user's limits.
+        a.ask(&applications, Request::ResizeCq(a.cq, 200)).await;
+        assert_eq!(a.session.app.borrow().usage().queue_entries, 200 + 4 + 8);
+        b.ask(&applications, Request::ResizeCq(b.cq, 200)).await;
+
         a.ask(&applications, Request::ModifyQp(qp, QpState::Error)).await;
         pause().await;
         for (program, buffers) in [(&a, 3), (&b, 5)] {
@@ -317,7 +322,7 @@ fn connections_slots_and_counters_are_those_of_the_worker() {
             assert_eq!((app.work_requests, app.completions, app.errors), (buffers, buffers, buffers));
             let asked = AppObjects { app: Some(program.number()) };
             let [cq] = &applications.completion_queues(asked).await.unwrap()[..] else { panic!() };
-            assert_eq!((cq.app, cq.number, cq.entries), (program.number(), program.cq.0, 64));
+            assert_eq!((cq.app, cq.number, cq.entries), (program.number(), program.cq.0, 200));
             assert_eq!((cq.completions, cq.errors, cq.events), (buffers, buffers, 0));
         }
         let states: Vec<_> =
