@@ -283,8 +283,8 @@ impl WorkerPort {
         queue_does && self.mesh.is_alone() && !self.engine.contexts_wait()
     }
 
-    /// Resets every connection and transmits the RSTs, and those of other workers that wait here, in a bounded number of
-    /// iterations.
+    /// Resets every connection and transmits the RSTs, and those of other workers that wait here, in a bounded number
+    /// of iterations.
     pub fn shut_down(&mut self, now: Instant) {
         self.engine.abort_all(now);
         for _ in 0..4096 {

@@ -69,7 +69,7 @@ fn source_ports_are_those_that_the_caller_accepts() {
     let mut asked = std::collections::HashSet::new();
     let mut claim = |port: u16| {
         assert!(asked.insert(port), "{port}");
-        port % 5 == 0
+        port.is_multiple_of(5)
     };
     for _ in 0..8 {
         let options = ConnOptions::default();
