@@ -150,6 +150,9 @@ idle: root build ## many idle connections, peers that vanish, regions that come 
 against-linux: root build ## goodput over bad paths, beside Linux's own TCP
 	dataplane/tests/linux.sh
 
+incast: root build ## 64 senders that meet in one short queue, beside Linux's own TCP; on a quiet machine
+	dataplane/tests/incast.sh
+
 put-rates: root build ## put and get over both families, with and without timestamps: the same rate; on a quiet machine
 	dataplane/tests/put-rates.sh
 
