@@ -72,7 +72,7 @@ pub(super) struct Connection {
     mr: Mr,
     layout: Layout,
     responder: Responder,
-    /// Calls by slot.
+    /// Calls whose data is being fetched, by slot.
     calls: Vec<Option<Pending>>,
     /// Memory of regions that the operations of a slot's reply read.
     sent: Vec<Vec<(usize, Span)>>,

@@ -49,7 +49,7 @@ pub struct Listed {
     pub name: String,
     /// Size of the region in bytes.
     pub bytes: u64,
-    /// Rights of peers.
+    /// Rights that the region grants to peers.
     pub access: Access,
     /// True if any peer may use the region: without a token, from any address.
     pub is_public: bool,
@@ -210,7 +210,7 @@ impl Region {
 
 #[derive(Debug)]
 struct State {
-    /// Regions by instance.
+    /// Regions that exist, by their instance.
     regions: BTreeMap<u64, Arc<Region>>,
     /// Time of the latest region that came or went.
     changed: nfstime3,
