@@ -47,7 +47,7 @@ run: root build ## iwarpd in the foreground on the TAP iw0
 	@.ci/hugepages.sh 512 || true
 	$(IWARPD) --config configs/tap.toml
 
-test: root check unit build build-debian13 instructions ports lifecycle operations reload deb-test nfsd drivers rping programs-quick wire-proof verbs flat idle load crowd-out flood starve forged-arp interop pci-quick ## everything; at most 35 minutes on two cores
+test: root check unit build build-debian13 instructions ports lifecycle operations reload deb-test nfsd drivers rping programs-quick wire-proof verbs flat idle load crowd-out flood starve forged-arp interop pci-quick ## everything; about 45 minutes on two cores
 	@echo "all suites passed"
 
 quick: ## format, lints and tests of what needs neither DPDK nor root; under two minutes warm

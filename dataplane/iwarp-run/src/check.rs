@@ -117,7 +117,6 @@ mod tests {
             ("rpoll", State::Implemented),
             ("ibv_attach_mcast", State::Stub),
             ("rsocket", State::Implemented),
-            ("ibv_rereg_mr", State::Stub),
             ("ibv_cmd_poll_cq", State::Stub),
             ("ibv_of_the_future", State::Missing),
             ("#", State::Missing),

@@ -38,7 +38,7 @@ guest_launch() {
 }
 
 guest_run() {
-    local LC_ALL=C name=$1 command=$2 deadline=$((SECONDS + ${3:-120})) id line part='' got='' sent=0 again=0
+    local LC_ALL=C name=$1 command=$2 deadline=$((SECONDS + ${3:-120})) id line part='' got='' sent=0 again=0 asked=0
     [ -n "${_guest_pid[$name]:-}" ] || return 125
     # The time, not a counter: a counter would stand still in a subshell.
     id=${EPOCHREALTIME//[.,]/}
@@ -48,6 +48,11 @@ guest_run() {
             printf '%s %s %s\n' "$id" "${#command}" "$command" >&"${_guest_in[$name]}"
             sent=$((sent + 1)) again=$((SECONDS + 5))
         fi
+        # So does the end of the answer. A guest that is done with the command repeats it, and does not run this one.
+        if [ -n "$got" ] && [ $SECONDS -ge $again ] && [ $asked -lt 30 ]; then
+            printf '%s 10 (exit 124)\n' "$id" >&"${_guest_in[$name]}"
+            asked=$((asked + 1)) again=$((SECONDS + 15))
+        fi
         # A read that times out leaves what it has in `line`: it is the head of the next one.
         if ! IFS= read -r -t 1 -u "${_guest_out[$name]}" line; then
             part+=$line
@@ -56,7 +61,7 @@ guest_run() {
         fi
         line=$part$line part=''
         case $line in
-            $'\001'"GOT $id") got=yes && continue ;;
+            $'\001'"GOT $id") got=yes again=$((SECONDS + 15)) && continue ;;
             $'\001GOT '*) continue ;;
             $'\001AGAIN') again=0 && continue ;;
         esac
