@@ -128,6 +128,8 @@ pub(crate) struct WrCalls {
     pub(crate) complete: Option<extern "C" fn(Option<&Qp>) -> c_int>,
     pub(crate) abort: Option<extern "C" fn(Option<&Qp>)>,
     pub(crate) atomic_write: usize,
+    /// `wr_flush`, which headers later than Debian 12's have.
+    pub(crate) flush: usize,
 }
 
 /// `struct ibv_mw_bind_info`.
