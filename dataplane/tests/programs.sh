@@ -216,8 +216,7 @@ fabric() { # TYPE PROVIDER OPTIONS…: fi_pingpong compares what it receives
 provider() { on 0 fi_info -p verbs >"$LAB/provider" && grep FI_PROTO_IWARP "$LAB/provider"; }
 agreeing() { # qperf and libfabric
     local test
-    for test in lat rdma_read_lat rdma_read_bw rdma_write_lat rdma_write_poll_lat rdma_write_bw compare_swap_mr \
-        fetch_add_mr; do
+    for test in lat rdma_read_lat rdma_read_bw rdma_write_lat rdma_write_poll_lat compare_swap_mr fetch_add_mr; do
         READY="hears 19765" ENDLESS=1 \
             row "qperf, rc_$test, $of" pair qperf -- qperf -t 1 -cm 1 10.78.0.10 "rc_$test"
     done
