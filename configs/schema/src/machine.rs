@@ -96,7 +96,8 @@ impl Machine {
             let (links, details) =
                 (processes.join(process).join("fd"), processes.join(process).join("fdinfo"));
             names(&links).iter().any(|fd| {
-                fs::read_link(links.join(fd)).is_ok_and(|device| device == Path::new("/dev/net/tun"))
+                // Without `/dev` if the process has another mount namespace.
+                fs::read_link(links.join(fd)).is_ok_and(|device| device.ends_with("net/tun"))
                     && fs::read_to_string(details.join(fd))
                         .is_ok_and(|text| names_interface(&text, interface))
             })

@@ -24,6 +24,7 @@ fn machine() -> tempfile::TempDir {
     file("sys/class/net/eth0/mtu", "1500\n");
     file("sys/class/net/tap0/tun_flags", "0x1002\n");
     file("sys/class/net/tap1/tun_flags", "0x1002\n");
+    file("sys/class/net/tap2/tun_flags", "0x1002\n");
     let drivers = [
         ("0.0", "vfio-pci"),
         ("0.2", "i40e"),
@@ -45,6 +46,11 @@ fn machine() -> tempfile::TempDir {
     file("proc/4711/fdinfo/9", "pos:\t0\nflags:\t0104002\niff:\ttap1\n");
     fs::create_dir_all(root.join("proc/4711/fd")).unwrap();
     symlink("/dev/net/tun", root.join("proc/4711/fd/9")).unwrap();
+    // The same device in another mount namespace.
+    file("proc/4712/comm", "iwarpd\n");
+    file("proc/4712/fdinfo/7", "pos:\t0\niff:\ttap2\n");
+    fs::create_dir_all(root.join("proc/4712/fd")).unwrap();
+    symlink("/net/tun", root.join("proc/4712/fd/7")).unwrap();
     folder
 }
 
@@ -113,6 +119,7 @@ fn taps() {
     let tap = |name: &str| port(&format!("driver = 'tap'\ninterface = '{name}'"), "");
     lacks(&tap("eth0"), "port[0].interface", "exists and is not a TAP");
     lacks(&tap("tap1"), "port[0].interface", "in use by process 4711 (qemu)");
+    lacks(&tap("tap2"), "port[0].interface", "in use by process 4712 (iwarpd)");
     has(&tap("tap0"));
     has(&tap("new"));
 }
