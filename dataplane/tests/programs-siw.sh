@@ -66,8 +66,9 @@ build_bridge() {
     ip netns exec "$NS-asks" ethtool -K asks1 tx off >/dev/null 2>&1
 }
 
-# What qperf and fi_pingpong agree upon by the kernel's TCP, at the daemon's address and two ports: the kernel has the
-# address where nobody asks for it, and the bridge hands it the frames. It does not answer what the daemon receives.
+# qperf and fi_pingpong first agree by the kernel's TCP, at the daemon's address and two ports. So the kernel has that
+# address on an interface that leads nowhere, and the bridge passes it the frames of these ports; the kernel does not
+# answer the frames that the daemon receives.
 kernel_address() {
     in_ns sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2 net.ipv4.conf.all.rp_filter=0
     ip -n "$NS" link add nowhere type veth peer name nobody
