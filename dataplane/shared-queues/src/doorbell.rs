@@ -2,18 +2,22 @@
 //! among thousands of idle ones by reading one cache line.
 //!
 //! ```text
-//!  line 0   summary: bit n is set if word n of the bitmap may have a bit
-//!  line 1   true while the worker sleeps, written by the worker
+//!  line 0   true while the worker sleeps, written by the worker
+//!  line 1   summary: bit n is set if word n of the bitmap may have a bit
 //!  then     bitmap: bit n % 64 of word n / 64 is queue n
 //! ```
+//! The doorbells of the first 448 queues share the line of the summary, so that one transfer from core to core brings
+//! both.
 
 use crate::LINE_WORDS;
 use crate::sync::{AtomicU64, Ordering, fence};
 
 /// Word that is 1 while the worker sleeps.
-const SLEEPS: usize = LINE_WORDS;
+const SLEEPS: usize = 0;
+/// Word of the summary.
+const SUMMARY: usize = LINE_WORDS;
 /// First word of the bitmap.
-const BITMAP: usize = 2 * LINE_WORDS;
+const BITMAP: usize = SUMMARY + 1;
 /// Most queues with a doorbell: as many as the bits of the summary have words.
 pub const DOORBELL_QUEUES_MAX: u32 = 64 * 64;
 
@@ -40,7 +44,7 @@ impl<'a> Doorbells<'a> {
     #[inline]
     pub fn ring(self, queue: u32) -> bool {
         let group = queue / u64::BITS;
-        let (Some(bits), Some(summary)) = (self.bitmap(group), self.words.first()) else { return false };
+        let (Some(bits), Some(summary)) = (self.bitmap(group), self.words.get(SUMMARY)) else { return false };
         bits.fetch_or(1 << (queue % u64::BITS), Ordering::Release);
         summary.fetch_or(1_u64.checked_shl(group).unwrap_or(0), Ordering::Release);
         // As in `sleep`: each side writes, then reads what the other writes.
@@ -51,14 +55,14 @@ impl<'a> Doorbells<'a> {
     /// Returns true if a queue may have rung since the last [`Self::take`] (worker).
     #[inline]
     pub fn has_rung(self) -> bool {
-        self.words.first().is_some_and(|summary| summary.load(Ordering::Relaxed) != 0)
+        self.words.get(SUMMARY).is_some_and(|summary| summary.load(Ordering::Relaxed) != 0)
     }
 
     /// Passes each queue that has rung to `visit`, in ascending order, and clears its bit (worker). Queue numbers are
     /// below the number of bits, whatever the program writes.
     #[inline]
     pub fn take(self, visit: &mut dyn FnMut(u32)) {
-        let Some(summary) = self.words.first() else { return };
+        let Some(summary) = self.words.get(SUMMARY) else { return };
         if summary.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -74,7 +78,9 @@ impl<'a> Doorbells<'a> {
     /// Announces that the worker sleeps, from when this returns true until [`Self::awake`] (worker). Returns false if a
     /// doorbell has rung meanwhile: the worker must not sleep.
     pub fn sleep(self) -> bool {
-        let (Some(summary), Some(sleeps)) = (self.words.first(), self.words.get(SLEEPS)) else { return true };
+        let (Some(summary), Some(sleeps)) = (self.words.get(SUMMARY), self.words.get(SLEEPS)) else {
+            return true;
+        };
         sleeps.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         if summary.load(Ordering::Relaxed) == 0 {

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   program                          shared memory                              worker
-//!   SendEntry ──▶ Producer ──▶ ring of a send or receive queue ──▶ Consumer ──▶ SendEntry, checked
+//!   SendWr ─────▶ Producer ──▶ ring of a send or receive queue ──▶ Consumer ──▶ SendWr, checked
 //!                 Doorbells: one bit per queue, one summary word ─▶ queues to visit
 //!   WorkCompletion ◀── Consumer ◀── ring of a completion queue ◀── Producer
 //!                 Arm: the program asks for an event ────────────▶ an event is due
@@ -27,13 +27,13 @@ mod sync;
 pub use arm::{Arm, Armed};
 pub use completion::{COMPLETION_WORDS, decode_completion, encode_completion};
 pub use doorbell::{DOORBELL_QUEUES_MAX, Doorbells};
-pub use recv::{RecvEntry, encode_recv, recv_words};
+pub use recv::{decode_recv, encode_recv, recv_length, recv_words};
 pub use ring::{Consumer, Producer, RingError, RingShape};
-pub use send::{INLINE_MAX, SendEntry, encode_send, send_words};
+pub use send::{INLINE_MAX, SgeList, decode_send, encode_send, send_length, send_words};
 pub use sync::AtomicU64;
 
 /// Version of the layout. Both sides compare it before they use the memory.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Words of a cache line. What one side writes often lies in a line that the other side does not write.
 pub const LINE_WORDS: usize = 8;

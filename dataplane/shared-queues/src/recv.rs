@@ -6,11 +6,10 @@
 //! | 1 | number of elements |
 //! | from 2 | elements of two words: address; length (low half) and key (high half) |
 
-use arrayvec::ArrayVec;
-use rdma::verbs::{RecvWr, SGE_MAX, Sge};
+use rdma::verbs::{RecvWr, SGE_MAX};
 
 use crate::EntryError;
-use crate::send::{decode_sges, encode_sges};
+use crate::send::{SgeList, decode_sges, encode_sges};
 
 /// Words in front of the elements.
 const HEAD_WORDS: usize = 2;
@@ -21,30 +20,23 @@ pub fn recv_words(sges: usize) -> Option<u32> {
     u32::try_from(words).ok().filter(|_| sges <= SGE_MAX)
 }
 
-/// A receive buffer that was read from a ring and checked. Its keys and addresses are not: the device checks them when
-/// a message arrives.
-#[derive(Clone, Debug)]
-pub struct RecvEntry {
-    /// Number that the completion returns.
-    pub wr_id: u64,
-    sges: ArrayVec<Sge, SGE_MAX>,
+/// Returns the words that an entry takes which begins with these: of a valid one, as many as it was encoded to.
+#[inline]
+pub fn recv_length(first: &[u64]) -> usize {
+    let count = usize::try_from(first.get(1).copied().unwrap_or(0)).unwrap_or(usize::MAX);
+    HEAD_WORDS.saturating_add(count.saturating_mul(2))
 }
 
-impl RecvEntry {
-    /// Returns the buffer for the device.
-    pub fn request(&self) -> RecvWr<'_> {
-        RecvWr { wr_id: self.wr_id, sg_list: &self.sges }
-    }
-
-    /// Decodes the words of an entry.
-    ///
-    /// # Errors
-    /// The words are no receive buffer.
-    pub fn decode(words: &[u64]) -> Result<Self, EntryError> {
-        let ([wr_id, count], rest) = words.split_first_chunk::<HEAD_WORDS>().ok_or(EntryError::TooShort)?;
-        let count = u8::try_from(*count).unwrap_or(u8::MAX);
-        Ok(Self { wr_id: *wr_id, sges: decode_sges(rest, count)? })
-    }
+/// Decodes the words of an entry, which were copied from a ring, and puts its elements into `list`. The keys and
+/// addresses are not checked: the device checks them when a message arrives.
+///
+/// # Errors
+/// The words are no receive buffer.
+#[inline]
+pub fn decode_recv<'a>(words: &[u64], list: &'a mut SgeList) -> Result<RecvWr<'a>, EntryError> {
+    let (&[wr_id, count], rest) = words.split_first_chunk::<HEAD_WORDS>().ok_or(EntryError::TooShort)?;
+    decode_sges(rest, u8::try_from(count).unwrap_or(u8::MAX), list)?;
+    Ok(RecvWr { wr_id, sg_list: list })
 }
 
 /// Encodes a receive buffer into the words of an entry. Words behind it keep their values.

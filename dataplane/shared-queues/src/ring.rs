@@ -235,6 +235,18 @@ impl<M: AsRef<[AtomicU64]>> Producer<M> {
         }
     }
 
+    /// Returns the words of the next `entries` places that this side will write, fewer before the end of the ring.
+    #[inline]
+    pub fn upcoming(&self, entries: usize) -> &[AtomicU64] {
+        let mask = u64::from(self.ring.shape.entries).saturating_sub(1);
+        let next = usize::try_from(self.produced & mask).unwrap_or(0);
+        let words = self.ring.shape.entry_words as usize;
+        let last = next.saturating_add(entries).min(self.ring.shape.entries as usize);
+        let first = self.ring.start.saturating_add(HEADER_WORDS);
+        let [from, to] = [next, last].map(|entry| first.saturating_add(entry.saturating_mul(words)));
+        self.ring.memory.as_ref().get(from..to).unwrap_or(&[])
+    }
+
     /// Returns the entries that the consumer has not taken, as far as this side knows.
     #[inline]
     fn used(&self) -> u64 {
@@ -287,11 +299,43 @@ impl<M: AsRef<[AtomicU64]>> Consumer<M> {
         Ok(true)
     }
 
-    /// Puts the entry that was taken last back: the next [`Self::pop`] copies it again. Only before
-    /// [`Self::release`], and once.
+    /// Copies the first `N` words of up to `out.len()` of the next entries, as far as an entry has so many, and returns
+    /// the number of entries. They stay in the ring until [`Self::take`].
+    ///
+    /// The lines of several entries arrive together from the other side's cache; [`Self::pop`] waits for each.
+    ///
+    /// # Errors
+    /// [`RingError::Corrupt`].
     #[inline]
-    pub fn put_back(&mut self) {
-        self.consumed = self.consumed.saturating_sub(1);
+    pub fn peek<const N: usize>(&mut self, out: &mut [[u64; N]]) -> Result<usize, RingError> {
+        if self.consumed == self.produced && !self.refresh()? {
+            return Ok(0);
+        }
+        let mut peeked = 0;
+        for (to, number) in out.iter_mut().zip(self.consumed..self.produced) {
+            let words = self.ring.entry(number).ok_or(RingError::Corrupt)?;
+            for (to, from) in to.iter_mut().zip(words) {
+                *to = from.load(Ordering::Relaxed);
+            }
+            peeked = number.wrapping_sub(self.consumed).saturating_add(1);
+        }
+        Ok(usize::try_from(peeked).unwrap_or(usize::MAX))
+    }
+
+    /// Copies the words of the next entry from word `from` on into `out`, up to the length of the shorter one.
+    #[inline]
+    pub fn peek_rest(&self, from: usize, out: &mut [u64]) {
+        let words = self.ring.entry(self.consumed).and_then(|words| words.get(from..)).unwrap_or(&[]);
+        for (to, from) in out.iter_mut().zip(words) {
+            *to = from.load(Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the next entry, if there is one that [`Self::peek`] has seen. The producer may reuse its place after
+    /// [`Self::release`].
+    #[inline]
+    pub fn take(&mut self) {
+        self.consumed = self.consumed.saturating_add(1).min(self.produced);
     }
 
     /// Returns the number of entries taken since the ring was created.

@@ -5,24 +5,32 @@
 //! | 0 | `wr_id` | |
 //! | 1 | byte 0 operation, byte 1 flags, byte 2 elements, byte 3 rights | bytes 4 and 5 length of the inline data |
 //! | 2 | address at the peer | |
-//! | 3 | key of the peer's memory | STag to invalidate, memory window, or key of the region to bind |
-//! | 4 to 7 | operands: Immediate Data; atomic operation; address and length to bind | |
-//! | from 8 | elements of two words: address; length and key; or inline data | |
+//! | 3 | key of the peer's memory | STag to invalidate, or key of the region to bind |
+//! | from 4 | elements of two words: address; length and key; or inline data | |
+//! | then | operands that the operation has: Immediate Data; atomic; address and length to bind, memory window | |
+//!
+//! A request with up to two elements and no operands lies in one cache line.
 
 use arrayvec::ArrayVec;
 use rdma::AtomicOp;
 use rdma::verbs::{Access, Bind, Data, MwId, SGE_MAX, SendFlags, SendOp, SendWr, Sge, Stag};
+use zerocopy::IntoBytes;
 
-use crate::{EntryError, RingShape, halves, split};
+use crate::{EntryError, LINE_WORDS, RingShape, halves, split};
 
 /// Words in front of the elements.
-const HEAD_WORDS: usize = 8;
+const HEAD_WORDS: usize = 4;
+/// Most operands of an operation, words.
+const OPERANDS_MAX: usize = 4;
 /// Words of an element.
 const SGE_WORDS: usize = 2;
 /// Bytes of a word.
 const WORD_BYTES: usize = 8;
 /// Most bytes of inline data.
 pub const INLINE_MAX: usize = 512;
+
+/// Scatter/gather list of one entry.
+pub type SgeList = ArrayVec<Sge, SGE_MAX>;
 
 // Flags.
 const SIGNALED: u8 = 1 << 0;
@@ -45,63 +53,77 @@ const COMPARE_SWAP: u8 = 8;
 const BIND_MW: u8 = 9;
 const LOCAL_INVALIDATE: u8 = 10;
 
-/// Returns the words of an entry with up to `sges` elements or `inline` bytes; `None` if they exceed [`SGE_MAX`] and
-/// [`INLINE_MAX`].
+/// Returns the words of an entry with up to `sges` elements or `inline` bytes, whole cache lines; `None` if they exceed
+/// [`SGE_MAX`] and [`INLINE_MAX`].
 pub fn send_words(sges: usize, inline: usize) -> Option<u32> {
     let list = sges.checked_mul(SGE_WORDS)?;
-    let words = HEAD_WORDS.checked_add(list.max(inline.div_ceil(WORD_BYTES)))?;
+    let data = list.max(inline.div_ceil(WORD_BYTES));
+    let words = HEAD_WORDS.saturating_add(OPERANDS_MAX).checked_add(data)?.next_multiple_of(LINE_WORDS);
     let words = u32::try_from(words).ok().filter(|words| *words <= RingShape::ENTRY_WORDS_MAX)?;
     (sges <= SGE_MAX && inline <= INLINE_MAX).then_some(words)
 }
 
-/// A work request that was read from a ring and checked. Its keys and addresses are not: the device checks them when
-/// it executes the request.
-#[derive(Clone, Debug)]
-pub struct SendEntry {
-    /// Number that the completion returns.
-    pub wr_id: u64,
-    /// Operation with its parameters.
-    pub op: SendOp,
-    /// Flags of the request.
-    pub flags: SendFlags,
-    sges: ArrayVec<Sge, SGE_MAX>,
-    /// Inline data, if the request has such in place of a list.
-    inline: Option<ArrayVec<u8, INLINE_MAX>>,
+/// Returns the words that an entry takes which begins with these: of a valid one, as many as [`encode_send`] has
+/// returned.
+#[inline]
+pub fn send_length(first: &[u64]) -> usize {
+    let [opcode, flags, count, _, low, high, ..] = first.get(1).copied().unwrap_or(0).to_le_bytes();
+    let data = if flags & INLINE == 0 {
+        usize::from(count).saturating_mul(SGE_WORDS)
+    } else {
+        usize::from(u16::from_le_bytes([low, high])).div_ceil(WORD_BYTES)
+    };
+    HEAD_WORDS.saturating_add(data).saturating_add(operands(opcode))
 }
 
-impl SendEntry {
-    /// Returns the request for the device.
-    pub fn request(&self) -> SendWr<'_> {
-        let data = self.inline.as_ref().map_or(Data::List(&self.sges), |bytes| Data::Inline(bytes));
-        SendWr { wr_id: self.wr_id, op: self.op, data, flags: self.flags }
+/// Decodes the words of an entry, which were copied from a ring, and puts its elements into `list`. The keys and
+/// addresses are not checked: the device checks them when it executes the request.
+///
+/// # Errors
+/// The words are no work request.
+#[inline]
+pub fn decode_send<'a>(words: &'a [u64], list: &'a mut SgeList) -> Result<SendWr<'a>, EntryError> {
+    let (head, rest) = words.split_first_chunk::<HEAD_WORDS>().ok_or(EntryError::TooShort)?;
+    let [wr_id, control, remote_addr, keys] = *head;
+    let [opcode, flags, count, access, low, high, ..] = control.to_le_bytes();
+    if flags & !FLAGS != 0 {
+        return Err(EntryError::Flags(flags));
     }
+    let (data, rest) = if flags & INLINE == 0 {
+        let rest = decode_sges(rest, count, list)?;
+        (Data::List(list), rest)
+    } else {
+        let (bytes, rest) = decode_inline(rest, u16::from_le_bytes([low, high]))?;
+        (Data::Inline(bytes), rest)
+    };
+    let mut operands = [0; OPERANDS_MAX];
+    for (to, at) in operands.iter_mut().zip(0..self::operands(opcode)) {
+        *to = *rest.get(at).ok_or(EntryError::TooShort)?;
+    }
+    let op = decode_op((opcode, flags, access), remote_addr, keys, operands)?;
+    let has = |flag| flags & flag != 0;
+    let flags = SendFlags { signaled: has(SIGNALED), solicited: has(SOLICITED), fence: has(FENCE) };
+    Ok(SendWr { wr_id, op, data, flags })
+}
 
-    /// Decodes the words of an entry.
-    ///
-    /// # Errors
-    /// The words are no work request.
-    pub fn decode(words: &[u64]) -> Result<Self, EntryError> {
-        let (head, rest) = words.split_first_chunk::<HEAD_WORDS>().ok_or(EntryError::TooShort)?;
-        let [wr_id, control, remote_addr, keys, operands @ ..] = *head;
-        let [opcode, flags, count, access, ..] = control.to_le_bytes();
-        let inline_len = (control >> 32 & 0xffff) as u16;
-        if flags & !FLAGS != 0 {
-            return Err(EntryError::Flags(flags));
-        }
-        let op = decode_op((opcode, flags, access), remote_addr, keys, operands)?;
-        let inline = if flags & INLINE == 0 { None } else { Some(decode_inline(rest, inline_len)?) };
-        let sges = if inline.is_none() { decode_sges(rest, count)? } else { ArrayVec::new() };
-        let has = |flag| flags & flag != 0;
-        let flags = SendFlags { signaled: has(SIGNALED), solicited: has(SOLICITED), fence: has(FENCE) };
-        Ok(Self { wr_id, op, flags, sges, inline })
+/// Returns the number of operands of an operation.
+#[inline]
+const fn operands(opcode: u8) -> usize {
+    match opcode {
+        RDMA_WRITE_WITH_IMM | IMMEDIATE => 1,
+        FETCH_ADD => 2,
+        BIND_MW => 3,
+        COMPARE_SWAP => 4,
+        _ => 0,
     }
 }
 
+#[inline]
 fn decode_op(
     (opcode, flags, access): (u8, u8, u8),
     remote_addr: u64,
     keys: u64,
-    operands: [u64; 4],
+    operands: [u64; OPERANDS_MAX],
 ) -> Result<SendOp, EntryError> {
     let (rkey, other) = split(keys);
     let (rkey, other) = (Stag(rkey), Stag(other));
@@ -136,18 +158,25 @@ fn decode_op(
     })
 }
 
-/// Decodes a scatter/gather list of `count` elements.
-pub(crate) fn decode_sges(words: &[u64], count: u8) -> Result<ArrayVec<Sge, SGE_MAX>, EntryError> {
+/// Decodes a scatter/gather list of `count` elements into `list`, and returns the words behind it.
+#[inline]
+pub(crate) fn decode_sges<'a>(
+    words: &'a [u64],
+    count: u8,
+    list: &mut SgeList,
+) -> Result<&'a [u64], EntryError> {
+    list.clear();
     if usize::from(count) > SGE_MAX {
         return Err(EntryError::ListLength(count));
     }
-    let (pairs, _) = words.as_chunks::<SGE_WORDS>();
-    let pairs = pairs.get(..usize::from(count)).ok_or(EntryError::TooShort)?;
-    let sge = |&[addr, rest]: &[u64; SGE_WORDS]| {
+    let used = usize::from(count).saturating_mul(SGE_WORDS);
+    let (elements, rest) = words.split_at_checked(used).ok_or(EntryError::TooShort)?;
+    for &[addr, rest] in elements.as_chunks::<SGE_WORDS>().0 {
         let (length, lkey) = split(rest);
-        Sge { addr, length, lkey: Stag(lkey) }
-    };
-    Ok(pairs.iter().map(sge).collect())
+        // There is room.
+        let _ = list.try_push(Sge { addr, length, lkey: Stag(lkey) });
+    }
+    Ok(rest)
 }
 
 /// Writes a scatter/gather list.
@@ -160,15 +189,15 @@ pub(crate) fn encode_sges(sges: &[Sge], words: &mut [u64]) -> Result<(), EntryEr
     Ok(())
 }
 
-fn decode_inline(words: &[u64], len: u16) -> Result<ArrayVec<u8, INLINE_MAX>, EntryError> {
+/// Returns inline data of `len` bytes, and the words behind it.
+#[inline]
+fn decode_inline(words: &[u64], len: u16) -> Result<(&[u8], &[u64]), EntryError> {
     let len_bytes = usize::from(len);
     if len_bytes > INLINE_MAX {
         return Err(EntryError::InlineLength(len));
     }
-    let words = words.get(..len_bytes.div_ceil(WORD_BYTES)).ok_or(EntryError::TooShort)?;
-    let mut bytes: ArrayVec<u8, INLINE_MAX> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    bytes.truncate(len_bytes);
-    Ok(bytes)
+    let (words, rest) = words.split_at_checked(len_bytes.div_ceil(WORD_BYTES)).ok_or(EntryError::TooShort)?;
+    Ok((words.as_bytes().get(..len_bytes).ok_or(EntryError::TooShort)?, rest))
 }
 
 /// Encodes a work request into the words of an entry, and returns how many it takes. Words behind it keep their values.
@@ -203,20 +232,19 @@ pub fn encode_send(request: &SendWr<'_>, words: &mut [u64]) -> Result<usize, Ent
     let Operation { opcode, option, access, remote_addr, keys, operands } = Operation::of(&request.op);
     let control = [opcode, flags | flag(option, OPTION), count, access, 0, 0, 0, 0];
     let control = u64::from_le_bytes(control) | u64::from(inline_len) << 32;
-    let [first, second, third, fourth] = operands;
-    *head = [request.wr_id, control, remote_addr, halves(keys.0, keys.1), first, second, third, fourth];
-    Ok(HEAD_WORDS.saturating_add(used))
+    *head = [request.wr_id, control, remote_addr, halves(keys.0, keys.1)];
+    let operands = operands.get(..self::operands(opcode)).unwrap_or(&operands);
+    let end = used.saturating_add(operands.len());
+    rest.get_mut(used..end).ok_or(EntryError::TooShort)?.copy_from_slice(operands);
+    Ok(HEAD_WORDS.saturating_add(end))
 }
 
 fn encode_inline(bytes: &[u8], words: &mut [u64]) -> Result<(), EntryError> {
     let words = words.get_mut(..bytes.len().div_ceil(WORD_BYTES)).ok_or(EntryError::TooShort)?;
-    for (word, chunk) in words.iter_mut().zip(bytes.chunks(WORD_BYTES)) {
-        let mut padded = [0; WORD_BYTES];
-        for (to, from) in padded.iter_mut().zip(chunk) {
-            *to = *from;
-        }
-        *word = u64::from_le_bytes(padded);
+    if let Some(last) = words.last_mut() {
+        *last = 0;
     }
+    words.as_mut_bytes().get_mut(..bytes.len()).ok_or(EntryError::TooShort)?.copy_from_slice(bytes);
     Ok(())
 }
 
@@ -232,7 +260,7 @@ struct Operation {
     access: u8,
     remote_addr: u64,
     keys: (u32, u32),
-    operands: [u64; 4],
+    operands: [u64; OPERANDS_MAX],
 }
 
 impl Operation {

@@ -85,12 +85,14 @@ proptest! {
     fn a_work_request_with_a_list_survives(wr_id: u64, op in op(), flags in flags(), sges in sges(), old: u64) {
         let mut words = vec![old; send_words(sges.len(), 0).unwrap() as usize];
         let request = SendWr { wr_id, op, data: Data::List(&sges), flags };
-        encode_send(&request, &mut words).unwrap();
-        let entry = SendEntry::decode(&words).unwrap();
-        prop_assert_eq!(entry.request(), request);
+        let used = encode_send(&request, &mut words).unwrap();
+        prop_assert_eq!(send_length(&words), used);
+        words.truncate(used);
+        let mut list = SgeList::new();
+        prop_assert_eq!(decode_send(&words, &mut list), Ok(request));
         words.pop();
         prop_assert_eq!(encode_send(&request, &mut words), Err(EntryError::TooShort));
-        prop_assert_eq!(SendEntry::decode(&words).unwrap_err(), EntryError::TooShort);
+        prop_assert_eq!(decode_send(&words, &mut list), Err(EntryError::TooShort));
     }
 
     #[test]
@@ -103,9 +105,10 @@ proptest! {
     ) {
         let mut words = vec![old; send_words(0, bytes.len()).unwrap() as usize];
         let request = SendWr { wr_id, op, data: Data::Inline(&bytes), flags };
-        encode_send(&request, &mut words).unwrap();
-        let entry = SendEntry::decode(&words).unwrap();
-        prop_assert_eq!(entry.request(), request);
+        let used = encode_send(&request, &mut words).unwrap();
+        prop_assert_eq!(send_length(&words), used);
+        let mut list = SgeList::new();
+        prop_assert_eq!(decode_send(&words, &mut list), Ok(request));
     }
 
     #[test]
@@ -113,11 +116,12 @@ proptest! {
         let mut words = vec![old; recv_words(sges.len()).unwrap() as usize];
         let request = RecvWr { wr_id, sg_list: &sges };
         encode_recv(&request, &mut words).unwrap();
-        let entry = RecvEntry::decode(&words).unwrap();
-        prop_assert_eq!(entry.request(), request);
+        prop_assert_eq!(recv_length(&words), words.len());
+        let mut list = SgeList::new();
+        prop_assert_eq!(decode_recv(&words, &mut list), Ok(request));
         words.pop();
         prop_assert_eq!(encode_recv(&request, &mut words), Err(EntryError::TooShort));
-        prop_assert_eq!(RecvEntry::decode(&words).unwrap_err(), EntryError::TooShort);
+        prop_assert_eq!(decode_recv(&words, &mut list), Err(EntryError::TooShort));
     }
 
     #[test]
@@ -147,17 +151,17 @@ proptest! {
         if let Some(control) = words.get_mut(1) {
             *control = u64::from_le_bytes([opcode, flags, count, 3, 0, 0, 0, 0]) | u64::from(inline) << 32;
         }
-        if let Ok(entry) = SendEntry::decode(&words) {
+        if let Ok(request) = decode_send(&words, &mut SgeList::new()) {
             let mut again = vec![0; RingShape::ENTRY_WORDS_MAX as usize];
-            encode_send(&entry.request(), &mut again).unwrap();
-            let same = SendEntry::decode(&again).unwrap();
-            prop_assert_eq!(same.request(), entry.request());
+            encode_send(&request, &mut again).unwrap();
+            let mut list = SgeList::new();
+            prop_assert_eq!(decode_send(&again, &mut list), Ok(request));
         }
         if let Some(count_word) = words.get_mut(1) {
             *count_word = count.into();
         }
-        if let Ok(entry) = RecvEntry::decode(&words) {
-            prop_assert!(entry.request().sg_list.len() <= SGE_MAX);
+        if let Ok(request) = decode_recv(&words, &mut SgeList::new()) {
+            prop_assert!(request.sg_list.len() <= SGE_MAX);
         }
         if let Some(four) = words.first_chunk::<COMPLETION_WORDS>()
             && let Ok((wc, slots)) = decode_completion(four)
@@ -169,16 +173,16 @@ proptest! {
 
 #[test]
 fn each_refusal_says_why() {
-    let head = |control: u64| [7, control, 0, 0, 0, 0, 0, 0];
-    let refused = |control| SendEntry::decode(&head(control)).unwrap_err();
+    let head = |control: u64| [7, control, 0, 0, 0, 0, 0];
+    let refused = |control| decode_send(&head(control), &mut SgeList::new()).unwrap_err();
     assert_eq!(refused(0), EntryError::Opcode(0));
     assert_eq!(refused(11), EntryError::Opcode(11));
     assert_eq!(refused(0x8001), EntryError::Flags(0x80));
     assert_eq!(refused(0x11_0001), EntryError::ListLength(17));
-    assert_eq!(refused(0x1_0001), EntryError::TooShort);
+    assert_eq!(refused(0x2_0001), EntryError::TooShort);
     assert_eq!(refused(513 << 32 | 0x0801), EntryError::InlineLength(513));
     assert_eq!(refused(0xff00_0009), EntryError::Access(0xff));
-    assert_eq!(RecvEntry::decode(&[1, 1 << 40]).unwrap_err(), EntryError::ListLength(255));
+    assert_eq!(decode_recv(&[1, 1 << 40], &mut SgeList::new()).unwrap_err(), EntryError::ListLength(255));
     assert_eq!(decode_completion(&[0, 6, 0, 0]), Err(EntryError::Completion(6, 0)));
     assert_eq!(decode_completion(&[0, 0x90, 0, 0]), Err(EntryError::Completion(0, 9)));
     assert_eq!(decode_completion(&[0, 0x10 << 8, 0, 0]), Err(EntryError::Flags(0x10)));

@@ -58,6 +58,39 @@ fn entries_arrive_whole_and_in_order() {
     });
 }
 
+/// Entries whose first words are copied ahead are whole, too, and their places are not overwritten before they are
+/// taken.
+#[test]
+fn entries_that_are_peeked_arrive_whole_and_in_order() {
+    loom::model(|| {
+        let shape = RingShape::new(2, 2).unwrap();
+        let memory = Memory::new(shape.words());
+        let mut producer = Producer::new(memory.clone(), 0, shape).unwrap();
+        let mut consumer = Consumer::new(memory, 0, shape).unwrap();
+        let writer = thread::spawn(move || {
+            for number in 1..=3 {
+                if producer.push(&[number, !number]).is_err() {
+                    break;
+                }
+                producer.publish();
+            }
+        });
+        let (mut first, mut next) = ([[0; 1]; 2], 1);
+        for _ in 0..2 {
+            let peeked = consumer.peek(&mut first).unwrap();
+            for first in first.iter().take(peeked) {
+                let mut rest = [0];
+                consumer.peek_rest(1, &mut rest);
+                assert_eq!((*first, rest), ([next], [!next]));
+                consumer.take();
+                next += 1;
+            }
+            consumer.release();
+        }
+        writer.join().unwrap();
+    });
+}
+
 /// A program that arms, polls once more and finds nothing is signaled for the completion that follows.
 #[test]
 fn no_completion_is_missed_by_a_program_that_sleeps() {

@@ -38,13 +38,14 @@ enum Step {
     Retract,
     Publish,
     Pop,
+    Peek,
     Release,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    use Step::{Pop, Publish, Push, Release, Retract};
+    use Step::{Peek, Pop, Publish, Push, Release, Retract};
     let step = prop_oneof![
-        4 => Just(Push), 1 => Just(Retract), 2 => Just(Publish), 4 => Just(Pop), 2 => Just(Release)
+        4 => Just(Push), 1 => Just(Retract), 2 => Just(Publish), 3 => Just(Pop), 2 => Just(Peek), 2 => Just(Release)
     ];
     proptest::collection::vec(step, 0..400)
 }
@@ -87,6 +88,24 @@ proptest! {
                         popped += 1;
                     }
                 }
+                Step::Peek => {
+                    let mut first = [[0; 2]; 3];
+                    let peeked = consumer.peek(&mut first).unwrap();
+                    prop_assert!(peeked as u64 <= published - popped);
+                    prop_assert!(peeked > 0 || popped == published);
+                    for (first, entry) in first.iter().zip(queue.iter()).take(peeked) {
+                        let both = entry.len().min(2);
+                        prop_assert_eq!(&first[..both], &entry[..both]);
+                    }
+                    let mut rest = vec![0; entry_words as usize];
+                    consumer.peek_rest(1, &mut rest);
+                    consumer.take();
+                    if peeked > 0 {
+                        let entry = queue.pop_front().unwrap();
+                        prop_assert_eq!(&rest[..entry.len() - 1], &entry[1..]);
+                        popped += 1;
+                    }
+                }
                 Step::Release => {
                     consumer.release();
                     released = popped;
@@ -120,6 +139,12 @@ proptest! {
                     let taken = consumer.pop(&mut out) == Ok(true);
                     taken_in_a_row = if taken { taken_in_a_row + 1 } else { 0 };
                     prop_assert!(taken_in_a_row <= 400);
+                }
+                Step::Peek => {
+                    let peeked = consumer.peek(&mut [[0; 2]; 3]);
+                    prop_assert!(peeked.unwrap_or(0) <= 3);
+                    consumer.take();
+                    taken_in_a_row = if peeked.is_ok_and(|count| count > 0) { taken_in_a_row + 1 } else { 0 };
                 }
                 Step::Release => consumer.release(),
             }

@@ -8,7 +8,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use iwarp_shared_verbs::worker::ContextMemory;
+
 use super::region::{MemoryError, Pages, RegionMemory};
+use crate::prefetch;
 
 /// Words in a sealed memfd, zero when created. The last handle unmaps it.
 #[derive(Clone, Debug)]
@@ -27,6 +30,15 @@ impl SharedWords {
     /// Borrows the memfd. A process that receives it may read and write all words.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.0.descriptor()
+    }
+}
+
+impl ContextMemory for SharedWords {
+    #[inline]
+    fn write_soon(words: &[AtomicU64]) {
+        for line in words.chunks(prefetch::LINE / size_of::<u64>()) {
+            prefetch::to_write(line.as_ptr().cast());
+        }
     }
 }
 

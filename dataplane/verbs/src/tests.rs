@@ -41,6 +41,8 @@ impl Daemon {
     }
 }
 
+impl iwarp_shared_verbs::worker::ContextMemory for Words {}
+
 fn shared_memory() -> OwnedFd {
     let fd = memfd_create("verbs", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&fd, BYTES).unwrap();

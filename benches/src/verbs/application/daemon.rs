@@ -6,11 +6,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::super::load::Load;
 use super::super::node::PairSetup;
-use crate::Stopwatch;
+use super::hand_off::hand_off_ns;
 use crate::clock::pause;
+use crate::{Cores, Stopwatch};
 
 /// Longest start of the daemon, seconds.
 const START_S: f64 = 20.0;
@@ -19,6 +21,7 @@ const START_S: f64 = 20.0;
 pub(super) struct Daemon {
     process: Child,
     folder: tempfile::TempDir,
+    cores: Cores,
 }
 
 impl Daemon {
@@ -38,7 +41,7 @@ impl Daemon {
         let mut command = Command::new(&program);
         command.arg("--config").arg(&file).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let process = command.spawn().with_context(|| format!("{}: build it first", program.display()))?;
-        let mut daemon = Self { process, folder };
+        let mut daemon = Self { process, folder, cores: load.cores };
         let watch = Stopwatch::start();
         while iwarp_verbs::Context::devices(daemon.socket()).is_err() {
             let ended = daemon.process.try_wait()?;
@@ -52,6 +55,15 @@ impl Daemon {
     /// Returns the path of its verbs socket.
     pub(super) fn socket(&self) -> PathBuf {
         self.folder.path().join("verbs")
+    }
+
+    /// Measures the time that a cache line takes between the two CPUs, while the daemon is stopped.
+    pub(super) fn hand_off_ns(&self) -> Result<f64> {
+        let pid = Pid::from_child(&self.process);
+        kill_process(pid, Signal::STOP)?;
+        let measured = hand_off_ns(self.cores);
+        kill_process(pid, Signal::CONT)?;
+        measured
     }
 
     /// Returns the CPU time of its threads so far.

@@ -8,6 +8,7 @@
 //! Runs of the two alternate, so that a change of the machine's speed affects both alike.
 
 mod daemon;
+mod hand_off;
 mod in_process;
 mod program;
 mod work;
@@ -25,6 +26,7 @@ use crate::samples::median;
 use daemon::Daemon;
 use in_process::InProcess;
 use program::Program;
+pub use work::RoundTrip;
 use work::{Ends, Traffic};
 
 /// Messages of a run, by their size: small ones, and those of 4 KiB and more.
@@ -67,6 +69,8 @@ pub struct WorkRow {
     pub application_ns: f64,
     /// Median of the ratio in each run.
     pub ratio: f64,
+    /// Time of a cache line from one CPU to the other, median of the measurements before the runs, nanoseconds.
+    pub hand_off_ns: f64,
 }
 
 /// Results of the benchmark `application`.
@@ -76,10 +80,14 @@ pub struct ApplicationReport {
     pub rows: Vec<WorkRow>,
     /// CPU time of the program to post and poll a Write of 64 bytes, signaled, in batches of 32, nanoseconds.
     pub post_and_poll_ns: f64,
-    /// Round trip of Writes of 64 bytes, median, in process, nanoseconds.
-    pub in_process_round_trip_ns: f64,
+    /// Time of a cache line from one CPU to the other before it, nanoseconds.
+    pub post_and_poll_hand_off_ns: f64,
+    /// Round trip of Writes of 64 bytes in process.
+    pub in_process_round_trip: RoundTrip,
     /// The same as an application.
-    pub application_round_trip_ns: f64,
+    pub application_round_trip: RoundTrip,
+    /// Time of a cache line from one CPU to the other, median of the measurements before the runs, nanoseconds.
+    pub round_trip_hand_off_ns: f64,
     /// Time per Write of 64 bytes while ten other contexts have 100 idle queue pairs each, relative to without.
     pub idle_queue_pairs_ratio: f64,
     /// Round trip of Sends of 64 bytes between programs that wait for events and an adaptive worker, all on one CPU,
@@ -110,11 +118,15 @@ pub fn run(options: &Options) -> Result<ApplicationReport> {
     let mut program = Program::connect(&daemon.socket(), load.region, &setup)?;
     let rows = WORK
         .iter()
-        .map(|(operation, size)| row(&mut in_process, &mut program, *operation, *size, options.runs))
+        .map(|(operation, size)| {
+            row(&mut in_process, &mut program, &daemon, (*operation, *size), options.runs)
+        })
         .collect::<Result<_>>()?;
+    let post_and_poll_hand_off_ns = daemon.hand_off_ns()?;
     let post_and_poll_ns = repeat(options.runs, || program.post_and_poll(MESSAGES[0]))?;
-    let (mut one, mut other) = (Vec::new(), Vec::new());
+    let (mut one, mut other, mut hand_offs) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..options.runs {
+        hand_offs.push(daemon.hand_off_ns()?);
         one.push(work::round_trip(&mut in_process, ROUND_TRIPS)?);
         other.push(work::round_trip(&mut program, ROUND_TRIPS)?);
     }
@@ -124,8 +136,10 @@ pub fn run(options: &Options) -> Result<ApplicationReport> {
     Ok(ApplicationReport {
         rows,
         post_and_poll_ns,
-        in_process_round_trip_ns: median(&one),
-        application_round_trip_ns: median(&other),
+        post_and_poll_hand_off_ns,
+        in_process_round_trip: RoundTrip::median(&one),
+        application_round_trip: RoundTrip::median(&other),
+        round_trip_hand_off_ns: median(&hand_offs),
         idle_queue_pairs_ratio,
         event_round_trip_ns,
         daemon_idle_percent,
@@ -141,8 +155,8 @@ fn repeat(runs: u32, mut measure: impl FnMut() -> Result<f64>) -> Result<f64> {
 fn row(
     in_process: &mut InProcess,
     program: &mut Program,
-    operation: Operation,
-    size: u32,
+    daemon: &Daemon,
+    (operation, size): (Operation, u32),
     runs: u32,
 ) -> Result<WorkRow> {
     let messages = MESSAGES[usize::from(size >= 4096)];
@@ -153,8 +167,10 @@ fn row(
     // To warm up.
     per(in_process)?;
     per(program)?;
-    let (mut inside, mut outside, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut inside, mut outside, mut ratios, mut hand_offs) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..runs {
+        hand_offs.push(daemon.hand_off_ns()?);
         let (one, other) = (per(in_process)?, per(program)?);
         inside.push(one);
         outside.push(other);
@@ -166,6 +182,7 @@ fn row(
         in_process_ns: median(&inside),
         application_ns: median(&outside),
         ratio: median(&ratios),
+        hand_off_ns: median(&hand_offs),
     })
 }
 
@@ -207,20 +224,36 @@ impl crate::Report for ApplicationReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
-            "{:<6} {:>8} {:>15} {:>16} {:>8}",
-            "", "#bytes", "in process[ns]", "application[ns]", "ratio"
+            "{:<6} {:>8} {:>15} {:>16} {:>8} {:>13}",
+            "", "#bytes", "in process[ns]", "application[ns]", "ratio", "hand-off[ns]"
         )?;
-        for WorkRow { operation, size, in_process_ns, application_ns, ratio } in &self.rows {
+        for WorkRow { operation, size, in_process_ns, application_ns, ratio, hand_off_ns } in &self.rows {
             let name = operation.name();
-            writeln!(out, "{name:<6} {size:>8} {in_process_ns:>15.1} {application_ns:>16.1} {ratio:>8.3}")?;
+            writeln!(
+                out,
+                "{name:<6} {size:>8} {in_process_ns:>15.1} {application_ns:>16.1} {ratio:>8.3} {hand_off_ns:>13.0}"
+            )?;
         }
         let Self { post_and_poll_ns, idle_queue_pairs_ratio, event_round_trip_ns, .. } = self;
-        let (inside, outside) = (self.in_process_round_trip_ns, self.application_round_trip_ns);
-        writeln!(out, "post and poll, batches of 32: {post_and_poll_ns:.1} ns of the program per Write")?;
+        let hand_offs = [self.post_and_poll_hand_off_ns, self.round_trip_hand_off_ns];
+        let (inside, outside) = (&self.in_process_round_trip, &self.application_round_trip);
         writeln!(
             out,
-            "round trip: {inside:.0} ns in process, {outside:.0} as an application, {:.0} more",
-            outside - inside
+            "post and poll, batches of 32: {post_and_poll_ns:.1} ns of the program per Write; hand-off {:.0} ns",
+            hand_offs[0]
+        )?;
+        writeln!(
+            out,
+            "round trip: {:.0} ns in process, {:.0} as an application, {:.0} more; hand-off {:.0} ns",
+            inside.whole_ns,
+            outside.whole_ns,
+            outside.whole_ns - inside.whole_ns,
+            hand_offs[1]
+        )?;
+        writeln!(
+            out,
+            "    to post: {:.0} and {:.0} ns; until the bytes are seen: {:.0} and {:.0} ns",
+            inside.post_ns, outside.post_ns, inside.wait_ns, outside.wait_ns
         )?;
         writeln!(out, "beside 1,000 idle queue pairs: {idle_queue_pairs_ratio:.3} times the time per Write")?;
         writeln!(

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use rdma::verbs::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion};
 use rdma::wire::Stag;
+use serde::Serialize;
 
 use super::super::load::Operation;
 use crate::Stopwatch;
@@ -94,18 +95,20 @@ pub(super) fn post_batch(
     Ok(count)
 }
 
-/// Posts receive buffers of the target until `buffers` have been posted; returns their number.
+/// Posts receive buffers of the target, in lists, until `until` have been posted; returns their number.
 fn post_buffers(ends: &mut dyn Ends, traffic: &Traffic, mut posted: u64, until: u64) -> Result<u64> {
     let [_, sink] = ends.regions(Side::Target);
     let places = sink.bytes / u64::from(traffic.size);
     while posted < until {
-        let list = [Sge {
-            addr: sink.addr + posted % places * u64::from(traffic.size),
-            length: traffic.size,
-            lkey: sink.lkey,
-        }];
-        ends.post_recv(Side::Target, &[RecvWr { wr_id: posted, sg_list: &list }])?;
-        posted += 1;
+        let lists: [[Sge; 1]; BATCH] = std::array::from_fn(|index| {
+            let at = (posted + index as u64) % places * u64::from(traffic.size);
+            [Sge { addr: sink.addr + at, length: traffic.size, lkey: sink.lkey }]
+        });
+        let buffers: [RecvWr<'_>; BATCH] =
+            std::array::from_fn(|index| RecvWr { wr_id: posted + index as u64, sg_list: &lists[index] });
+        let count = usize::try_from(until - posted).unwrap_or(BATCH).min(BATCH);
+        ends.post_recv(Side::Target, &buffers[..count])?;
+        posted += count as u64;
     }
     Ok(posted)
 }
@@ -144,32 +147,59 @@ pub(super) fn drive(ends: &mut dyn Ends, traffic: &Traffic) -> Result<Duration> 
     Ok(watch.elapsed())
 }
 
-/// Sends Writes of 64 bytes back and forth, one at a time; both ends poll their memory. Returns the median in
-/// nanoseconds.
-pub(super) fn round_trip(ends: &mut dyn Ends, count: u32) -> Result<f64> {
-    let mut times = Vec::with_capacity(count as usize);
+/// Round trip of two Writes, medians in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct RoundTrip {
+    /// From the first store to the arrival of the answer.
+    pub whole_ns: f64,
+    /// Of that, both ends' stores of the message and calls to post it.
+    pub post_ns: f64,
+    /// The rest: from each post until its bytes are seen. In process, the thread does the nodes' work meanwhile; for an
+    /// application, that is the worker's work and the transfers from core to core.
+    pub wait_ns: f64,
+}
+
+impl RoundTrip {
+    /// Returns the median of each part.
+    pub(super) fn median(runs: &[Self]) -> Self {
+        let of = |part: fn(&Self) -> f64| median(&runs.iter().map(part).collect::<Vec<_>>());
+        Self {
+            whole_ns: of(|run| run.whole_ns),
+            post_ns: of(|run| run.post_ns),
+            wait_ns: of(|run| run.wait_ns),
+        }
+    }
+}
+
+/// Sends Writes of 64 bytes back and forth, one at a time; both ends poll their memory. The clock is read from the time
+/// stamp counter.
+pub(super) fn round_trip(ends: &mut dyn Ends, count: u32) -> Result<RoundTrip> {
+    let mut trips = Vec::with_capacity(count as usize);
     let mut out = [WorkCompletion::default(); 4];
     let before = ends.load(Side::Target, 56)?;
     for number in 0..count {
         let word = before.wrapping_add(u64::from(number) + 1);
-        let watch = Stopwatch::start();
+        let (watch, mut post_ns) = (Stopwatch::start(), 0.0);
         for (from, to) in [(Side::Initiator, Side::Target), (Side::Target, Side::Initiator)] {
+            let began = watch.elapsed();
             ends.store(from, 56, word)?;
             let ([source, _], [_, sink]) = (ends.regions(from), ends.regions(to));
             let list = [Sge { addr: source.addr, length: 64, lkey: source.lkey }];
             let op = SendOp::RdmaWrite { remote_addr: sink.addr, rkey: sink.rkey };
             let wr = SendWr { wr_id: 0, op, data: Data::List(&list), flags: SendFlags::SIGNALED };
             ends.post_send(from, &[wr])?;
+            post_ns += watch.elapsed().saturating_sub(began).as_nanos() as f64;
             while ends.load(to, 56)? != word {
                 ends.step();
             }
         }
-        times.push(watch.elapsed().as_nanos() as f64);
+        let whole_ns = watch.elapsed().as_nanos() as f64;
+        trips.push(RoundTrip { whole_ns, post_ns, wait_ns: whole_ns - post_ns });
         for side in [Side::Initiator, Side::Target] {
             while ends.poll_send(side, &mut out)? == 0 {
                 ends.step();
             }
         }
     }
-    Ok(median(&times))
+    Ok(RoundTrip::median(&trips))
 }

@@ -1,6 +1,6 @@
 //! The program's side of a receive queue or a shared receive queue.
 
-use iwarp_shared_queues::{AtomicU64, Producer, RecvEntry, RingError, RingShape, encode_recv};
+use iwarp_shared_queues::{AtomicU64, Producer, RingError, RingShape, SgeList, decode_recv, encode_recv};
 use rdma::verbs::{PostError, QpNum, RecvWr, WcOpcode, WcStatus, WorkCompletion};
 
 use super::Slots;
@@ -40,8 +40,9 @@ impl<M: AsRef<[AtomicU64]> + Clone> RecvQueue<M> {
         let mut words = [0; RingShape::ENTRY_WORDS_MAX as usize];
         let entry = |back| {
             let found = self.ring.recall(back, &mut words);
-            let wr_id =
-                found.then(|| RecvEntry::decode(&words).ok()).flatten().map_or(0, |entry| entry.wr_id);
+            let mut list = SgeList::new();
+            let request = found.then(|| decode_recv(&words, &mut list).ok()).flatten();
+            let wr_id = request.map_or(0, |request| request.wr_id);
             let (status, opcode) = (WcStatus::WrFlushError, WcOpcode::Recv);
             WorkCompletion { wr_id, status, opcode, qp_num: qp, ..WorkCompletion::default() }
         };

@@ -1,9 +1,7 @@
 //! The program's side of a send queue.
 
-use iwarp_shared_queues::{AtomicU64, Producer, RingError, RingShape, SendEntry, encode_send};
-use rdma::verbs::{
-    Data, PostError, QpCap, QpNum, SendWr, Slots as Freed, WcOpcode, WcStatus, WorkCompletion,
-};
+use iwarp_shared_queues::{AtomicU64, Producer, RingError, RingShape, SgeList, decode_send, encode_send};
+use rdma::verbs::{Data, PostError, QpCap, QpNum, SendWr, WcOpcode, WcStatus, WorkCompletion};
 
 use super::Slots;
 use crate::QueuePlace;
@@ -59,8 +57,10 @@ impl<M: AsRef<[AtomicU64]> + Clone> SendQueue<M> {
         let entry = |back| {
             let found = self.ring.recall(back, &mut words);
             // The program may have overwritten the entry: then only its number is lost.
-            let entry = found.then(|| SendEntry::decode(&words).ok()).flatten();
-            let (wr_id, opcode) = entry.map_or((0, WcOpcode::Send), |entry| (entry.wr_id, entry.op.opcode()));
+            let mut list = SgeList::new();
+            let request = found.then(|| decode_send(&words, &mut list).ok()).flatten();
+            let (wr_id, opcode) =
+                request.map_or((0, WcOpcode::Send), |request| (request.wr_id, request.op.opcode()));
             let status = WcStatus::WrFlushError;
             WorkCompletion { wr_id, status, opcode, qp_num: self.qp, ..WorkCompletion::default() }
         };
@@ -126,8 +126,7 @@ impl<M: AsRef<[AtomicU64]> + Clone> SendQueue<M> {
     pub fn abort_batch(&mut self) {
         if let Some(queued) = self.batch.take() {
             self.ring.retract(queued.into());
-            // Fails only if the queue pair was reset meanwhile, which has freed all slots.
-            self.slots.free(Freed::Send(usize::try_from(queued).unwrap_or(usize::MAX)));
+            self.slots.untake_send(queued);
         }
     }
 

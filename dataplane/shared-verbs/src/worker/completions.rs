@@ -3,11 +3,14 @@
 
 use core::sync::atomic::Ordering;
 
-use iwarp_shared_queues::{Arm, AtomicU64, LINE_WORDS, Producer, RingError, encode_completion};
+use iwarp_shared_queues::{Arm, LINE_WORDS, Producer, RingError, encode_completion};
 use rdma::verbs::{CqId, Device, PollError, VerbsError, WcStatus};
 
-use super::{ContextId, CqStats};
+use super::{ContextId, ContextMemory, CqStats};
 use crate::CqPlace;
+
+/// Completions whose places are transferred from the program's core before they are written.
+const COMPLETIONS_SOON: usize = 8;
 
 /// Ring of a completion queue.
 #[derive(Debug)]
@@ -33,7 +36,7 @@ pub(super) struct Served {
     pub(super) errors: u64,
 }
 
-impl<M: AsRef<[AtomicU64]> + Clone> CqRing<M> {
+impl<M: ContextMemory> CqRing<M> {
     pub(super) fn new(context: ContextId, cq: CqId, memory: &M, place: CqPlace) -> Option<Self> {
         let ring = Producer::new(memory.clone(), place.ring(), place.shape)?;
         Some(Self { context, cq, memory: memory.clone(), place, ring, stats: CqStats::default() })
@@ -103,6 +106,7 @@ impl<M: AsRef<[AtomicU64]> + Clone> CqRing<M> {
         }
         if served.completions > 0 {
             self.ring.publish();
+            M::write_soon(self.ring.upcoming(COMPLETIONS_SOON));
             let words = self.memory.as_ref();
             if let (Some(arm), Some(events)) = (words.get(self.place.start), words.get(self.place.events()))
                 && Arm(arm).take_due(solicited)

@@ -3,13 +3,13 @@
 use core::sync::atomic::Ordering;
 use std::collections::VecDeque;
 
-use iwarp_shared_queues::{AtomicU64, DOORBELL_QUEUES_MAX, Doorbells, Producer, RingShape, VERSION};
+use iwarp_shared_queues::{DOORBELL_QUEUES_MAX, Doorbells, Producer, RingShape, VERSION};
 use range_alloc::RangeAllocator;
 use rdma::verbs::{CmEvent, CmEventKind, Device, VerbsError};
 
 use super::objects::{ObjectLimits, Objects, room};
 use super::queue::{Posted, Queue, Target};
-use super::{ContextStats, EntryWords};
+use super::{ContextMemory, ContextStats, EntryWords};
 use crate::layout::{VERSION_WORD, doorbells, events_shape, events_start};
 use crate::{Event, QueuePlace, words_min};
 
@@ -40,7 +40,7 @@ pub(super) struct Context<M> {
     pub(super) stats: ContextStats,
 }
 
-impl<M: AsRef<[AtomicU64]> + Clone> Context<M> {
+impl<M: ContextMemory> Context<M> {
     /// Returns a context without objects; `None` if the memory is too short.
     pub(super) fn new(memory: M, limits: ObjectLimits) -> Option<Self> {
         let words = memory.as_ref();

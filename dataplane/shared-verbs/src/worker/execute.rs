@@ -2,18 +2,19 @@
 
 use core::time::Duration;
 
-use iwarp_shared_queues::{AtomicU64, LINE_WORDS, RingShape, recv_words, send_words};
+use iwarp_shared_queues::{LINE_WORDS, RingShape, recv_words, send_words};
 use rdma::StagTable;
 use rdma::verbs::{ConnParam, CqId, Device, PdId, QpInit, QpNum, QpState, SrqId, VerbsError};
 use rdma::wire::mpa::RtrOptions;
 
+use super::ContextMemory;
 use super::completions::CqRing;
 use super::context::Context;
 use super::objects::{Objects, must_own, room};
 use super::queue::Target;
 use crate::{CqPlace, Event, QpPlaces, Request, Response};
 
-impl<M: AsRef<[AtomicU64]> + Clone> Context<M> {
+impl<M: ContextMemory> Context<M> {
     /// Drops the requests that were queued before a queue pair was reset.
     fn discard_entries(&mut self, qp: QpNum) {
         let Some(QpPlaces { send, recv }) = self.objects.qps.get(&qp) else { return };

@@ -43,6 +43,17 @@ pub trait Signals {
     fn event(&mut self, context: ContextId);
 }
 
+/// Memory of a context, which its program may write at any time.
+pub trait ContextMemory: AsRef<[AtomicU64]> + Clone {
+    /// Hints to the processor that the caller will write these words: their cache lines are transferred from the
+    /// program's core while the caller does other work. Does nothing unless an implementation knows how.
+    #[inline]
+    fn write_soon(_words: &[AtomicU64]) {}
+}
+
+/// Memory within one process, as tests have it.
+impl ContextMemory for std::sync::Arc<[AtomicU64]> {}
+
 /// Entries that no program writes: the longest one that a ring may have.
 type EntryWords = [u64; RingShape::ENTRY_WORDS_MAX as usize];
 
@@ -65,7 +76,7 @@ pub struct Contexts<M> {
     entry: Box<EntryWords>,
 }
 
-impl<M: AsRef<[AtomicU64]> + Clone> Contexts<M> {
+impl<M: ContextMemory> Contexts<M> {
     /// Returns room for `contexts_max` contexts on a device with `cqs_max` completion queues.
     pub fn new(contexts_max: u32, cqs_max: u16) -> Self {
         let none = |count: usize| core::iter::repeat_with(|| None).take(count).collect();

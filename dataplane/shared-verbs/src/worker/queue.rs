@@ -1,10 +1,15 @@
 //! Rings of send and receive queues: the worker takes a program's entries and posts them.
 
-use iwarp_shared_queues::{AtomicU64, Consumer, RecvEntry, SendEntry};
+use iwarp_shared_queues::{
+    AtomicU64, Consumer, LINE_WORDS, SgeList, decode_recv, decode_send, recv_length, send_length,
+};
 use rdma::verbs::{Device, PostError, QpNum, QpState, SrqId, WcOpcode, WcStatus};
 
 use super::EntryWords;
 use crate::QueuePlace;
+
+/// Entries whose first lines are copied at once.
+const PEEKED_MAX: usize = 8;
 
 /// Queue whose entries a ring carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,45 +82,84 @@ impl<M: AsRef<[AtomicU64]>> Queue<M> {
         };
         let mut read = 0_usize;
         let end = loop {
-            if read >= max {
+            let mut first = [[0; LINE_WORDS]; PEEKED_MAX];
+            let most = max.saturating_sub(read).min(PEEKED_MAX);
+            if most == 0 {
                 break Posted::Some;
             }
-            match self.ring.pop(words) {
-                Ok(true) => {}
-                Ok(false) => break Posted::All,
+            let peeked = match self.ring.peek(first.get_mut(..most).unwrap_or_default()) {
+                Ok(0) => break Posted::All,
+                Ok(peeked) => peeked,
                 Err(_) => {
                     self.broken = true;
                     fail(self.target, device);
                     break Posted::All;
                 }
-            }
-            read = read.saturating_add(1);
-            let entry = match self.target {
-                Target::Send(qp) => post_send(qp, words, device),
-                Target::Recv(qp) => post_recv(qp, words, device),
-                Target::Shared(srq) => post_srq_recv(srq, words, device),
             };
-            match entry {
-                Entry::Posted => {}
-                Entry::Waits => {
-                    self.ring.put_back();
-                    break Posted::Waits;
+            let mut stopped = None;
+            for first in first.iter().take(peeked) {
+                read = read.saturating_add(1);
+                match self.post_entry(first, words, device) {
+                    Entry::Posted => self.ring.take(),
+                    Entry::Waits => stopped = Some(Posted::Waits),
+                    Entry::Refused => {
+                        self.broken = true;
+                        stopped = Some(Posted::All);
+                    }
                 }
-                Entry::Refused => {
-                    self.broken = true;
-                    break Posted::All;
+                if stopped.is_some() {
+                    break;
                 }
+            }
+            if let Some(end) = stopped {
+                break end;
             }
         };
         self.ring.release();
         (read, end)
     }
+
+    /// Copies the words of the next entry behind its first ones to `words`, and returns all.
+    fn whole<'a>(&self, first: &[u64; LINE_WORDS], words: &'a mut [u64]) -> &'a [u64] {
+        if let Some((head, rest)) = words.split_first_chunk_mut() {
+            *head = *first;
+            self.ring.peek_rest(LINE_WORDS, rest);
+        }
+        words
+    }
+
+    /// Posts the next entry of the ring, whose first words were copied.
+    #[inline]
+    fn post_entry<C: AsRef<[u8]>>(
+        &self,
+        first: &[u64; LINE_WORDS],
+        words: &mut [u64],
+        device: &mut Device<C>,
+    ) -> Entry {
+        let taken = match self.target {
+            Target::Send(_) => send_length(first),
+            Target::Recv(_) | Target::Shared(_) => recv_length(first),
+        };
+        let taken = taken.min(self.entry_words);
+        let entry = match first.get(..taken) {
+            Some(entry) => entry,
+            None => self.whole(first, words.get_mut(..taken).unwrap_or_default()),
+        };
+        match self.target {
+            Target::Send(qp) => post_send(qp, entry, device),
+            Target::Recv(qp) => post_recv(qp, entry, device),
+            Target::Shared(srq) => post_srq_recv(srq, entry, device),
+        }
+    }
 }
 
 #[inline]
 fn post_send<C: AsRef<[u8]>>(qp: QpNum, words: &[u64], device: &mut Device<C>) -> Entry {
-    let Ok(entry) = SendEntry::decode(words) else { return refuse_send(qp, words, WcOpcode::Send, device) };
-    match device.post_send(qp, &entry.request()) {
+    let mut list = SgeList::new();
+    let Ok(request) = decode_send(words, &mut list) else {
+        return refuse_send(qp, words, WcOpcode::Send, device);
+    };
+    match device.post_send(qp, &request) {
         Ok(()) => Entry::Posted,
         Err(PostError::State) => Entry::Waits,
         Err(
@@ -124,7 +168,7 @@ fn post_send<C: AsRef<[u8]>>(qp: QpNum, words: &[u64], device: &mut Device<C>) -
             | PostError::Length
             | PostError::NoReads
             | PostError::Window,
-        ) => refuse_send(qp, words, entry.op.opcode(), device),
+        ) => refuse_send(qp, words, request.op.opcode(), device),
     }
 }
 
@@ -139,7 +183,8 @@ fn refuse_send<C: AsRef<[u8]>>(qp: QpNum, words: &[u64], opcode: WcOpcode, devic
 
 #[inline]
 fn post_recv<C: AsRef<[u8]>>(qp: QpNum, words: &[u64], device: &mut Device<C>) -> Entry {
-    let posted = RecvEntry::decode(words).map(|entry| device.post_recv(qp, &entry.request()));
+    let mut list = SgeList::new();
+    let posted = decode_recv(words, &mut list).map(|request| device.post_recv(qp, &request));
     if matches!(posted, Ok(Ok(()))) {
         return Entry::Posted;
     }
@@ -152,7 +197,8 @@ fn post_recv<C: AsRef<[u8]>>(qp: QpNum, words: &[u64], device: &mut Device<C>) -
 
 #[inline]
 fn post_srq_recv<C: AsRef<[u8]>>(srq: SrqId, words: &[u64], device: &mut Device<C>) -> Entry {
-    match RecvEntry::decode(words).map(|entry| device.post_srq_recv(srq, &entry.request())) {
+    let mut list = SgeList::new();
+    match decode_recv(words, &mut list).map(|request| device.post_srq_recv(srq, &request)) {
         Ok(Ok(())) => Entry::Posted,
         Ok(Err(PostError::QueueFull)) => Entry::Waits,
         // The buffer belongs to no queue pair, so no completion can report it: the queue takes no more of them.

@@ -1,9 +1,8 @@
 //! Counters of a context and of its completion queues.
 
-use iwarp_shared_queues::AtomicU64;
 use rdma::verbs::CqId;
 
-use super::{ContextId, Contexts};
+use super::{ContextId, ContextMemory, Contexts};
 
 /// Work of a context since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,7 +26,7 @@ pub struct CqStats {
     pub events: u64,
 }
 
-impl<M: AsRef<[AtomicU64]> + Clone> Contexts<M> {
+impl<M: ContextMemory> Contexts<M> {
     /// Returns the counters of a context; `None` if it is not open.
     pub fn stats(&self, id: ContextId) -> Option<ContextStats> {
         Some(self.places.get(id.0 as usize)?.as_ref()?.stats)
