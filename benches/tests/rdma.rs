@@ -88,6 +88,25 @@ fn two_processes_do_the_same_over_memif() {
     }
 }
 
+/// Both ends are contexts of an `iwarpd`, which does the work of the nodes; its binary is beside that of the benchmark.
+#[test]
+fn an_application_of_the_daemon_does_the_same() {
+    for command in ["write-bw", "read-bw", "send-bw"] {
+        let rows = bandwidth(command, 600, &["-s", "4k", "-q", "1,3", "--link", "daemon"]);
+        for (row, messages) in rows.iter().zip([600, 1800]) {
+            assert_eq!((&row["link"], &row["messages"]), (&"daemon".into(), &messages.into()), "{command}");
+            assert!(row["bytes_verified"].as_u64() >= Some(1 << 19), "{command}: {row}");
+            assert!(row["busy"].is_null() && row["retransmits"].is_null(), "the daemon's: {row}");
+        }
+    }
+    let rows = bandwidth("send-bw", 300, &["-s", "8k", "-b", "--link", "daemon"]);
+    assert_eq!(rows[0]["messages"], 600);
+    for command in ["write-lat", "read-lat", "send-lat"] {
+        let report = bench(&[command, "-n", "200", "-D", "0.2", "-s", "64", "--link", "daemon"]);
+        assert_eq!(report["rows"][0]["histogram"]["samples"], 200);
+    }
+}
+
 #[test]
 fn both_ends_take_turns_for_a_profiler() {
     let alone = bench(&["fpdus", "-n", "300", "-s", "64", "-t", "1"]);

@@ -13,13 +13,15 @@ use serde::{Deserialize, Serialize};
 
 use super::baseline_guard::BaselineGuard;
 use super::driver::{TrafficDriver, TrafficSpec};
+use super::end::{End, count_equal};
 use super::link::{BenchKind, Harness, TwoSided};
 use super::load::{Link, Load, Operation};
 use super::node::{BenchNode, PairSetup, Role};
 use super::nodes;
 use super::peer_process::Rendezvous;
+use super::program::ProgramEnd;
 use crate::roofline::{Handoff, Prepared};
-use crate::{Progress, Report, Samples, bandwidth_gbps, median};
+use crate::{Progress, Report, Samples, Stopwatch, bandwidth_gbps, median};
 
 /// Default message sizes, bytes.
 const DEFAULT_SIZES: [u64; 5] = [64, 1 << 10, 4 << 10, 64 << 10, 1 << 20];
@@ -88,18 +90,19 @@ pub struct BandwidthRow {
     /// Runs that do not count, because the hand-offs before and after them differ by more than half.
     #[serde(rename = "thrown_away")]
     pub discarded: u64,
-    /// Fraction of time that initiator and target spent in poll iterations that moved a frame.
-    pub busy: [f64; 2],
+    /// Fraction of time that initiator and target spent in poll iterations that moved a frame; this and the following
+    /// ones are `None` if a daemon does their work.
+    pub busy: Option<[f64; 2]>,
     /// CPU seconds per GiB delivered, of both nodes, in poll iterations that moved a frame.
-    pub cpu_busy_s_per_gib: f64,
+    pub cpu_busy_s_per_gib: Option<f64>,
     /// CPU seconds per GiB delivered, of both nodes, in all poll iterations, idle ones included.
-    pub cpu_s_per_gib: f64,
+    pub cpu_s_per_gib: Option<f64>,
     /// TCP segments retransmitted, in all runs.
-    pub retransmits: u64,
+    pub retransmits: Option<u64>,
     /// Bytes compared with the source at the end, and equal.
     pub bytes_verified: u64,
-    /// True if the regions are on hugepages.
-    pub hugepages: bool,
+    /// True if the regions are on hugepages; `None` if they are a daemon's.
+    pub hugepages: Option<bool>,
 }
 
 /// Rows of a bandwidth benchmark.
@@ -168,7 +171,8 @@ fn row(
 ) -> Result<BandwidthRow> {
     let inline = size <= u64::from(options.inline_size) && operation != Operation::Read;
     let receives = operation == Operation::Send;
-    let receive_depth = if receives { (POSTED_BYTES / size).clamp(64, 8192) } else { 0 };
+    let most = options.load.link.receive_depth_max();
+    let receive_depth = if receives { (POSTED_BYTES / size).clamp(64, most) } else { 0 };
     let setup = PairSetup {
         mtu,
         crc,
@@ -197,8 +201,8 @@ fn row(
     let sum = |of: fn(&NodeResult) -> u64| ends().map(of).sum::<u64>();
     let per_gib = |nanos: u64| nanos as f64 / 1e9 * f64::from(1 << 30) / sum(|it| it.bytes).max(1) as f64;
     let busy = |of: fn(&(NodeResult, NodeResult)) -> &NodeResult| {
-        let nanos = |index: usize| runs.iter().filter_map(|run| of(run).spent_ns.get(index)).sum::<u64>();
-        nanos(0) as f64 / nanos(1).max(1) as f64
+        let spent = |index| spent_ns(runs.iter().map(of), index);
+        Some(spent(0)? as f64 / spent(1)?.max(1) as f64)
     };
     Ok(BandwidthRow {
         operation,
@@ -215,13 +219,18 @@ fn row(
         handoff_gbps: samples(handoffs)?,
         of_handoff: samples(ratios)?,
         discarded,
-        busy: [busy(|(initiator, _)| initiator), busy(|(_, target)| target)],
-        cpu_busy_s_per_gib: per_gib(sum(|it| it.spent_ns[0])),
-        cpu_s_per_gib: per_gib(sum(|it| it.spent_ns[1])),
-        retransmits: sum(|it| it.retransmits),
+        busy: busy(|(initiator, _)| initiator).zip(busy(|(_, target)| target)).map(Into::into),
+        cpu_busy_s_per_gib: spent_ns(ends(), 0).map(per_gib),
+        cpu_s_per_gib: spent_ns(ends(), 1).map(per_gib),
+        retransmits: ends().map(|it| it.retransmits).sum(),
         bytes_verified: sum(|it| it.verified),
-        hugepages: ends().all(|it| it.hugepages),
+        hugepages: ends().map(|it| it.hugepages).collect::<Option<Vec<_>>>().map(|all| !all.contains(&false)),
     })
+}
+
+/// Returns the sum of one of the two times of these nodes; `None` if they have none.
+fn spent_ns<'a>(mut nodes: impl Iterator<Item = &'a NodeResult>, index: usize) -> Option<u64> {
+    nodes.try_fold(0, |sum, node| Some(sum + node.spent_ns?.get(index)?))
 }
 
 /// Results of the runs that count, and the hand-off of each if it was measured.
@@ -271,12 +280,12 @@ pub(super) struct NodeResult {
     /// Bytes placed at this node.
     pub(super) bytes: u64,
     pub(super) seconds: f64,
-    /// Nanoseconds of its thread: in poll iterations that moved a frame, and in all.
-    spent_ns: [u64; 2],
-    retransmits: u64,
+    /// Nanoseconds of its thread: in poll iterations that moved a frame, and in all; `None` if a daemon does its work.
+    spent_ns: Option<[u64; 2]>,
+    retransmits: Option<u64>,
     /// Bytes compared and equal.
     verified: u64,
-    hugepages: bool,
+    hugepages: Option<bool>,
 }
 
 impl TwoSided for Bulk {
@@ -290,6 +299,11 @@ impl TwoSided for Bulk {
 
     fn serve(&self, node: &mut BenchNode, rendezvous: &Rendezvous) -> Result<NodeResult> {
         self.drive(node, Role::Target, rendezvous, || {})
+    }
+
+    fn run_program(&self, ends: &mut [ProgramEnd; 2]) -> Result<(NodeResult, NodeResult)> {
+        let [initiator, target] = self.drive_program(ends)?;
+        Ok((initiator, target))
     }
 }
 
@@ -362,38 +376,91 @@ impl Bulk {
                 result = Some(NodeResult {
                     bytes: node.placed() - before,
                     seconds: elapsed.saturating_sub(began).as_secs_f64(),
-                    spent_ns: [busy_now - busy, total_now - total],
-                    retransmits: 0,
+                    spent_ns: Some([busy_now - busy, total_now - total]),
+                    retransmits: None,
                     verified: 0,
-                    hugepages: node.sink_memory.is_huge(),
+                    hugepages: Some(node.sink_memory.is_huge()),
                 });
                 rendezvous.arrive()?;
             }
         }
         let result = result.context("both nodes have finished")?;
         let retransmits = node.node.engine().stack().stats().tcp.retransmits;
-        Ok(NodeResult { retransmits, verified: self.verify(node, driver.slice())?, ..result })
+        let verified = self.verify(node, node.placed(), driver.slice())?;
+        Ok(NodeResult { retransmits: Some(retransmits), verified, ..result })
     }
 
-    /// Compares the sink with the source, which is equal on both nodes, if at least twice the region was placed. A
+    /// Compares the sink with the source, which is equal on both ends, if at least twice the region was placed. A
     /// queue pair that fell behind the others may have left part of its slice untouched. Returns the equal bytes.
-    fn verify(&self, node: &BenchNode, slice: u64) -> Result<u64> {
-        let covered = slice * node.qps.len() as u64;
+    fn verify(&self, end: &impl End, placed: u64, slice: u64) -> Result<u64> {
+        let queue_pairs = end.queue_pairs() as u64;
         // Inline messages do not come from the source.
-        if node.placed() < 2 * covered || self.traffic.inline {
+        if placed < 2 * slice * queue_pairs || self.traffic.inline {
             return Ok(0);
         }
-        let equal = |index| nodes::count_equal(&node.sink_memory, &node.source_memory, index * slice, slice);
-        let equal = (0..node.qps.len() as u64).map(equal).sum::<Option<u64>>();
+        let equal = |index| count_equal(end, index * slice, slice);
+        let equal = (0..queue_pairs).map(equal).sum::<Option<u64>>();
         equal.context("the placed bytes differ from the sent ones")
     }
+
+    /// Runs both ends of a program. A message counts as placed once it has completed at its sender; Writes have been
+    /// acknowledged then.
+    fn drive_program(&self, ends: &mut [ProgramEnd; 2]) -> Result<[NodeResult; 2]> {
+        let roles = [Role::Initiator, Role::Target];
+        let time = Duration::from_secs_f64(self.duration);
+        let warm_up = if self.iters.is_some() { Duration::ZERO } else { time / 5 };
+        let [initiator, target] = ends;
+        // The target posts its receive buffers before the first message can arrive.
+        let mut target_driver = TrafficDriver::new(target, &self.traffic(roles[1]))?;
+        target_driver.poll(target)?;
+        let mut initiator_driver = TrafficDriver::new(initiator, &self.traffic(roles[0]))?;
+        let watch = Stopwatch::start();
+        let mut since = None;
+        let sends = self.traffic.operation == Operation::Send;
+        let (seconds, before) = loop {
+            initiator_driver.poll(initiator)?;
+            target_driver.poll(target)?;
+            let elapsed = watch.elapsed();
+            let done = [initiator_driver.done, target_driver.done];
+            if since.is_none() && elapsed >= warm_up {
+                since = Some((elapsed, if self.iters.is_some() { [0; 2] } else { done }));
+            }
+            let all_done = || {
+                let arrived = |driver: &TrafficDriver, from: u64| !sends || driver.received >= from;
+                initiator_driver.is_done()
+                    && target_driver.is_done()
+                    && arrived(&target_driver, done[0])
+                    && arrived(&initiator_driver, done[1])
+            };
+            let over = if self.iters.is_some() { all_done() } else { elapsed >= warm_up + time };
+            if let Some((began, before)) = since.filter(|_| over) {
+                break (elapsed.saturating_sub(began).as_secs_f64(), before);
+            }
+        };
+        let done = [initiator_driver.done, target_driver.done];
+        let slices = [initiator_driver.slice(), target_driver.slice()];
+        let result = |at: usize, end: &ProgramEnd| -> Result<NodeResult> {
+            // Reads place at the end that posts them, other messages at the other end.
+            let poster = if self.traffic.operation == Operation::Read { at } else { 1 - at };
+            let bytes = |messages: u64| messages * u64::from(self.traffic.size);
+            let verified = self.verify(end, bytes(done[poster]), slices[at])?;
+            let bytes = bytes(done[poster] - before[poster]);
+            Ok(NodeResult { bytes, seconds, spent_ns: None, retransmits: None, verified, hugepages: None })
+        };
+        Ok([result(0, &*initiator)?, result(1, &*target)?])
+    }
+}
+
+/// Returns the text, or a dash for what was not measured.
+fn or_dash(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "-".to_owned())
 }
 
 impl Report for BandwidthReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
-            "\n{:>6} {:>8} {:>5} {:>5} {:>4} {:>4} {:>12} {:>15} {:>17} {:>14} {:>12} {:>22} {:>10} {:>11} {:>10}",
+            "\n{:>6} {:>8} {:>5} {:>6} {:>4} {:>4} {:>12} {:>15} {:>17} {:>14} {:>12} {:>22} {:>10} {:>11} {:>10}",
             "op",
             "#bytes",
             "MTU",
@@ -414,7 +481,7 @@ impl Report for BandwidthReport {
             let crc = row.crc.name();
             write!(
                 out,
-                "{:>6} {:>8} {:>5} {:>5} {crc:>4} {:>4} ",
+                "{:>6} {:>8} {:>5} {:>6} {crc:>4} {:>4} ",
                 row.operation.name(),
                 row.size,
                 row.mtu,
@@ -426,13 +493,15 @@ impl Report for BandwidthReport {
                 "{:>12} {:>15.2} {:>17.2} {:>14.4}",
                 row.messages, row.gbps_peak, row.gbps, row.mpps
             )?;
-            let handoff =
-                row.handoff_gbps.as_ref().map_or_else(|| "-".to_owned(), |it| format!("{:.2}", it.median));
-            let ratio = row.of_handoff.as_ref().map_or_else(|| "-".to_owned(), |ratio| ratio.show(2));
+            let handoff = or_dash(row.handoff_gbps.as_ref().map(|it| format!("{:.2}", it.median)));
+            let ratio = or_dash(row.of_handoff.as_ref().map(|ratio| ratio.show(2)));
             write!(out, " {handoff:>12} {ratio:>22}")?;
-            let [initiator, target] = row.busy.map(|share| share * 100.0);
-            write!(out, " {:>10}", format!("{initiator:.0}/{target:.0}"))?;
-            writeln!(out, " {:>11.3} {:>10.3}", row.cpu_busy_s_per_gib, row.cpu_s_per_gib)?;
+            let busy =
+                row.busy.map(|[initiator, target]| format!("{:.0}/{:.0}", initiator * 100.0, target * 100.0));
+            let per_gib = |seconds: Option<f64>| seconds.map(|seconds| format!("{seconds:.3}"));
+            let [busy, cpu_busy, cpu] =
+                [busy, per_gib(row.cpu_busy_s_per_gib), per_gib(row.cpu_s_per_gib)].map(or_dash);
+            writeln!(out, " {busy:>10} {cpu_busy:>11} {cpu:>10}")?;
         }
         let discarded = self.rows.iter().map(|row| row.discarded).sum::<u64>();
         if discarded > 0 {

@@ -1,11 +1,11 @@
-//! Drives the traffic of one node: keeps its queues full, polls completions and counts messages.
+//! Drives the traffic of one end: keeps its queues full, polls completions and counts messages.
 
-use anyhow::{Result, bail, ensure};
-use rdma::verbs::{AsyncEvent, Data, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion};
+use anyhow::{Result, ensure};
+use rdma::verbs::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion};
 use serde::{Deserialize, Serialize};
 
+use super::end::End;
 use super::load::Operation;
-use super::node::BenchNode;
 
 /// Completions per poll of a queue.
 const COMPLETIONS: usize = 64;
@@ -65,10 +65,11 @@ pub(super) struct TrafficSpec {
 }
 
 impl TrafficDriver {
-    pub(super) fn new(node: &BenchNode, traffic: &TrafficSpec) -> Result<Self> {
+    pub(super) fn new(end: &impl End, traffic: &TrafficSpec) -> Result<Self> {
         let size = u64::from(traffic.size);
-        let slice = node.source.length / node.qps.len().max(1) as u64;
-        ensure!(size > 0 && slice >= size, "a region of {} bytes is too small", node.source.length);
+        let ([source, _], queue_pairs) = (end.regions(), end.queue_pairs());
+        let slice = source.bytes / queue_pairs.max(1) as u64;
+        ensure!(size > 0 && slice >= size, "a region of {} bytes is too small", source.bytes);
         Ok(Self {
             operation: traffic.operation,
             size: traffic.size,
@@ -77,7 +78,7 @@ impl TrafficDriver {
             limit: traffic.limit,
             receive_depth: traffic.receive_depth.into(),
             inline: traffic.inline.then(|| vec![0x5a; traffic.size as usize]),
-            queues: vec![QpProgress::default(); node.qps.len()],
+            queues: vec![QpProgress::default(); queue_pairs],
             slice: slice - slice % size,
             completions: [WorkCompletion::default(); COMPLETIONS],
             received: 0,
@@ -96,24 +97,21 @@ impl TrafficDriver {
     }
 
     /// Polls completions and fills the queues.
-    pub(super) fn poll(&mut self, node: &mut BenchNode) -> Result<()> {
+    pub(super) fn poll(&mut self, end: &mut impl End) -> Result<()> {
         if self.limit > 0 {
-            self.poll_send_cq(node)?;
-            self.post_sends(node)?;
+            self.poll_send_cq(end)?;
+            self.post_sends(end)?;
         }
         if self.receive_depth > 0 {
-            self.poll_recv_cq(node)?;
-            self.post_buffers(node)?;
+            self.poll_recv_cq(end)?;
+            self.post_buffers(end)?;
         }
-        match node.node.device_mut().poll_async_event() {
-            None | Some(AsyncEvent::SrqLimitReached(_)) => Ok(()),
-            Some(event) => bail!("{event:?}"),
-        }
+        end.check_events()
     }
 
-    fn poll_send_cq(&mut self, node: &mut BenchNode) -> Result<()> {
+    fn poll_send_cq(&mut self, end: &mut impl End) -> Result<()> {
         let Self { completions, .. } = self;
-        let count = node.node.device_mut().poll_cq(node.send_cq, completions)?;
+        let count = end.poll_send(completions)?;
         for wc in completions.iter().take(count) {
             ensure!(wc.status == WcStatus::Success, "a message ended with {:?}", wc.status);
             // The ID of a signaled message has the queue pair in its upper bits, and the number of earlier messages.
@@ -126,20 +124,24 @@ impl TrafficDriver {
         Ok(())
     }
 
-    fn post_sends(&mut self, node: &mut BenchNode) -> Result<()> {
-        let BenchNode { node, qps, source, sink, peer_source, peer_sink, .. } = node;
-        let device = node.device_mut();
-        for (index, (queue, qp)) in self.queues.iter_mut().zip(qps).enumerate() {
+    fn post_sends(&mut self, end: &mut impl End) -> Result<()> {
+        let [source, sink] = end.regions();
+        let [(peer_source, source_key), (peer_sink, sink_key)] = end.peer_regions();
+        for (index, queue) in self.queues.iter_mut().enumerate() {
+            if queue.posted >= self.limit || queue.posted - queue.done >= self.depth {
+                continue;
+            }
+            end.begin_batch(index);
             while queue.posted < self.limit && queue.posted - queue.done < self.depth {
                 let at = index as u64 * self.slice + queue.at;
                 let (local, op) = match self.operation {
                     Operation::Write => {
-                        let (remote_addr, rkey) = (peer_sink.addr + at, peer_sink.rkey());
-                        (source.addr + at, SendOp::RdmaWrite { remote_addr, rkey })
+                        let remote_addr = peer_sink + at;
+                        (source.addr + at, SendOp::RdmaWrite { remote_addr, rkey: sink_key })
                     }
                     Operation::Read => {
-                        let (remote_addr, rkey) = (peer_source.addr + at, peer_source.rkey());
-                        (sink.addr + at, SendOp::RdmaRead { remote_addr, rkey })
+                        let remote_addr = peer_source + at;
+                        (sink.addr + at, SendOp::RdmaRead { remote_addr, rkey: source_key })
                     }
                     Operation::Send => (source.addr + at, SendOp::Send { invalidate: None }),
                 };
@@ -154,18 +156,19 @@ impl TrafficDriver {
                 let data = self.inline.as_deref().map_or(Data::List(&list), Data::Inline);
                 let flags = SendFlags { signaled, ..SendFlags::default() };
                 let wr_id = (index as u64) << 48 | queue.posted;
-                device.post_send(*qp, &SendWr { wr_id, op, data, flags })?;
+                end.post_send(index, &[SendWr { wr_id, op, data, flags }])?;
                 queue.posted = next;
                 queue.at = next_offset(queue.at, self.size, self.slice);
             }
+            end.end_batch(index);
         }
         Ok(())
     }
 
-    fn poll_recv_cq(&mut self, node: &mut BenchNode) -> Result<()> {
+    fn poll_recv_cq(&mut self, end: &mut impl End) -> Result<()> {
         let Self { completions, .. } = self;
         loop {
-            let count = node.node.device_mut().poll_cq(node.recv_cq, completions)?;
+            let count = end.poll_recv(completions)?;
             for wc in completions.iter().take(count) {
                 let (status, len) = (wc.status, wc.byte_len);
                 ensure!(status == WcStatus::Success, "a buffer ended with {status:?}");
@@ -182,14 +185,13 @@ impl TrafficDriver {
     }
 
     /// Posts consecutive buffers, so that each message is placed at the offset that it has at the sender.
-    fn post_buffers(&mut self, node: &mut BenchNode) -> Result<()> {
-        let BenchNode { node, qps, sink, .. } = node;
-        let device = node.device_mut();
-        for (index, (queue, qp)) in self.queues.iter_mut().zip(qps).enumerate() {
+    fn post_buffers(&mut self, end: &mut impl End) -> Result<()> {
+        let [_, sink] = end.regions();
+        for (index, queue) in self.queues.iter_mut().enumerate() {
             while queue.buffers - queue.used < self.receive_depth {
                 let at = index as u64 * self.slice + queue.buffer_at;
                 let list = [Sge { addr: sink.addr + at, length: self.size, lkey: sink.lkey }];
-                device.post_recv(*qp, &RecvWr { wr_id: index as u64, sg_list: &list })?;
+                end.post_recv(index, &[RecvWr { wr_id: index as u64, sg_list: &list }])?;
                 queue.buffers += 1;
                 queue.buffer_at = next_offset(queue.buffer_at, self.size, self.slice);
             }

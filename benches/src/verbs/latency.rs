@@ -3,19 +3,21 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
 use dataplane::worker::Clock;
 use hdrhistogram::Histogram;
 use rdma::CrcPolicy;
-use rdma::verbs::{CqId, Data, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion};
+use rdma::verbs::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion};
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::end::End;
 use super::link::{BenchKind, Harness, TwoSided};
 use super::load::{Link, Load, Operation};
 use super::node::{BenchNode, PairSetup};
 use super::nodes;
 use super::peer_process::Rendezvous;
+use super::program::ProgramEnd;
 use crate::cores::preemptions;
 use crate::roofline::{HISTOGRAM_MAX_NS, ROUND_TRIP_S, RoundTripRow, round_trips};
 use crate::{Progress, Report};
@@ -162,63 +164,90 @@ impl TwoSided for PingPong {
     type Served = u64;
 
     fn initiate(&self, node: &mut BenchNode, rendezvous: &Rendezvous) -> Result<Self::Initiated> {
-        let result = Player::new(node, self, rendezvous).initiate();
+        let _registered = node.node.enter()?;
+        let mut player = Player::new(node, self);
+        player.post_buffers(BUFFERS.into())?;
+        let result = self.measure(&mut |step| match step {
+            Step::Idle => {
+                player.end.step();
+                Ok(())
+            }
+            Step::Trip => {
+                player.post()?;
+                ensure!(player.wait(rendezvous)?, "the other node has failed");
+                Ok(())
+            }
+        });
         rendezvous.arrive()?;
         result
     }
 
+    /// Answers each message until the initiator has finished.
     fn serve(&self, node: &mut BenchNode, rendezvous: &Rendezvous) -> Result<u64> {
-        Player::new(node, self, rendezvous).respond()
+        let _registered = node.node.enter()?;
+        let mut player = Player::new(node, self);
+        player.post_buffers(BUFFERS.into())?;
+        let before = preemptions();
+        if self.operation == Operation::Read {
+            while is_running(rendezvous) {
+                player.end.step();
+            }
+        }
+        while player.wait(rendezvous)? {
+            player.post()?;
+        }
+        Ok(preemptions().saturating_sub(before))
+    }
+
+    fn run_program(&self, ends: &mut [ProgramEnd; 2]) -> Result<(Self::Initiated, u64)> {
+        let [initiator, target] = ends;
+        let (mut initiator, mut target) = (Player::new(initiator, self), Player::new(target, self));
+        initiator.post_buffers(BUFFERS.into())?;
+        target.post_buffers(BUFFERS.into())?;
+        let result = self.measure(&mut |step| {
+            if step == Step::Trip {
+                initiator.post()?;
+                if self.operation != Operation::Read {
+                    while !target.has_arrived()? {}
+                    target.post()?;
+                }
+                while !initiator.has_arrived()? {}
+            }
+            Ok(())
+        })?;
+        Ok((result, 0))
     }
 }
 
-/// One node of a ping-pong and its progress.
-struct Player<'a> {
-    node: &'a mut BenchNode,
-    bench: &'a PingPong,
-    rendezvous: &'a Rendezvous,
-    /// Messages sent so far.
-    sent: u64,
-    /// Sent messages whose completions were polled; not counted for Reads.
-    completed: u64,
-    /// Messages received so far.
-    received: u64,
+/// Part of a measurement.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// The next round trip is not due yet.
+    Idle,
+    /// One round trip.
+    Trip,
 }
 
-impl<'a> Player<'a> {
-    fn new(node: &'a mut BenchNode, bench: &'a PingPong, rendezvous: &'a Rendezvous) -> Self {
-        Self { node, bench, rendezvous, sent: 0, completed: 0, received: 0 }
-    }
-
-    /// Returns true until a node has finished or failed.
-    fn is_running(&self) -> bool {
-        self.rendezvous.arrived() == 0 && self.rendezvous.is_open()
-    }
-
-    /// Sends messages and waits for the answers; returns the round trips and the preemptions of the thread.
-    fn initiate(mut self) -> Result<(Histogram<u64>, u64)> {
-        let _registered = self.node.node.enter()?;
+impl PingPong {
+    /// Measures round trips; returns their times and the preemptions of the thread.
+    fn measure(&self, run: &mut dyn FnMut(Step) -> Result<()>) -> Result<(Histogram<u64>, u64)> {
         let mut histogram = Histogram::new_with_bounds(1, HISTOGRAM_MAX_NS, 3)?;
-        self.post_buffers(BUFFERS.into())?;
-        let time = Duration::from_secs_f64(self.bench.duration);
+        let time = Duration::from_secs_f64(self.duration);
         let (warm_up, before) = (time / 5, preemptions());
-        let (clock, limit) = (Clock::start(), self.bench.iters.unwrap_or(u64::MAX));
+        let (clock, limit) = (Clock::start(), self.iters.unwrap_or(u64::MAX));
         let elapsed = || Duration::from_nanos(clock.now().as_nanos());
         // Number of the first round trip that counts, and its scheduled start.
         let (mut first, mut trip) = (None, 0_u64);
         while histogram.len() < limit {
             let mut began = elapsed();
-            if let (Some(rate), Some((first, origin))) = (self.bench.rate, first) {
+            if let (Some(rate), Some((first, origin))) = (self.rate, first) {
                 let due = origin + Duration::from_secs_f64((trip - first) as f64 / rate);
                 while elapsed() < due {
-                    self.node.node.poll();
+                    run(Step::Idle)?;
                 }
                 began = due;
             }
-            self.post()?;
-            if !self.wait()? {
-                bail!("the other node has failed");
-            }
+            run(Step::Trip)?;
             let ended = elapsed();
             if first.is_some() {
                 let nanoseconds = ended.saturating_sub(began).as_nanos();
@@ -227,27 +256,34 @@ impl<'a> Player<'a> {
                 first = Some((trip + 1, ended));
             }
             trip += 1;
-            if self.bench.iters.is_none() && ended >= warm_up + time {
+            if self.iters.is_none() && ended >= warm_up + time {
                 break;
             }
         }
         Ok((histogram, preemptions().saturating_sub(before)))
     }
+}
 
-    /// Answers each message until the initiator has finished; returns the preemptions of the thread.
-    fn respond(mut self) -> Result<u64> {
-        let _registered = self.node.node.enter()?;
-        self.post_buffers(BUFFERS.into())?;
-        let before = preemptions();
-        if self.bench.operation == Operation::Read {
-            while self.is_running() {
-                self.node.node.poll();
-            }
-        }
-        while self.wait()? {
-            self.post()?;
-        }
-        Ok(preemptions().saturating_sub(before))
+/// Returns true until a node has finished or failed.
+fn is_running(rendezvous: &Rendezvous) -> bool {
+    rendezvous.arrived() == 0 && rendezvous.is_open()
+}
+
+/// One end of a ping-pong and its progress.
+struct Player<'a, E> {
+    end: &'a mut E,
+    bench: &'a PingPong,
+    /// Messages sent so far.
+    sent: u64,
+    /// Sent messages whose completions were polled; not counted for Reads.
+    completed: u64,
+    /// Messages received so far.
+    received: u64,
+}
+
+impl<'a, E: End> Player<'a, E> {
+    fn new(end: &'a mut E, bench: &'a PingPong) -> Self {
+        Self { end, bench, sent: 0, completed: 0, received: 0 }
     }
 
     /// Returns the last byte of a message, by its number: never that of the previous message, nor zero, which fresh
@@ -258,56 +294,55 @@ impl<'a> Player<'a> {
 
     /// Posts the next message.
     fn post(&mut self) -> Result<()> {
-        let Self { node, bench: PingPong { operation, size, .. }, sent, .. } = self;
-        let (source, sink) = (node.source, node.sink);
+        let Self { end, bench: PingPong { operation, size, .. }, sent, .. } = self;
+        let ([source, sink], [peer_source, peer_sink]) = (end.regions(), end.peer_regions());
         if *operation != Operation::Read {
-            let last = u64::from(*size) - 1;
-            node.source_memory.write(last, &[Self::mark(*sent)])?;
+            end.write_source(u64::from(*size) - 1, &[Self::mark(*sent)])?;
         }
         let (local, op) = match operation {
-            Operation::Write => {
-                (source, SendOp::RdmaWrite { remote_addr: node.peer_sink.addr, rkey: node.peer_sink.rkey() })
-            }
-            Operation::Read => {
-                (sink, SendOp::RdmaRead { remote_addr: node.peer_source.addr, rkey: node.peer_source.rkey() })
-            }
+            Operation::Write => (source, SendOp::RdmaWrite { remote_addr: peer_sink.0, rkey: peer_sink.1 }),
+            Operation::Read => (sink, SendOp::RdmaRead { remote_addr: peer_source.0, rkey: peer_source.1 }),
             Operation::Send => (source, SendOp::Send { invalidate: None }),
         };
         let list = [Sge { addr: local.addr, length: *size, lkey: local.lkey }];
         let wr = SendWr { wr_id: *sent, op, data: Data::List(&list), flags: SendFlags::SIGNALED };
-        let qp = *node.qps.first().context("the node has no queue pair")?;
-        node.node.device_mut().post_send(qp, &wr)?;
+        end.post_send(0, &[wr])?;
         *sent += 1;
         Ok(())
     }
 
     /// Polls until the next message has arrived, or a Read has completed; returns `false` when the other node has
-    /// finished. Polls the send completions only while no message has arrived: the next message does not wait for
-    /// them.
-    fn wait(&mut self) -> Result<bool> {
-        while self.is_running() {
-            self.node.node.poll();
-            let arrived = match self.bench.operation {
-                Operation::Read => self.poll_cq(self.node.send_cq)? > 0,
-                Operation::Write => {
-                    let (end, mut last) = (u64::from(self.bench.size) - 1, [0]);
-                    self.node.sink_memory.read(end, &mut last).is_ok() && last == [Self::mark(self.received)]
-                }
-                Operation::Send => self.poll_cq(self.node.recv_cq)? > 0,
-            };
-            if arrived {
-                self.received += 1;
-                self.post_buffers(1)?;
-            }
-            let deferred_max = if arrived { DEFERRED_MAX } else { 0 };
-            if self.bench.operation != Operation::Read && self.uncompleted() > deferred_max {
-                self.completed += self.poll_cq(self.node.send_cq)?;
-            }
-            if arrived {
+    /// finished.
+    fn wait(&mut self, rendezvous: &Rendezvous) -> Result<bool> {
+        while is_running(rendezvous) {
+            self.end.step();
+            if self.has_arrived()? {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// Returns true if the next message has arrived, or a Read has completed. Polls the send completions only while no
+    /// message has arrived: the next message does not wait for them.
+    fn has_arrived(&mut self) -> Result<bool> {
+        let arrived = match self.bench.operation {
+            Operation::Read => self.polled(E::poll_send)? > 0,
+            Operation::Write => {
+                let (last_at, mut last) = (u64::from(self.bench.size) - 1, [0]);
+                self.end.read_sink(last_at, &mut last).is_ok() && last == [Self::mark(self.received)]
+            }
+            Operation::Send => self.polled(E::poll_recv)? > 0,
+        };
+        if arrived {
+            self.received += 1;
+            self.post_buffers(1)?;
+        }
+        let deferred_max = if arrived { DEFERRED_MAX } else { 0 };
+        if self.bench.operation != Operation::Read && self.uncompleted() > deferred_max {
+            self.completed += self.polled(E::poll_send)?;
+        }
+        Ok(arrived)
     }
 
     /// Returns the number of sent messages whose completions were not polled.
@@ -316,9 +351,9 @@ impl<'a> Player<'a> {
     }
 
     /// Takes completions; returns their number.
-    fn poll_cq(&mut self, cq: CqId) -> Result<u64> {
+    fn polled(&mut self, poll: impl Fn(&mut E, &mut [WorkCompletion]) -> Result<usize>) -> Result<u64> {
         let mut completions = [WorkCompletion::default(); 4];
-        let count = self.node.node.device_mut().poll_cq(cq, &mut completions)?;
+        let count = poll(&mut *self.end, &mut completions)?;
         let succeeded = completions.iter().take(count).all(|wc| wc.status == WcStatus::Success);
         ensure!(succeeded, "{completions:?}");
         Ok(count as u64)
@@ -329,11 +364,10 @@ impl<'a> Player<'a> {
         if self.bench.operation != Operation::Send {
             return Ok(());
         }
-        let BenchNode { node, qps, sink, .. } = &mut *self.node;
+        let [_, sink] = self.end.regions();
         let list = [Sge { addr: sink.addr, length: self.bench.size, lkey: sink.lkey }];
-        let qp = *qps.first().context("the node has no queue pair")?;
         for wr_id in 0..count {
-            node.device_mut().post_recv(qp, &RecvWr { wr_id, sg_list: &list })?;
+            self.end.post_recv(0, &[RecvWr { wr_id, sg_list: &list }])?;
         }
         Ok(())
     }
@@ -344,7 +378,7 @@ impl Report for LatencyReport {
         writeln!(
             out,
             "\nround trips, microseconds\n\
-             {:>6} {:>7} {:>5} {:>5} {:>4} {:>11} {:>8} {:>8} {:>9} {:>8} {:>8} {:>8} {:>9} \
+             {:>6} {:>7} {:>5} {:>6} {:>4} {:>11} {:>8} {:>8} {:>9} {:>8} {:>8} {:>8} {:>9} \
              {:>9} {:>11}",
             "op",
             "#bytes",
@@ -369,7 +403,7 @@ impl Report for LatencyReport {
             let (min, max) = (us(row.histogram.min() as f64), us(row.histogram.max() as f64));
             let (mean, stdev) = (us(row.histogram.mean()), us(row.histogram.stdev()));
             let (operation, link) = (row.operation.name(), row.link.name());
-            write!(out, "{operation:>6} {:>7} {:>5} {link:>5} {crc:>4} ", row.size, row.mtu)?;
+            write!(out, "{operation:>6} {:>7} {:>5} {link:>6} {crc:>4} ", row.size, row.mtu)?;
             write!(out, "{:>11} {min:>8.2} {max:>8.2} {:>9.2} ", row.histogram.len(), at(0.5))?;
             write!(
                 out,

@@ -1,4 +1,5 @@
-//! Runs a two-sided benchmark over a link: in two threads (rings) or in two processes (memif).
+//! Runs a two-sided benchmark over a link: in two threads (rings), in two processes (memif), or in one thread of an
+//! application of `iwarpd`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,10 +9,12 @@ use dataplane::dpdk::Eal;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::daemon::Daemon;
 use super::load::{Link, Load};
 use super::node::{BenchNode, PairSetup, Role};
 use super::nodes;
 use super::peer_process::{PeerProcess, Rendezvous};
+use super::program::{Program, ProgramEnd};
 use crate::clock::pause;
 use crate::{Stopwatch, on_core, on_two_cores};
 
@@ -33,6 +36,8 @@ pub(super) trait TwoSided: Clone + Sync + Serialize + DeserializeOwned {
     fn initiate(&self, node: &mut BenchNode, rendezvous: &Rendezvous) -> Result<Self::Initiated>;
     /// Runs the target's part.
     fn serve(&self, node: &mut BenchNode, rendezvous: &Rendezvous) -> Result<Self::Served>;
+    /// Runs both parts in this thread: the work of the nodes is a daemon's.
+    fn run_program(&self, ends: &mut [ProgramEnd; 2]) -> Result<(Self::Initiated, Self::Served)>;
 }
 
 /// Benchmarks that the target's process can join.
@@ -84,14 +89,17 @@ impl Harness {
     /// There is not enough memory, or the process cannot be started.
     pub(super) fn new(load: &Load) -> Result<Self> {
         let remote = match load.link {
-            Link::Ring => None,
+            Link::Ring | Link::Daemon => None,
             Link::Memif => {
                 let (process, folder) = (PeerProcess::start()?, tempfile::tempdir()?);
                 Some(Remote { process, folder, sockets: 0 })
             }
         };
-        let roles: &[Role] =
-            if remote.is_some() { &[Role::Initiator] } else { &[Role::Initiator, Role::Target] };
+        let roles: &[Role] = match load.link {
+            Link::Ring => &[Role::Initiator, Role::Target],
+            // With a daemon, for the hand-off without a protocol alone.
+            Link::Memif | Link::Daemon => &[Role::Initiator],
+        };
         Ok(Self { eal: nodes::start_dpdk(load, roles)?, remote })
     }
 
@@ -109,6 +117,13 @@ impl Harness {
         setup: &PairSetup,
         bench: &B,
     ) -> Result<(B::Initiated, B::Served)> {
+        if load.link == Link::Daemon {
+            // It ends with the run: its worker would disturb what is measured between two runs.
+            let daemon = Daemon::start(load, setup, load.cores.0[1], "spin")?;
+            return on_core(load.cores.0[0], || {
+                bench.run_program(&mut Program::connect(&daemon.socket(), load.region, setup)?.0)
+            });
+        }
         let Some(Remote { process, folder, sockets }) = &mut self.remote else {
             let [mut initiator, mut target] = nodes::open(&self.eal, load, setup)?;
             let rendezvous = Rendezvous::default();

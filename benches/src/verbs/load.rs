@@ -42,6 +42,8 @@ pub enum Link {
     Ring,
     /// Memory that two processes share: net_memif copies every frame into it, and out of it.
     Memif,
+    /// A pair of ring ports of an `iwarpd` on the second CPU; a program on the first drives both ends.
+    Daemon,
 }
 
 impl Link {
@@ -50,13 +52,22 @@ impl Link {
         match self {
             Self::Ring => "ring",
             Self::Memif => "memif",
+            Self::Daemon => "daemon",
+        }
+    }
+
+    /// Returns the most receive buffers that a queue pair may have: the device's limit in a daemon.
+    pub(super) const fn receive_depth_max(self) -> u64 {
+        match self {
+            Self::Ring | Self::Memif => 8192,
+            Self::Daemon => 4096,
         }
     }
 
     /// Returns the default MTUs, bytes.
     const fn default_mtus(self) -> &'static [u16] {
         match self {
-            Self::Ring => &[1500, 9000],
+            Self::Ring | Self::Daemon => &[1500, 9000],
             Self::Memif => &[1500],
         }
     }
@@ -80,7 +91,8 @@ pub struct Load {
     /// Largest IP packet; without this 1500 and 9000, over memif 1500.
     #[arg(short = 'm', long, value_name = "BYTES,…", value_delimiter = ',')]
     mtu: Vec<u16>,
-    /// Link between the two nodes: rings in one process, or memif between this process and one that it starts.
+    /// Link between the two nodes: rings in one process, memif between this process and one that it starts, or rings of
+    /// an iwarpd that it starts and whose application it is.
     #[arg(long, default_value = "ring")]
     pub(super) link: Link,
     /// MPA's CRC32c, on or off.

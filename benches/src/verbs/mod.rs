@@ -6,14 +6,18 @@
 //! ```
 //! The path is that of `dataplane::verbs::Node`, which serves real peers: headers, checksums, acknowledgments, CRC32c
 //! and access checks. Before a bandwidth counts, the placed bytes are compared with the sent ones. With `--link
-//! memif` the target is a process of its own, and the link is memory that both share.
+//! memif` the target is a process of its own, and the link is memory that both share. With `--link daemon` both ends
+//! are contexts of one program on the first core, and the two nodes are ports of an `iwarpd` on the second.
 
 pub mod application;
 pub mod bandwidth;
 mod baseline_guard;
 mod crc;
+mod daemon;
 mod driver;
+mod end;
 pub mod fpdus;
+mod hand_off;
 pub mod latency;
 mod link;
 mod load;
@@ -21,6 +25,7 @@ pub mod lossy;
 mod node;
 mod nodes;
 mod peer_process;
+mod program;
 mod relay;
 
 pub use bandwidth::{BandwidthReport, BandwidthRow};

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use anyhow::{Context, Result, bail};
 use dataplane::memory::RegionMemory;
 use dataplane::verbs::Node;
 use rdma::CrcPolicy;
-use rdma::verbs::{CqId, MemoryRegion, QpNum, RegionId};
+use rdma::verbs::{AsyncEvent, CqId, MemoryRegion, QpNum, RecvWr, RegionId, SendWr, WorkCompletion};
 use rdma::wire::Stag;
 use serde::{Deserialize, Serialize};
 
 use super::crc;
+use super::end::{End, Region};
 
 /// Role of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +66,72 @@ impl BenchNode {
             _ => {}
         });
         spent
+    }
+}
+
+impl End for BenchNode {
+    fn queue_pairs(&self) -> usize {
+        self.qps.len()
+    }
+
+    fn regions(&self) -> [Region; 2] {
+        [self.source, self.sink].map(|MemoryRegion { addr, lkey, rkey, length, .. }| Region {
+            addr,
+            lkey,
+            rkey,
+            bytes: length,
+        })
+    }
+
+    fn peer_regions(&self) -> [(u64, Stag); 2] {
+        [self.peer_source, self.peer_sink].map(|region| (region.addr, region.rkey()))
+    }
+
+    fn post_send(&mut self, qp: usize, requests: &[SendWr<'_>]) -> Result<()> {
+        let qp = *self.qps.get(qp).context("the node has no such queue pair")?;
+        for request in requests {
+            self.node.device_mut().post_send(qp, request)?;
+        }
+        Ok(())
+    }
+
+    fn post_recv(&mut self, qp: usize, buffers: &[RecvWr<'_>]) -> Result<()> {
+        let qp = *self.qps.get(qp).context("the node has no such queue pair")?;
+        for buffer in buffers {
+            self.node.device_mut().post_recv(qp, buffer)?;
+        }
+        Ok(())
+    }
+
+    fn poll_send(&mut self, out: &mut [WorkCompletion]) -> Result<usize> {
+        Ok(self.node.device_mut().poll_cq(self.send_cq, out)?)
+    }
+
+    fn poll_recv(&mut self, out: &mut [WorkCompletion]) -> Result<usize> {
+        Ok(self.node.device_mut().poll_cq(self.recv_cq, out)?)
+    }
+
+    fn check_events(&mut self) -> Result<()> {
+        match self.node.device_mut().poll_async_event() {
+            None | Some(AsyncEvent::SrqLimitReached(_)) => Ok(()),
+            Some(event) => bail!("{event:?}"),
+        }
+    }
+
+    fn step(&mut self) {
+        self.node.poll();
+    }
+
+    fn write_source(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        Ok(self.source_memory.write(at, bytes)?)
+    }
+
+    fn read_source(&self, at: u64, out: &mut [u8]) -> Result<()> {
+        Ok(self.source_memory.read(at, out)?)
+    }
+
+    fn read_sink(&self, at: u64, out: &mut [u8]) -> Result<()> {
+        Ok(self.sink_memory.read(at, out)?)
     }
 }
 

@@ -14,6 +14,7 @@ use iwarp_config::Config;
 use rdma::OutOfOrderPolicy;
 use rdma::verbs::{Access, AddressBase, CmEventKind, ConnParam, MemoryRegion, PdId, QpCap, QpInit, RegionId};
 
+use super::end::fill_pattern;
 use super::load::Load;
 use super::node::{BenchNode, PairSetup, RemoteRegion, Role};
 use super::peer_process::PeerProcess;
@@ -227,7 +228,7 @@ impl Connecting {
 fn create_objects(mut node: Node, region: u64, setup: &PairSetup) -> Result<BenchNode> {
     let pd = node.device_mut().alloc_pd()?;
     let (source, source_memory, _) = register(&mut node, pd, "source", region)?;
-    fill_pattern(&source_memory);
+    fill_pattern(region, &mut |at, bytes| Ok(source_memory.write(at, bytes)?))?;
     let (sink, sink_memory, sink_region) = register(&mut node, pd, "sink", region)?;
     let device = node.device_mut();
     let slots = |depth: u16| u32::from(depth).saturating_mul(u32::from(setup.qps)).max(1);
@@ -268,46 +269,4 @@ fn register(
     let (region, memory) = node.add_region(name, bytes)?;
     let access = Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
     Ok((node.engine_mut().reg_mr(pd, (region, 0, bytes), AddressBase::Zero, access)?, memory, region))
-}
-
-/// Fills memory with bytes that differ from page to page, so that misplaced data is detected; they are equal on both
-/// nodes.
-fn fill_pattern(memory: &RegionMemory) {
-    const PAGE: usize = 4096;
-    let mut page = [0; PAGE];
-    for number in 0..memory.bytes().div_ceil(PAGE as u64) {
-        let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        for bytes in page.chunks_exact_mut(8) {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            bytes.copy_from_slice(&state.to_le_bytes());
-        }
-        let at = number * PAGE as u64;
-        let len = memory.bytes().saturating_sub(at).min(PAGE as u64);
-        let _ = page
-            .get(..usize::try_from(len).unwrap_or(0))
-            .is_some_and(|bytes| memory.write(at, bytes).is_ok());
-    }
-}
-
-/// Returns how many of the `len` bytes at `offset` equal the source, provided that the others are still zero; `None` if
-/// any other byte was placed.
-pub(super) fn count_equal(sink: &RegionMemory, source: &RegionMemory, offset: u64, len: u64) -> Option<u64> {
-    let (mut placed, mut sent) = (vec![0; 1 << 16], vec![0; 1 << 16]);
-    let (end, mut count) = (offset + len, 0);
-    for at in (offset..end).step_by(1 << 16) {
-        let len = usize::try_from((end - at).min(1 << 16)).unwrap_or(0);
-        let (placed, sent) = (placed.get_mut(..len)?, sent.get_mut(..len)?);
-        if sink.read(at, placed).is_err() || source.read(at, sent).is_err() {
-            return None;
-        }
-        for (placed, sent) in placed.iter().zip(sent.iter()) {
-            if placed != sent && *placed != 0 {
-                return None;
-            }
-            count += u64::from(placed == sent);
-        }
-    }
-    Some(count)
 }

@@ -4,14 +4,10 @@
 //!  in process         program, node, node: one thread on the first CPU
 //!  application        program: first CPU ══ shared memory ══ iwarpd's worker with both ports: second CPU
 //! ```
-//! Both run the same code over the trait `work::Ends`; the nodes, and the daemon's ports, are connected by rings.
+//! Both run the same code over the trait [`End`]; the nodes, and the daemon's ports, are connected by rings.
 //! Runs of the two alternate, so that a change of the machine's speed affects both alike.
 
-mod daemon;
-mod hand_off;
-mod in_process;
-mod program;
-mod work;
+pub(super) mod work;
 
 use std::io::{self, Write};
 
@@ -19,15 +15,15 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
 
+use super::daemon::Daemon;
+use super::end::End;
 use super::load::{Load, Operation};
-use super::node::{PairSetup, Role};
+use super::node::{BenchNode, PairSetup, Role};
 use super::nodes;
+use super::program::{self, Program, ProgramEnd};
 use crate::samples::median;
-use daemon::Daemon;
-use in_process::InProcess;
-use program::Program;
 pub use work::RoundTrip;
-use work::{Ends, Traffic};
+use work::Traffic;
 
 /// Messages of a run, by their size: small ones, and those of 4 KiB and more.
 const MESSAGES: [u64; 2] = [100_000, 2000];
@@ -113,13 +109,13 @@ pub fn run(options: &Options) -> Result<ApplicationReport> {
     let receive_depth = DEPTH * 2;
     let setup =
         PairSetup { mtu, crc, qps: 1, send_depth: DEPTH, receive_depth, inline: 0, out_of_order: true };
-    let mut in_process = InProcess(nodes::open(&eal, load, &setup)?);
+    let mut in_process = nodes::open(&eal, load, &setup)?;
     let daemon = Daemon::start(load, &setup, load.cores.0[1], "spin")?;
     let mut program = Program::connect(&daemon.socket(), load.region, &setup)?;
     let rows = WORK
         .iter()
         .map(|(operation, size)| {
-            row(&mut in_process, &mut program, &daemon, (*operation, *size), options.runs)
+            row(&mut in_process, &mut program.0, &daemon, (*operation, *size), options.runs)
         })
         .collect::<Result<_>>()?;
     let post_and_poll_hand_off_ns = daemon.hand_off_ns()?;
@@ -128,7 +124,7 @@ pub fn run(options: &Options) -> Result<ApplicationReport> {
     for _ in 0..options.runs {
         hand_offs.push(daemon.hand_off_ns()?);
         one.push(work::round_trip(&mut in_process, ROUND_TRIPS)?);
-        other.push(work::round_trip(&mut program, ROUND_TRIPS)?);
+        other.push(work::round_trip(&mut program.0, ROUND_TRIPS)?);
     }
     let idle_queue_pairs_ratio = idle_queue_pairs(&daemon, &mut program, options.runs)?;
     drop((program, daemon, in_process));
@@ -153,25 +149,22 @@ fn repeat(runs: u32, mut measure: impl FnMut() -> Result<f64>) -> Result<f64> {
 
 /// Measures one operation in process and as an application, by turns.
 fn row(
-    in_process: &mut InProcess,
-    program: &mut Program,
+    in_process: &mut [BenchNode; 2],
+    program: &mut [ProgramEnd; 2],
     daemon: &Daemon,
     (operation, size): (Operation, u32),
     runs: u32,
 ) -> Result<WorkRow> {
     let messages = MESSAGES[usize::from(size >= 4096)];
     let traffic = Traffic { operation, size, messages, depth: DEPTH.into() };
-    let per = |ends: &mut dyn Ends| -> Result<f64> {
-        Ok(work::drive(ends, &traffic)?.as_nanos() as f64 / messages as f64)
-    };
     // To warm up.
-    per(in_process)?;
-    per(program)?;
+    time_per_message(in_process, &traffic)?;
+    time_per_message(program, &traffic)?;
     let (mut inside, mut outside, mut ratios, mut hand_offs) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..runs {
         hand_offs.push(daemon.hand_off_ns()?);
-        let (one, other) = (per(in_process)?, per(program)?);
+        let (one, other) = (time_per_message(in_process, &traffic)?, time_per_message(program, &traffic)?);
         inside.push(one);
         outside.push(other);
         ratios.push(other / one);
@@ -186,6 +179,10 @@ fn row(
     })
 }
 
+fn time_per_message(ends: &mut [impl End; 2], traffic: &Traffic) -> Result<f64> {
+    Ok(work::drive(ends, traffic)?.as_nanos() as f64 / traffic.messages as f64)
+}
+
 /// Returns the time per Write of 64 bytes beside idle queue pairs, relative to without.
 fn idle_queue_pairs(daemon: &Daemon, program: &mut Program, runs: u32) -> Result<f64> {
     // To destroy 1,000 queue pairs takes as many requests.
@@ -194,7 +191,7 @@ fn idle_queue_pairs(daemon: &Daemon, program: &mut Program, runs: u32) -> Result
         Traffic { operation: Operation::Write, size: 64, messages: MESSAGES[0], depth: DEPTH.into() };
     let mut per_message = |times: &mut Vec<f64>| -> Result<()> {
         for _ in 0..runs {
-            times.push(work::drive(program, &traffic)?.as_secs_f64());
+            times.push(work::drive(&mut program.0, &traffic)?.as_secs_f64());
         }
         Ok(())
     };

@@ -4,73 +4,36 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use rdma::verbs::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion};
-use rdma::wire::Stag;
 use serde::Serialize;
 
+use super::super::end::End;
 use super::super::load::Operation;
 use crate::Stopwatch;
 use crate::samples::median;
 
 /// Requests that are posted at once, the last of them signaled.
-pub(super) const BATCH: usize = 32;
+pub(in crate::verbs) const BATCH: usize = 32;
 /// Longest run without progress, iterations.
 const IDLE_MAX: u64 = 2_000_000_000;
 
-/// One of the two ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
-    Initiator,
-    Target,
-}
-
-/// Memory of an end: the address of its first byte and the keys.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Region {
-    pub(super) addr: u64,
-    pub(super) lkey: Stag,
-    pub(super) rkey: Stag,
-    pub(super) bytes: u64,
-}
-
-/// Both ends of a connection.
-pub(super) trait Ends {
-    /// Posts requests in order.
-    fn post_send(&mut self, side: Side, requests: &[SendWr<'_>]) -> Result<()>;
-    /// Posts receive buffers in order.
-    fn post_recv(&mut self, side: Side, buffers: &[RecvWr<'_>]) -> Result<()>;
-    /// Polls the completions of the send queue.
-    fn poll_send(&mut self, side: Side, out: &mut [WorkCompletion]) -> Result<usize>;
-    /// Polls the completions of the receive queue.
-    fn poll_recv(&mut self, side: Side, out: &mut [WorkCompletion]) -> Result<usize>;
-    /// Has the work done that was posted, as far as this thread does it.
-    fn step(&mut self);
-    /// Returns the memory that messages come from, and that which they are placed in.
-    fn regions(&self, side: Side) -> [Region; 2];
-    /// Writes a word at an offset of the source.
-    fn store(&mut self, side: Side, at: u64, word: u64) -> Result<()>;
-    /// Reads a word at an offset of the sink.
-    fn load(&self, side: Side, at: u64) -> Result<u64>;
-}
-
 /// Messages from the initiator to the target, or Reads of the initiator.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Traffic {
-    pub(super) operation: Operation,
-    pub(super) size: u32,
-    pub(super) messages: u64,
+pub(in crate::verbs) struct Traffic {
+    pub(in crate::verbs) operation: Operation,
+    pub(in crate::verbs) size: u32,
+    pub(in crate::verbs) messages: u64,
     /// Requests in flight, at most.
-    pub(super) depth: u64,
+    pub(in crate::verbs) depth: u64,
 }
 
 /// Posts a batch of requests, the first of number `first`, the last of them signaled.
-pub(super) fn post_batch(
-    ends: &mut dyn Ends,
+pub(in crate::verbs) fn post_batch(
+    [initiator, target]: [&mut impl End; 2],
     traffic: &Traffic,
     first: u64,
     signal_all: bool,
 ) -> Result<usize> {
-    let [source, sink] = ends.regions(Side::Initiator);
-    let [peer_source, peer_sink] = ends.regions(Side::Target);
+    let ([source, sink], [peer_source, peer_sink]) = (initiator.regions(), target.regions());
     let places = source.bytes / u64::from(traffic.size);
     let count = usize::try_from(traffic.messages - first).unwrap_or(BATCH).min(BATCH);
     let at = |index: usize| (first + index as u64) % places * u64::from(traffic.size);
@@ -91,13 +54,13 @@ pub(super) fn post_batch(
         let flags = SendFlags { signaled: signal_all || index + 1 == count, ..SendFlags::default() };
         SendWr { wr_id: first + index as u64, op, data: Data::List(&lists[index]), flags }
     });
-    ends.post_send(Side::Initiator, &requests[..count])?;
+    initiator.post_send(0, &requests[..count])?;
     Ok(count)
 }
 
 /// Posts receive buffers of the target, in lists, until `until` have been posted; returns their number.
-fn post_buffers(ends: &mut dyn Ends, traffic: &Traffic, mut posted: u64, until: u64) -> Result<u64> {
-    let [_, sink] = ends.regions(Side::Target);
+fn post_buffers(target: &mut impl End, traffic: &Traffic, mut posted: u64, until: u64) -> Result<u64> {
+    let [_, sink] = target.regions();
     let places = sink.bytes / u64::from(traffic.size);
     while posted < until {
         let lists: [[Sge; 1]; BATCH] = std::array::from_fn(|index| {
@@ -107,39 +70,40 @@ fn post_buffers(ends: &mut dyn Ends, traffic: &Traffic, mut posted: u64, until: 
         let buffers: [RecvWr<'_>; BATCH] =
             std::array::from_fn(|index| RecvWr { wr_id: posted + index as u64, sg_list: &lists[index] });
         let count = usize::try_from(until - posted).unwrap_or(BATCH).min(BATCH);
-        ends.post_recv(Side::Target, &buffers[..count])?;
+        target.post_recv(0, &buffers[..count])?;
         posted += count as u64;
     }
     Ok(posted)
 }
 
 /// Moves all messages; returns the time from the first to the last completion.
-pub(super) fn drive(ends: &mut dyn Ends, traffic: &Traffic) -> Result<Duration> {
+pub(super) fn drive([initiator, target]: &mut [impl End; 2], traffic: &Traffic) -> Result<Duration> {
     let Traffic { operation, messages, depth, .. } = *traffic;
     let sends = operation == Operation::Send;
     let (mut posted, mut done, mut received, mut idle) = (0, 0, 0, 0_u64);
     let mut out = [WorkCompletion::default(); BATCH];
-    let mut buffers = if sends { post_buffers(ends, traffic, 0, messages.min(depth))? } else { 0 };
+    let mut buffers = if sends { post_buffers(target, traffic, 0, messages.min(depth))? } else { 0 };
     let watch = Stopwatch::start();
     while done < messages || (sends && received < messages) {
         let room = posted - done + BATCH as u64 <= depth
             && (!sends || buffers >= messages.min(posted + BATCH as u64));
         if posted < messages && room {
-            posted += post_batch(ends, traffic, posted, false)? as u64;
+            posted += post_batch([initiator, target], traffic, posted, false)? as u64;
         }
-        ends.step();
-        let polled = ends.poll_send(Side::Initiator, &mut out)?;
+        initiator.step();
+        target.step();
+        let polled = initiator.poll_send(&mut out)?;
         for wc in &out[..polled] {
             ensure!(wc.status == WcStatus::Success, "{wc:?}");
             done = wc.wr_id + 1;
         }
-        let arrived = if sends { ends.poll_recv(Side::Target, &mut out)? } else { 0 };
+        let arrived = if sends { target.poll_recv(&mut out)? } else { 0 };
         for wc in &out[..arrived] {
             ensure!(wc.status == WcStatus::Success, "{wc:?}");
         }
         received += arrived as u64;
         if sends {
-            buffers = post_buffers(ends, traffic, buffers, messages.min(received + depth))?;
+            buffers = post_buffers(target, traffic, buffers, messages.min(received + depth))?;
         }
         idle = if polled + arrived > 0 { 0 } else { idle + 1 };
         ensure!(idle < IDLE_MAX, "no progress after {done} messages");
@@ -173,33 +137,42 @@ impl RoundTrip {
 
 /// Sends Writes of 64 bytes back and forth, one at a time; both ends poll their memory. The clock is read from the time
 /// stamp counter.
-pub(super) fn round_trip(ends: &mut dyn Ends, count: u32) -> Result<RoundTrip> {
+pub(super) fn round_trip(ends: &mut [impl End; 2], count: u32) -> Result<RoundTrip> {
     let mut trips = Vec::with_capacity(count as usize);
     let mut out = [WorkCompletion::default(); 4];
-    let before = ends.load(Side::Target, 56)?;
+    let before = load(&ends[1])?;
     for number in 0..count {
         let word = before.wrapping_add(u64::from(number) + 1);
         let (watch, mut post_ns) = (Stopwatch::start(), 0.0);
-        for (from, to) in [(Side::Initiator, Side::Target), (Side::Target, Side::Initiator)] {
+        for from in [0, 1] {
             let began = watch.elapsed();
-            ends.store(from, 56, word)?;
-            let ([source, _], [_, sink]) = (ends.regions(from), ends.regions(to));
+            let [_, sink] = ends[1 - from].regions();
+            let end = &mut ends[from];
+            end.write_source(56, &word.to_ne_bytes())?;
+            let [source, _] = end.regions();
             let list = [Sge { addr: source.addr, length: 64, lkey: source.lkey }];
             let op = SendOp::RdmaWrite { remote_addr: sink.addr, rkey: sink.rkey };
             let wr = SendWr { wr_id: 0, op, data: Data::List(&list), flags: SendFlags::SIGNALED };
-            ends.post_send(from, &[wr])?;
+            end.post_send(0, &[wr])?;
             post_ns += watch.elapsed().saturating_sub(began).as_nanos() as f64;
-            while ends.load(to, 56)? != word {
-                ends.step();
+            while load(&ends[1 - from])? != word {
+                ends.iter_mut().for_each(End::step);
             }
         }
         let whole_ns = watch.elapsed().as_nanos() as f64;
         trips.push(RoundTrip { whole_ns, post_ns, wait_ns: whole_ns - post_ns });
-        for side in [Side::Initiator, Side::Target] {
-            while ends.poll_send(side, &mut out)? == 0 {
-                ends.step();
+        for side in [0, 1] {
+            while ends[side].poll_send(&mut out)? == 0 {
+                ends.iter_mut().for_each(End::step);
             }
         }
     }
     Ok(RoundTrip::median(&trips))
+}
+
+/// Reads the last word of a message of 64 bytes at the end that it was sent to.
+fn load(end: &impl End) -> Result<u64> {
+    let mut word = [0; 8];
+    end.read_sink(56, &mut word)?;
+    Ok(u64::from_ne_bytes(word))
 }

@@ -11,9 +11,12 @@ use iwarp_verbs::{
     QpOptions, QueuePair, RecvWr, SendFlags, SendOp, SendWr, WcStatus, WorkCompletion,
 };
 
-use super::super::load::Operation;
-use super::super::node::PairSetup;
-use super::work::{BATCH, Ends, Region, Side, Traffic, post_batch};
+use rdma::wire::Stag;
+
+use super::application::work::{BATCH, Traffic, post_batch};
+use super::end::{End, Region, fill_pattern};
+use super::load::Operation;
+use super::node::PairSetup;
 use crate::Stopwatch;
 use crate::clock::thread_cpu_time;
 use crate::samples::median;
@@ -25,39 +28,46 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Time over which the CPU time of a wait is measured.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// One end: a context with one connection.
-struct End {
+/// One end: a context with connected queue pairs.
+pub(super) struct ProgramEnd {
     /// Dropped first: its objects are destroyed before what they use.
-    id: Option<Id>,
-    qp: QueuePair,
+    ids: Vec<Id>,
+    qps: Vec<QueuePair>,
     send_cq: CompletionQueue,
     recv_cq: CompletionQueue,
     source: Mr,
     sink: Mr,
+    /// Address and key of the other end's two regions.
+    peer: [(u64, Stag); 2],
+    /// True while a batch is open on one of the queue pairs.
+    in_batch: bool,
     context: Context,
 }
 
 /// Both ends of a link, connected.
-pub(super) struct Program([End; 2]);
+pub(super) struct Program(pub(super) [ProgramEnd; 2]);
 
-impl End {
+impl ProgramEnd {
     fn open(socket: &Path, device: &str, region: u64, setup: &PairSetup) -> Result<Self> {
         let context = Context::open(socket, Some(device))?;
         let pd = context.alloc_pd()?;
-        let depth = setup.send_depth.max(setup.receive_depth);
-        let (send_cq, recv_cq) = (context.create_cq(depth.into())?, context.create_cq(depth.into())?);
+        let slots = |depth: u16| u32::from(depth).saturating_mul(u32::from(setup.qps)).max(1);
+        let send_cq = context.create_cq(slots(setup.send_depth))?;
+        let recv_cq = context.create_cq(slots(setup.receive_depth))?;
         let cap = QpCap {
             max_send_wr: setup.send_depth,
             max_recv_wr: setup.receive_depth,
             max_send_sge: 1,
             max_recv_sge: 1,
-            max_inline_data: 0,
+            max_inline_data: setup.inline,
         };
         let options = QpOptions { send_cq: &send_cq, recv_cq: &recv_cq, srq: None, cap, sq_sig_all: false };
-        let qp = pd.create_qp(&options)?;
+        let qps = pd.create_qps(&options, setup.qps.into())?;
         let access = Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let (source, sink) = (pd.alloc_mr(region, access)?, pd.alloc_mr(region, access)?);
-        Ok(Self { id: None, qp, send_cq, recv_cq, source, sink, context })
+        fill_pattern(region, &mut |at, bytes| Ok(source.write(at, bytes)?))?;
+        let peer = [(0, Stag(0)); 2];
+        Ok(Self { ids: Vec::new(), qps, send_cq, recv_cq, source, sink, peer, in_batch: false, context })
     }
 
     fn event(&self) -> Result<CmEventKind> {
@@ -67,42 +77,43 @@ impl End {
         }
     }
 
-    fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize> {
-        self.recv_cq.poll(out).map_err(|error| anyhow!("poll: {error:?}"))
+    fn queue_pair(&self, qp: usize) -> Result<&QueuePair> {
+        self.qps.get(qp).ok_or_else(|| anyhow!("the end has no queue pair {qp}"))
     }
 }
 
 impl Program {
-    /// Opens both contexts and connects them.
+    /// Opens both contexts and connects their queue pairs: pair i of one with pair i of the other.
     ///
     /// # Errors
-    /// The daemon refuses, or the connection fails.
+    /// The daemon refuses, or a connection fails.
     pub(super) fn connect(socket: &Path, region: u64, setup: &PairSetup) -> Result<Self> {
-        let mut initiator = End::open(socket, "p0", region, setup)?;
-        let mut target = End::open(socket, "p1", region, setup)?;
+        let mut initiator = ProgramEnd::open(socket, "p0", region, setup)?;
+        let mut target = ProgramEnd::open(socket, "p1", region, setup)?;
+        let keys = |end: &ProgramEnd| End::regions(end).map(|region| (region.addr, region.rkey));
+        (initiator.peer, target.peer) = (keys(&target), keys(&initiator));
         let (address, param) = (SocketAddr::from(TARGET), ConnParam::default());
         let listener = target.context.create_id(Some(address))?;
         listener.listen(NonZeroU16::MIN, &param)?;
-        let id = initiator.context.create_id(None)?;
-        id.connect(&initiator.qp, address, &param)?;
-        initiator.id = Some(id);
-        let requested = match target.context.wait_event(TIMEOUT)? {
-            Some(Event::Cm(event)) if matches!(event.kind, CmEventKind::ConnectRequest { .. }) => event.id,
-            other => bail!("connecting: {other:?}"),
-        };
-        let id = target.context.id(requested);
-        id.accept(&target.qp, &[])?;
-        target.id = Some(id);
-        for end in [&initiator, &target] {
-            let event = end.event()?;
-            ensure!(matches!(event, CmEventKind::Established { .. }), "connecting: {event:?}");
+        for pair in 0..usize::from(setup.qps) {
+            let id = initiator.context.create_id(None)?;
+            id.connect(initiator.queue_pair(pair)?, address, &param)?;
+            initiator.ids.push(id);
+            let requested = match target.context.wait_event(TIMEOUT)? {
+                Some(Event::Cm(event)) if matches!(event.kind, CmEventKind::ConnectRequest { .. }) => {
+                    event.id
+                }
+                other => bail!("connecting: {other:?}"),
+            };
+            let id = target.context.id(requested);
+            id.accept(target.queue_pair(pair)?, &[])?;
+            target.ids.push(id);
+            for end in [&initiator, &target] {
+                let event = end.event()?;
+                ensure!(matches!(event, CmEventKind::Established { .. }), "connecting: {event:?}");
+            }
         }
         Ok(Self([initiator, target]))
-    }
-
-    fn end(&self, side: Side) -> &End {
-        let [initiator, target] = &self.0;
-        if side == Side::Initiator { initiator } else { target }
     }
 
     /// Returns the time of this thread to post and poll one Write of 64 bytes, nanoseconds, all signaled, in batches of
@@ -113,7 +124,8 @@ impl Program {
         let mut out = [WorkCompletion::default(); BATCH];
         while posted < messages {
             let watch = Stopwatch::start();
-            let count = post_batch(self, &traffic, posted, true)?;
+            let [initiator, target] = &mut self.0;
+            let count = post_batch([initiator, target], &traffic, posted, true)?;
             let mut spent = watch.elapsed();
             posted += count as u64;
             // All have completed before they are polled, as for a program that does other work meanwhile.
@@ -124,7 +136,7 @@ impl Program {
             let mut done = 0;
             while done < count {
                 let watch = Stopwatch::start();
-                let polled = self.poll_send(Side::Initiator, &mut out)?;
+                let polled = initiator.poll_send(&mut out)?;
                 if polled > 0 {
                     spent += watch.elapsed();
                 }
@@ -145,8 +157,8 @@ impl Program {
         }
         for _ in 0..count {
             let watch = Stopwatch::start();
-            for (from, to) in [(Side::Initiator, Side::Target), (Side::Target, Side::Initiator)] {
-                let (from, to) = (self.end(from), self.end(to));
+            for (from, to) in [(0, 1), (1, 0)] {
+                let (from, to) = (&self.0[from], &self.0[to]);
                 let list = [from.source.sge(0, 64)];
                 let wr = SendWr {
                     wr_id: 0,
@@ -154,9 +166,9 @@ impl Program {
                     data: Data::List(&list),
                     flags: SendFlags::SIGNALED,
                 };
-                from.qp.post_send(&[wr]).map_err(|(_, error)| anyhow!("post_send: {error:?}"))?;
+                from.queue_pair(0)?.post_send(&[wr]).map_err(|(_, error)| anyhow!("post_send: {error:?}"))?;
                 let mut out = [WorkCompletion::default()];
-                while to.poll(&mut out)? == 0 {
+                while to.recv_cq.poll(&mut out) == Ok(0) {
                     ensure!(to.context.wait(TIMEOUT)?, "no event");
                 }
                 ensure!(out[0].status == WcStatus::Success, "{out:?}");
@@ -177,15 +189,15 @@ impl Program {
     pub(super) fn idle_wait(&self) -> Result<(Duration, Duration)> {
         let (before, watch) = (thread_cpu_time(), Stopwatch::start());
         while watch.elapsed() < IDLE {
-            self.end(Side::Target).context.wait(IDLE.saturating_sub(watch.elapsed()))?;
+            self.0[1].context.wait(IDLE.saturating_sub(watch.elapsed()))?;
         }
         Ok((thread_cpu_time().saturating_sub(before), watch.elapsed()))
     }
 }
 
-fn receive(end: &End) -> Result<()> {
+fn receive(end: &ProgramEnd) -> Result<()> {
     let list = [end.sink.sge(0, 64)];
-    let posted = end.qp.post_recv(&[RecvWr { wr_id: 0, sg_list: &list }]);
+    let posted = end.queue_pair(0)?.post_recv(&[RecvWr { wr_id: 0, sg_list: &list }]);
     posted.map_err(|(_, error)| anyhow!("post_recv: {error:?}"))
 }
 
@@ -202,39 +214,76 @@ pub(super) fn idle(
     (0..contexts).map(open).collect()
 }
 
-impl Ends for Program {
-    fn post_send(&mut self, side: Side, requests: &[SendWr<'_>]) -> Result<()> {
-        self.end(side).qp.post_send(requests).map_err(|(_, error)| anyhow!("post_send: {error:?}"))
+impl End for ProgramEnd {
+    fn queue_pairs(&self) -> usize {
+        self.qps.len()
     }
 
-    fn post_recv(&mut self, side: Side, buffers: &[RecvWr<'_>]) -> Result<()> {
-        self.end(side).qp.post_recv(buffers).map_err(|(_, error)| anyhow!("post_recv: {error:?}"))
+    fn regions(&self) -> [Region; 2] {
+        [&self.source, &self.sink].map(|mr| Region {
+            addr: mr.addr(),
+            lkey: mr.lkey(),
+            rkey: mr.rkey(),
+            bytes: mr.len(),
+        })
     }
 
-    fn poll_send(&mut self, side: Side, out: &mut [WorkCompletion]) -> Result<usize> {
-        self.end(side).send_cq.poll(out).map_err(|error| anyhow!("poll: {error:?}"))
+    fn peer_regions(&self) -> [(u64, Stag); 2] {
+        self.peer
     }
 
-    fn poll_recv(&mut self, side: Side, out: &mut [WorkCompletion]) -> Result<usize> {
-        self.end(side).poll(out)
+    fn post_send(&mut self, qp: usize, requests: &[SendWr<'_>]) -> Result<()> {
+        let qp = self.queue_pair(qp)?;
+        let posted = match requests {
+            [one] if self.in_batch => qp.add_to_batch(one),
+            all => qp.post_send(all).map_err(|(_, error)| error),
+        };
+        posted.map_err(|error| anyhow!("post_send: {error:?}"))
+    }
+
+    fn post_recv(&mut self, qp: usize, buffers: &[RecvWr<'_>]) -> Result<()> {
+        self.queue_pair(qp)?.post_recv(buffers).map_err(|(_, error)| anyhow!("post_recv: {error:?}"))
+    }
+
+    fn poll_send(&mut self, out: &mut [WorkCompletion]) -> Result<usize> {
+        self.send_cq.poll(out).map_err(|error| anyhow!("poll: {error:?}"))
+    }
+
+    fn poll_recv(&mut self, out: &mut [WorkCompletion]) -> Result<usize> {
+        self.recv_cq.poll(out).map_err(|error| anyhow!("poll: {error:?}"))
+    }
+
+    fn check_events(&mut self) -> Result<()> {
+        self.context.poll_event().map_or(Ok(()), |event| bail!("{event:?}"))
     }
 
     fn step(&mut self) {
         std::hint::spin_loop();
     }
 
-    fn regions(&self, side: Side) -> [Region; 2] {
-        let End { source, sink, .. } = self.end(side);
-        [source, sink].map(|mr| Region { addr: mr.addr(), lkey: mr.lkey(), rkey: mr.rkey(), bytes: mr.len() })
+    fn write_source(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        Ok(self.source.write(at, bytes)?)
     }
 
-    fn store(&mut self, side: Side, at: u64, word: u64) -> Result<()> {
-        Ok(self.end(side).source.write(at, &word.to_ne_bytes())?)
+    fn read_source(&self, at: u64, out: &mut [u8]) -> Result<()> {
+        Ok(self.source.read(at, out)?)
     }
 
-    fn load(&self, side: Side, at: u64) -> Result<u64> {
-        let mut word = [0; 8];
-        self.end(side).sink.read(at, &mut word)?;
-        Ok(u64::from_ne_bytes(word))
+    fn read_sink(&self, at: u64, out: &mut [u8]) -> Result<()> {
+        Ok(self.sink.read(at, out)?)
+    }
+
+    fn begin_batch(&mut self, qp: usize) {
+        if let Ok(qp) = self.queue_pair(qp) {
+            qp.begin_batch();
+            self.in_batch = true;
+        }
+    }
+
+    fn end_batch(&mut self, qp: usize) {
+        if let Ok(qp) = self.queue_pair(qp) {
+            qp.end_batch();
+        }
+        self.in_batch = false;
     }
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::super::load::Load;
-use super::super::node::PairSetup;
 use super::hand_off::hand_off_ns;
+use super::load::Load;
+use super::node::PairSetup;
 use crate::clock::pause;
 use crate::{Cores, Stopwatch};
 
