@@ -6,6 +6,13 @@ CARGO ?= cargo
 IWARPD := target/release/iwarpd
 IWARPCTL := target/release/iwarpctl
 FUZZ_SECONDS ?= 60
+# One selection of packages for what is built for release: another selection has other features, and would compile the
+# crates again.
+RELEASE := $(CARGO) build --release --locked \
+    $(addprefix -p ,dataplane mgmt-cli iwarp-verbs iwarp-lab iwarp-rping iwarp-nfsd iwarp-run rdma) \
+    $(addprefix -p ,benches iwarp-manual) \
+    $(addprefix --bin ,iwarpd iwarpctl iwarp-nfsd iwarp-rping iwarp-run lab) \
+    $(addprefix --example ,bridge capture exchange notify region register siw-peer watch)
 export IRONWARP_CACHE ?= /var/cache/ironwarp
 
 .PHONY: $(shell sed -n 's/^\([a-z0-9-]*\):.*/\1/p' Makefile)
@@ -30,7 +37,7 @@ tools: deps ## install the test runner
 	    $(CARGO) install --locked --debug --no-default-features cargo-nextest@0.9.151
 
 build: deps ## iwarpd, iwarpctl and what goes with them, release
-	$(CARGO) build --release --locked -p dataplane -p mgmt-cli -p iwarp-verbs -p iwarp-lab -p iwarp-rping -p iwarp-nfsd -p iwarp-run -p rdma --bins --examples
+	$(RELEASE)
 	$(CARGO) build --release --locked -p iwarp-drop-in
 	dataplane/drop-in/link.sh target/release/libiwarp_drop_in.a target/release/lib/ironwarp
 	$(CARGO) build --release --locked -p iwarp-preload
@@ -38,7 +45,8 @@ build: deps ## iwarpd, iwarpctl and what goes with them, release
 
 man: deps ## manual pages and completions of all programs: target/man
 	@rm -rf target/man
-	$(CARGO) run --release --locked --quiet -p iwarp-manual -- target/man
+	$(RELEASE) --bin iwarp-manual
+	target/release/iwarp-manual target/man
 
 demo: root build ## put 256 MiB through a TAP, get it back, compare
 	@dataplane/tests/demo.sh
@@ -223,7 +231,7 @@ PROGRAMS ?= target/release
 
 deb: root build man ## Debian packages of this machine's release, ironwarp and ironwarp-bench: target/deb
 	@.ci/deps.sh debhelper lintian systemd-container
-	$(CARGO) build --release --locked -p benches --bin iwarp-bench
+	$(RELEASE) --bin iwarp-bench
 	configs/debian/build.sh $(PROGRAMS) target/man target/deb
 
 deb-test: deb ## installs the packages in a chroot that is made for it; start, put, get, upgrade, remove, purge
