@@ -55,8 +55,23 @@ run: root build ## iwarpd in the foreground on the TAP iw0
 	@.ci/hugepages.sh 512 || true
 	$(IWARPD) --config configs/tap.toml
 
-test: root check unit build build-debian13 instructions ports lifecycle operations reload deb-test nfsd drivers rping programs-quick wire-proof verbs flat idle load crowd-out flood starve forged-arp interop pci-quick ## everything; about 45 minutes on two cores
+# They count hugepages, have limits of time or rate, or use all cores: one at a time.
+ALONE := ports drivers verbs programs-quick flat load crowd-out flood starve forged-arp pci-quick
+# They wait for a guest, a program or a timer: two at a time, the longest first. Each one's output comes when it ends.
+TOGETHER := interop deb-test instructions build-debian13 rping lifecycle operations reload nfsd idle wire-proof
+
+# Incremental compilation is for those who compile again.
+test: export CARGO_INCREMENTAL := 0
+test: root check unit build prepared ## everything; about 45 minutes on two cores
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(TOGETHER)
+	@$(MAKE) --no-print-directory --jobs=1 $(ALONE)
 	@echo "all suites passed"
+
+# Two suites at a time must neither install packages at the same time nor take each other's hugepages: 320 MiB each.
+prepared: root tools
+	@.ci/deps.sh $(PACKAGING) ibverbs-utils perftest || echo "test: goes on with what is installed" >&2
+	@dataplane/tests/siw/prepare.sh >/dev/null
+	@.ci/hugepages.sh 640 || true
 
 quick: ## format, lints and tests of what needs neither DPDK nor root; under two minutes warm
 	$(CARGO) fmt --all --check
@@ -231,8 +246,10 @@ profile: root deps ## instructions per FPDU of RDMA Writes, function by function
 # What is installed comes from PROGRAMS: after `make trained`, `make deb PROGRAMS=target/trained` packages those.
 PROGRAMS ?= target/release
 
+PACKAGING := debhelper lintian systemd-container
+
 deb: root build man ## Debian packages of this machine's release, ironwarp and ironwarp-bench: target/deb
-	@.ci/deps.sh debhelper lintian systemd-container
+	@.ci/deps.sh $(PACKAGING)
 	$(RELEASE) --bin iwarp-bench
 	configs/debian/build.sh $(PROGRAMS) target/man target/deb
 

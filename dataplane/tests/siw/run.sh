@@ -204,6 +204,8 @@ suite_loss() {
 main() {
     GUEST_IMAGE=$(dataplane/tests/siw/prepare.sh) || exit 1
     lab_open ironwarp-siw
+    # The guest's programs have limits of time, and `make test` runs another suite meanwhile.
+    ahead_of_others
     GUEST_NETNS=$NS GUEST_LOGS=$LAB
     .ci/hugepages.sh 192 || true
     write_config
