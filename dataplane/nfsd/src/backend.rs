@@ -3,8 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use nfs3_types::nfs3::{createverf3, fattr3, ftype3, nfsstat3, nfstime3, sattr3};
+use nfs3_types::nfs3::{createverf3, ftype3, nfsstat3, nfstime3};
 
+use crate::attributes::{Attributes, NewAttributes};
 use crate::file::File;
 use crate::identity::User;
 use crate::regions::Region;
@@ -15,22 +16,22 @@ pub enum New<'a> {
     /// A regular file. `exclusive`: it must not exist.
     File {
         /// Attributes of the file.
-        attributes: sattr3,
+        attributes: NewAttributes,
         /// True if an existing file is an error.
         exclusive: bool,
     },
     /// A regular file that only the repetition of the same call may find existing.
     FileOnce(createverf3),
     /// A directory, with its attributes.
-    Directory(sattr3),
+    Directory(NewAttributes),
     /// A symbolic link with its target.
-    Symlink(sattr3, &'a [u8]),
+    Symlink(NewAttributes, &'a [u8]),
     /// A device, socket or FIFO.
     Special {
         /// Type of the object.
         kind: ftype3,
         /// Attributes of the object.
-        attributes: sattr3,
+        attributes: NewAttributes,
         /// Device number, major and minor.
         device: (u32, u32),
     },
@@ -73,9 +74,9 @@ pub trait Backend: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// As the trait says.
-    fn attributes(&self, object: &[u8]) -> Result<fattr3, nfsstat3>;
+    fn attributes(&self, object: &[u8]) -> Result<Attributes, nfsstat3>;
 
-    /// Changes attributes. With `guard`, only if the object has not been changed since that time.
+    /// Changes attributes. With `guard`, only if the object has not been changed since that time, as NFS 3 states it.
     ///
     /// # Errors
     /// As the trait says; `NFS3ERR_NOT_SYNC` for a guard that does not match.
@@ -83,7 +84,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
         &self,
         user: &User,
         object: &[u8],
-        attributes: &sattr3,
+        attributes: &NewAttributes,
         guard: Option<nfstime3>,
     ) -> Result<(), nfsstat3>;
 

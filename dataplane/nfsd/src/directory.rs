@@ -11,8 +11,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use nfs3_types::nfs3::{
-    ACCESS3_DELETE, ACCESS3_EXECUTE, ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ, fattr3,
-    ftype3, nfsstat3, nfstime3, sattr3,
+    ACCESS3_DELETE, ACCESS3_EXECUTE, ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ, ftype3,
+    nfsstat3, nfstime3,
 };
 use rustix::fs::{
     Access, AtFlags, CWD, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, Statx, StatxFlags, accessat,
@@ -20,7 +20,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::attributes::{fattr, status};
+use crate::attributes::{Attributes, NewAttributes, attributes_of, status};
 use crate::backend::{Backend, Entry, New, Space};
 use crate::file::File;
 use crate::identity::{User, with_rights};
@@ -55,7 +55,7 @@ impl Directory {
         let handle = handle::of(root.as_fd())?;
         // This fails at once if the program may not open files by handle.
         handle::open(mount.as_fd(), &handle)?;
-        let found = fattr(&stat(root.as_fd())?);
+        let found = attributes_of(&stat(root.as_fd())?);
         let fileid = (found.fsid, found.fileid);
         Ok(Self { root, mount, handle, fileid, path: path.to_owned() })
     }
@@ -65,7 +65,7 @@ impl Directory {
     }
 
     fn is_root(&self, object: BorrowedFd<'_>) -> Result<bool, Errno> {
-        let found = fattr(&stat(object)?);
+        let found = attributes_of(&stat(object)?);
         Ok((found.fsid, found.fileid) == self.fileid)
     }
 
@@ -133,26 +133,26 @@ impl Backend for Directory {
         self.path.display().to_string()
     }
 
-    fn attributes(&self, object: &[u8]) -> Result<fattr3, nfsstat3> {
+    fn attributes(&self, object: &[u8]) -> Result<Attributes, nfsstat3> {
         let object = self.object(object)?;
-        stat(object.as_fd()).map(|found| fattr(&found)).map_err(status)
+        stat(object.as_fd()).map(|found| attributes_of(&found)).map_err(status)
     }
 
     fn set_attributes(
         &self,
         user: &User,
         object: &[u8],
-        attributes: &sattr3,
+        new: &NewAttributes,
         guard: Option<nfstime3>,
     ) -> Result<(), nfsstat3> {
         let object = self.object(object)?;
         if let Some(guard) = guard {
-            let found = fattr(&stat(object.as_fd()).map_err(status)?);
-            if found.ctime != guard {
+            let found = attributes_of(&stat(object.as_fd()).map_err(status)?);
+            if nfstime3::from(found.ctime) != guard {
                 return Err(nfsstat3::NFS3ERR_NOT_SYNC);
             }
         }
-        change::attributes(user, object.as_fd(), attributes)
+        change::attributes(user, object.as_fd(), new)
     }
 
     fn lookup(&self, user: &User, dir: &[u8], name: &[u8]) -> Result<Vec<u8>, nfsstat3> {
@@ -163,7 +163,7 @@ impl Backend for Directory {
 
     fn access(&self, user: &User, object: &[u8], wanted: u32) -> Result<u32, nfsstat3> {
         let object = self.object(object)?;
-        let kind = fattr(&stat(object.as_fd()).map_err(status)?).type_;
+        let kind = attributes_of(&stat(object.as_fd()).map_err(status)?).kind;
         let path = path_of(object.as_fd());
         let may = |access| with_rights(user, || accessat(CWD, &path, access, AtFlags::EACCESS)).is_ok();
         let write = ACCESS3_MODIFY | ACCESS3_EXTEND;

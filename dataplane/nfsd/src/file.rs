@@ -7,7 +7,7 @@ use nfs3_types::nfs3::{Nfs3Option, post_op_attr, stable_how};
 use rustix::fs::{AtFlags, StatxFlags, fdatasync, fstat, fsync, statx};
 use rustix::io::Errno;
 
-use crate::attributes::fattr;
+use crate::attributes::attributes_of;
 use crate::regions::{Region, Span};
 
 /// A regular file that a backend has opened. Clones are handles of the same file.
@@ -74,7 +74,7 @@ impl File {
         match self {
             Self::Kernel(file) => {
                 let found = statx(file.as_fd(), "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS);
-                found.map_or(Nfs3Option::None, |found| Nfs3Option::Some(fattr(&found)))
+                found.map_or(Nfs3Option::None, |found| Nfs3Option::Some(attributes_of(&found).into()))
             }
             Self::Region(_) => Nfs3Option::None,
         }

@@ -40,6 +40,7 @@ mod stats;
 mod status;
 mod tcp;
 
+pub use attributes::{Attributes, NewAttributes, SetTime, Time};
 pub use backend::{Backend, Entry, New, Space};
 pub use directory::Directory;
 pub use export::{Export, ExportError, HANDLE_MAX, Rule, Squash};

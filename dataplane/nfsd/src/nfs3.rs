@@ -7,14 +7,15 @@ mod list;
 mod transfer;
 
 use iwarp_rpc::message::executed;
-use iwarp_rpc::xdr::{Data, Reader, Writer};
+use iwarp_rpc::xdr::{Data, Reader, Writer, XdrError};
 use nfs3_types::nfs3::{
     ACCESS3resok, FSF3_CANSETTIME, FSF3_HOMOGENEOUS, FSF3_LINK, FSF3_SYMLINK, FSINFO3resok, FSSTAT3resok,
-    Nfs3Option, PATHCONF3resok, createverf3, devicedata3, ftype3, mknoddata3, nfs_fh3, nfsstat3, nfstime3,
-    post_op_attr, sattr3, sattrguard3, wcc_data,
+    Nfs3Option, PATHCONF3resok, createverf3, devicedata3, fattr3, ftype3, mknoddata3, nfs_fh3, nfsstat3,
+    nfstime3, post_op_attr, sattr3, sattrguard3, wcc_data,
 };
 use nfs3_types::xdr_codec::{Opaque, Pack};
 
+use crate::attributes::{NewAttributes, value};
 use crate::backend::New;
 use crate::codec::{PATH_MAX, fixed, handle, place, put};
 use crate::export::Rule;
@@ -53,7 +54,7 @@ impl Target<'_> {
     }
 
     fn attributes_of(&self, object: &[u8]) -> post_op_attr {
-        self.export.backend.attributes(object).map_or(Nfs3Option::None, Nfs3Option::Some)
+        self.export.backend.attributes(object).map_or(Nfs3Option::None, |it| Nfs3Option::Some(it.into()))
     }
 
     /// Returns the rule, if it lets the client change something.
@@ -117,7 +118,7 @@ impl Server {
         let target = self.target(caller, handle(reader)?);
         let found = target.and_then(|target| target.export.backend.attributes(target.object));
         match found {
-            Ok(attributes) => result(out, Ok(attributes), &nfs3_types::xdr_codec::Void),
+            Ok(attributes) => result(out, Ok(fattr3::from(attributes)), &nfs3_types::xdr_codec::Void),
             Err(status) => put(out, &status),
         }
         Ok(())
@@ -126,13 +127,10 @@ impl Server {
     fn setattr(&self, caller: &Caller<'_>, reader: &mut Reader<'_>, out: &mut Writer) -> Result<(), Fault> {
         let target = self.target(caller, handle(reader)?);
         let (new, guard): (sattr3, sattrguard3) = (fixed(reader)?, fixed(reader)?);
-        let guard: Option<nfstime3> = match guard {
-            Nfs3Option::Some(time) => Some(time),
-            Nfs3Option::None => None,
-        };
+        let new = new.into();
         let done = copied(&target).and_then(|it| {
             it.writable()?;
-            it.export.backend.set_attributes(&it.user, it.object, &new, guard)
+            it.export.backend.set_attributes(&it.user, it.object, &new, value(guard))
         });
         let data = changed(&target);
         put(out, &done.err().unwrap_or(nfsstat3::NFS3_OK));
@@ -182,14 +180,13 @@ impl Server {
         let link: Vec<u8>;
         let new = match caller.call.procedure {
             8 => match reader.u32()? {
-                0 => New::File { attributes: fixed(reader)?, exclusive: false },
-                1 => New::File { attributes: fixed(reader)?, exclusive: true },
+                how @ (0 | 1) => New::File { attributes: new_attributes(reader)?, exclusive: how == 1 },
                 2 => New::FileOnce(fixed::<createverf3>(reader)?),
                 _ => return Err(Fault::Arguments),
             },
-            9 => New::Directory(fixed(reader)?),
+            9 => New::Directory(new_attributes(reader)?),
             10 => {
-                let attributes = fixed(reader)?;
+                let attributes = new_attributes(reader)?;
                 link = match reader.reducible(PATH_MAX)? {
                     Data::Inline(target) => target.to_vec(),
                     Data::Fetched { offset, length } => {
@@ -334,14 +331,19 @@ impl Server {
     }
 }
 
+fn new_attributes(reader: &mut Reader<'_>) -> Result<NewAttributes, XdrError> {
+    fixed::<sattr3>(reader).map(NewAttributes::from)
+}
+
 /// Returns the object of MKNOD's arguments; a type that MKNOD does not make is NF3REG.
 fn special(data: mknoddata3) -> New<'static> {
     let device = |kind, devicedata3 { dev_attributes, spec }| New::Special {
         kind,
-        attributes: dev_attributes,
+        attributes: dev_attributes.into(),
         device: (spec.specdata1, spec.specdata2),
     };
-    let other = |kind, attributes| New::Special { kind, attributes, device: (0, 0) };
+    let other =
+        |kind, attributes: sattr3| New::Special { kind, attributes: attributes.into(), device: (0, 0) };
     match data {
         mknoddata3::NF3CHR(data) => device(ftype3::NF3CHR, data),
         mknoddata3::NF3BLK(data) => device(ftype3::NF3BLK, data),

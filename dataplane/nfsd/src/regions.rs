@@ -9,12 +9,11 @@ use std::sync::Arc;
 
 use iwarp_verbs::Access;
 use nfs3_types::nfs3::{
-    ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ, Nfs3Option, fattr3, ftype3, nfsstat3,
-    nfstime3, sattr3, set_atime, set_mtime, specdata3,
+    ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ, ftype3, nfsstat3, nfstime3,
 };
 use siphasher::sip::SipHasher24;
 
-use crate::attributes::status;
+use crate::attributes::{Attributes, NewAttributes, SetTime, status};
 use crate::backend::{Backend, Entry, New, Space};
 use crate::file::File;
 use crate::identity::User;
@@ -118,18 +117,17 @@ fn mode(access: Access) -> u32 {
 }
 
 /// Checks new attributes of a region: only what it has can be set.
-fn check(region: &Region, new: &sattr3) -> Result<(), nfsstat3> {
-    if let Nfs3Option::Some(size) = new.size {
+fn check(region: &Region, new: &NewAttributes) -> Result<(), nfsstat3> {
+    if let Some(size) = new.size {
         match size.cmp(&region.bytes()) {
             std::cmp::Ordering::Less => return Err(nfsstat3::NFS3ERR_PERM),
             std::cmp::Ordering::Equal => {}
             std::cmp::Ordering::Greater => return Err(nfsstat3::NFS3ERR_NOSPC),
         }
     }
-    let other = |option: &Nfs3Option<u32>, is: u32| matches!(option, Nfs3Option::Some(it) if *it != is);
-    let owner = other(&new.uid, 0) || other(&new.gid, 0) || other(&new.mode, mode(region.access()));
-    let times = matches!(new.atime, set_atime::SET_TO_CLIENT_TIME(_))
-        || matches!(new.mtime, set_mtime::SET_TO_CLIENT_TIME(_));
+    let other = |option: Option<u32>, is: u32| option.is_some_and(|it| it != is);
+    let owner = other(new.uid, 0) || other(new.gid, 0) || other(new.mode, mode(region.access()));
+    let times = [new.atime, new.mtime].iter().any(|time| matches!(time, Some(SetTime::To(_))));
     if owner || times { Err(nfsstat3::NFS3ERR_PERM) } else { Ok(()) }
 }
 
@@ -150,16 +148,16 @@ impl Backend for Regions {
         format!("{selected} ({count} there{})", error.unwrap_or_default())
     }
 
-    fn attributes(&self, object: &[u8]) -> Result<fattr3, nfsstat3> {
-        let root = fattr3 {
-            type_: ftype3::NF3DIR,
+    fn attributes(&self, object: &[u8]) -> Result<Attributes, nfsstat3> {
+        let root = Attributes {
+            kind: ftype3::NF3DIR,
             mode: 0o555,
             nlink: 2,
             uid: 0,
             gid: 0,
             size: 4096,
             used: 4096,
-            rdev: specdata3 { specdata1: 0, specdata2: 0 },
+            device: (0, 0),
             fsid: self.fsid,
             fileid: ROOT_FILEID,
             atime: self.table.changed(),
@@ -169,8 +167,8 @@ impl Backend for Regions {
         let Object::Region(region) = self.object(object)? else { return Ok(root) };
         // Peers and programs change the bytes without notice: a client must not take those that it has for the present.
         let now = table::now();
-        Ok(fattr3 {
-            type_: ftype3::NF3REG,
+        Ok(Attributes {
+            kind: ftype3::NF3REG,
             mode: mode(region.access()),
             nlink: 1,
             size: region.bytes(),
@@ -187,10 +185,12 @@ impl Backend for Regions {
         &self,
         _: &User,
         object: &[u8],
-        attributes: &sattr3,
+        attributes: &NewAttributes,
         guard: Option<nfstime3>,
     ) -> Result<(), nfsstat3> {
-        if guard.is_some_and(|guard| self.attributes(object).is_ok_and(|found| found.ctime != guard)) {
+        if guard.is_some_and(|guard| {
+            self.attributes(object).is_ok_and(|found| nfstime3::from(found.ctime) != guard)
+        }) {
             return Err(nfsstat3::NFS3ERR_NOT_SYNC);
         }
         match self.object(object)? {
@@ -248,8 +248,7 @@ impl Backend for Regions {
     fn create(&self, _: &User, dir: &[u8], name: &[u8], new: &New<'_>) -> Result<Vec<u8>, nfsstat3> {
         match (self.named(dir, name), new) {
             (Ok(region), New::File { attributes, exclusive: false }) => {
-                let size = sattr3 { size: attributes.size, ..sattr3::default() };
-                check(&region, &size).map(|()| handle(&region))
+                check(&region, &NewAttributes::only_size(attributes.size)).map(|()| handle(&region))
             }
             (Ok(_), _) => Err(nfsstat3::NFS3ERR_EXIST),
             (Err(nfsstat3::NFS3ERR_NOENT), New::Symlink(..) | New::Special { .. }) => {

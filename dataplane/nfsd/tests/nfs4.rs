@@ -347,6 +347,53 @@ fn a_file_is_opened_with_the_rights_of_the_user() {
     assert_eq!(std::os::unix::fs::MetadataExt::uid(&found), 1001);
 }
 
+/// GETATTR of the times of access and modification. Returns seconds and nanoseconds of both.
+fn times(session: &mut Session, handle: &[u8]) -> [(i64, u32); 2] {
+    let get = op(9, |out| [2, 0, 1 << 15 | 1 << 21].into_iter().for_each(|word| out.u32(word)));
+    let (status, results) = session.run(&[put_handle(handle), get]);
+    assert_eq!(status, OK);
+    let mut reader = Reader::new(&results[8 + 8 + 12..]);
+    assert_eq!(reader.u32(), Ok(24));
+    [(); 2].map(|()| (reader.u64().unwrap().cast_signed(), reader.u32().unwrap()))
+}
+
+#[test]
+fn times_have_64_bits() {
+    use std::os::unix::fs::MetadataExt;
+    let mut session = Session::ready(Client::new());
+    let (id, handle) = session.open("file", 2).unwrap();
+    let root = session.client.root.clone();
+    let file = session.client.lookup(&root, "file").unwrap();
+    let last = (u32::MAX, 999_999_999);
+    // What NFS 3 says of them is the nearest of its 32 bits (RFC 1813 §2.5).
+    for (seconds, nanoseconds, by_3) in [
+        (1_i64 << 31, 7, (1 << 31, 7)),
+        ((1 << 32) - 1, 1, (u32::MAX, 1)),
+        (1 << 32, 999_999_999, last),
+        ((1 << 33) + 5, 0, last),
+        (-1, 999_999_999, (0, 0)),
+        (-1_000_000_000, 1, (0, 0)),
+    ] {
+        let set = op(34, |out| {
+            stateid(out, id);
+            // Times of access and modification of the client.
+            [2, 0, 1 << 16 | 1 << 22, 32].into_iter().for_each(|word| out.u32(word));
+            for shift in 0..2 {
+                out.u32(1);
+                out.u64((seconds + shift).cast_unsigned());
+                out.u32(nanoseconds);
+            }
+        });
+        assert_eq!(session.run(&[put_handle(&handle), set]).0, OK, "{seconds}");
+        let found = times(&mut session, &handle);
+        assert_eq!(found, [(seconds, nanoseconds), (seconds + 1, nanoseconds)]);
+        let there = std::fs::metadata(session.client.folder.path().join("file")).unwrap();
+        assert_eq!((there.atime(), there.atime_nsec()), (seconds, nanoseconds.into()), "the file system's");
+        let atime = session.client.attributes(&file).unwrap().atime;
+        assert_eq!((atime.seconds, atime.nseconds), by_3, "{seconds} by NFS 3");
+    }
+}
+
 #[test]
 fn a_call_that_is_cut_off_does_nothing() {
     let mut session = Session::ready(Client::new());

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use nfs3_types::nfs3::{Nfs3Option, createverf3, ftype3, nfsstat3, nfstime3, sattr3, set_atime, set_mtime};
+use nfs3_types::nfs3::{createverf3, ftype3, nfsstat3};
 use rustix::fs::{
     Access, AtFlags, CWD, FileType, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid,
     accessat, chmodat, chownat, ftruncate, makedev, mkdirat, mknodat, open as open_path, symlinkat, unlinkat,
@@ -13,27 +13,18 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::{component, open_beneath, path_of, stat};
-use crate::attributes::{fattr, status};
+use crate::attributes::{NewAttributes, SetTime, Time, attributes_of, status};
 use crate::backend::New;
 use crate::identity::{User, with_rights};
 
 /// The set-user-ID and set-group-ID bits of a mode.
 const PRIVILEGES: u32 = 0o6000;
 
-fn value<T: Copy + nfs3_types::xdr_codec::Pack + nfs3_types::xdr_codec::Unpack>(
-    option: &Nfs3Option<T>,
-) -> Option<T> {
-    match option {
-        Nfs3Option::Some(value) => Some(*value),
-        Nfs3Option::None => None,
-    }
-}
-
 /// Opens a regular file. Its owner may read and write it whatever its mode says, because a client checks the mode when
 /// a program opens the file, not for each READ and WRITE; so may everybody read who may execute.
 pub(super) fn open(user: &User, object: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, nfsstat3> {
-    let found = fattr(&stat(object).map_err(status)?);
-    match found.type_ {
+    let found = attributes_of(&stat(object).map_err(status)?);
+    match found.kind {
         ftype3::NF3REG => {}
         ftype3::NF3DIR => return Err(nfsstat3::NFS3ERR_ISDIR),
         _ => return Err(nfsstat3::NFS3ERR_INVAL),
@@ -59,19 +50,18 @@ pub(super) fn open(user: &User, object: BorrowedFd<'_>, flags: OFlags) -> Result
 }
 
 /// Changes attributes: the owner before the mode, because it resets the set-user-ID bit; the times last.
-pub(super) fn attributes(user: &User, object: BorrowedFd<'_>, new: &sattr3) -> Result<(), nfsstat3> {
+pub(super) fn attributes(user: &User, object: BorrowedFd<'_>, new: &NewAttributes) -> Result<(), nfsstat3> {
     let path = path_of(object);
-    if let Some(size) = value(&new.size) {
+    if let Some(size) = new.size {
         let file = open(user, object, OFlags::WRONLY)?;
         ftruncate(&file, size).map_err(status)?;
     }
-    let (uid, gid) = (value(&new.uid), value(&new.gid));
     with_rights(user, || {
-        if uid.is_some() || gid.is_some() {
-            let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+        if new.uid.is_some() || new.gid.is_some() {
+            let (uid, gid) = (new.uid.map(Uid::from_raw), new.gid.map(Gid::from_raw));
             chownat(object, "", uid, gid, AtFlags::EMPTY_PATH)?;
         }
-        if let Some(mode) = value(&new.mode) {
+        if let Some(mode) = new.mode {
             chmodat(CWD, &path, Mode::from_raw_mode(mode & 0o7777), AtFlags::empty())?;
         }
         if let Some(times) = times(new) {
@@ -82,28 +72,20 @@ pub(super) fn attributes(user: &User, object: BorrowedFd<'_>, new: &sattr3) -> R
     .map_err(status)
 }
 
-fn times(new: &sattr3) -> Option<Timestamps> {
-    const OMIT: Timespec = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
-    const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-    let at = |time: nfstime3| Timespec { tv_sec: time.seconds.into(), tv_nsec: time.nseconds.into() };
-    let last_access = match new.atime {
-        set_atime::DONT_CHANGE => OMIT,
-        set_atime::SET_TO_SERVER_TIME => NOW,
-        set_atime::SET_TO_CLIENT_TIME(time) => at(time),
+fn times(new: &NewAttributes) -> Option<Timestamps> {
+    let at = |time: Option<SetTime>| match time {
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        Some(SetTime::To(time)) => Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() },
     };
-    let last_modification = match new.mtime {
-        set_mtime::DONT_CHANGE => OMIT,
-        set_mtime::SET_TO_SERVER_TIME => NOW,
-        set_mtime::SET_TO_CLIENT_TIME(time) => at(time),
-    };
-    let any = [last_access, last_modification].iter().any(|time| time.tv_nsec != UTIME_OMIT);
-    any.then_some(Timestamps { last_access, last_modification })
+    let any = new.atime.is_some() || new.mtime.is_some();
+    any.then(|| Timestamps { last_access: at(new.atime), last_modification: at(new.mtime) })
 }
 
 /// Creates an object in a directory.
 pub(super) fn create(user: &User, dir: BorrowedFd<'_>, name: &OsStr, new: &New<'_>) -> Result<(), nfsstat3> {
-    let mode = |attributes: &sattr3, default| {
-        Mode::from_raw_mode(value(&attributes.mode).unwrap_or(default) & 0o7777)
+    let mode = |attributes: &NewAttributes, default| {
+        Mode::from_raw_mode(attributes.mode.unwrap_or(default) & 0o7777)
     };
     let made = with_rights(user, || match new {
         New::File { attributes, .. } => new_file(dir, name, mode(attributes, 0o644)),
@@ -123,8 +105,7 @@ pub(super) fn create(user: &User, dir: BorrowedFd<'_>, name: &OsStr, new: &New<'
     let object = || open_beneath(dir, name, OFlags::PATH, Mode::empty()).map_err(status);
     match (new, made) {
         (New::File { attributes, exclusive: false }, Err(Errno::EXIST)) => {
-            let size = sattr3 { size: attributes.size, ..sattr3::default() };
-            self::attributes(user, object()?.as_fd(), &size)
+            self::attributes(user, object()?.as_fd(), &NewAttributes::only_size(attributes.size))
         }
         (New::FileOnce(verifier), Err(Errno::EXIST)) => is_of(object()?.as_fd(), *verifier),
         (_, Err(error)) => Err(status(error)),
@@ -133,7 +114,7 @@ pub(super) fn create(user: &User, dir: BorrowedFd<'_>, name: &OsStr, new: &New<'
             New::File { attributes, .. } | New::Directory(attributes) | New::Special { attributes, .. },
             Ok(()),
         ) => {
-            let rest = sattr3 { mode: Nfs3Option::None, ..attributes.clone() };
+            let rest = NewAttributes { mode: None, ..*attributes };
             self::attributes(user, object()?.as_fd(), &rest)
         }
         (New::Symlink(..), Ok(())) => Ok(()),
@@ -145,24 +126,24 @@ fn new_file(dir: BorrowedFd<'_>, name: &OsStr, mode: Mode) -> Result<(), Errno> 
 }
 
 /// Times that hold a verifier until the client sets others (RFC 1813 §3.3.8).
-fn verifier_times(verifier: createverf3) -> (nfstime3, nfstime3) {
+fn verifier_times(verifier: createverf3) -> (Time, Time) {
     let [a, b, c, d, e, f, g, h] = verifier.0;
     // 31 bits each: every file system can keep them.
     let seconds = |bytes| u32::from_be_bytes(bytes) & 0x7fff_ffff;
-    let time = |bytes| nfstime3 { seconds: seconds(bytes), nseconds: 0 };
+    let time = |bytes| Time { seconds: seconds(bytes).into(), nanoseconds: 0 };
     (time([a, b, c, d]), time([e, f, g, h]))
 }
 
 fn mark(object: BorrowedFd<'_>, verifier: createverf3) -> Result<(), nfsstat3> {
     let (atime, mtime) = verifier_times(verifier);
-    let (atime, mtime) = (set_atime::SET_TO_CLIENT_TIME(atime), set_mtime::SET_TO_CLIENT_TIME(mtime));
-    let Some(times) = times(&sattr3 { atime, mtime, ..sattr3::default() }) else { return Ok(()) };
+    let at = |time: Time| Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() };
+    let times = Timestamps { last_access: at(atime), last_modification: at(mtime) };
     utimensat(CWD, path_of(object), &times, AtFlags::empty()).map_err(status)
 }
 
 fn is_of(object: BorrowedFd<'_>, verifier: createverf3) -> Result<(), nfsstat3> {
-    let found = fattr(&stat(object).map_err(status)?);
-    let same = (found.atime, found.mtime) == verifier_times(verifier) && found.type_ == ftype3::NF3REG;
+    let found = attributes_of(&stat(object).map_err(status)?);
+    let same = (found.atime, found.mtime) == verifier_times(verifier) && found.kind == ftype3::NF3REG;
     if same { Ok(()) } else { Err(nfsstat3::NFS3ERR_EXIST) }
 }
 

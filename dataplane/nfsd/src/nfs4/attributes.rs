@@ -1,9 +1,10 @@
-//! Attributes of files (RFC 8881 §5): those of version 3 and of the file system, in the encoding of version 4.
+//! Attributes of files and of their file system (RFC 8881 §5) in the encoding of version 4.
 
 use iwarp_rpc::xdr::{Reader, Writer};
-use nfs3_types::nfs3::{Nfs3Option, fattr3, ftype3, nfstime3, sattr3, set_atime, set_mtime};
+use nfs3_types::nfs3::ftype3;
 
 use super::bitmap::Bitmap;
+use crate::attributes::{Attributes, NewAttributes, SetTime, Time};
 use crate::backend::Space;
 use crate::status::Status;
 
@@ -35,7 +36,7 @@ pub(super) const SPACE: Bitmap = Bitmap::of(&[21, 22, 23, 29, 42, 43, 44]);
 /// An object, as its attributes describe it.
 #[derive(Debug)]
 pub(super) struct Facts<'a> {
-    pub(super) found: fattr3,
+    pub(super) found: Attributes,
     /// Handle by which clients name the object.
     pub(super) handle: &'a [u8],
     /// Number of the export, 0 for a directory above the exports.
@@ -48,13 +49,13 @@ pub(super) struct Facts<'a> {
 }
 
 /// Returns the value that differs after each change of an object. The clock of the file system decides how soon.
-pub(super) fn change(found: &fattr3) -> u64 {
-    (u64::from(found.ctime.seconds) << 32) | u64::from(found.ctime.nseconds)
+pub(super) fn change(found: &Attributes) -> u64 {
+    (found.ctime.seconds.cast_unsigned() << 32) | u64::from(found.ctime.nanoseconds)
 }
 
-fn put_time(out: &mut Writer, time: nfstime3) {
-    out.u64(time.seconds.into());
-    out.u32(time.nseconds);
+fn put_time(out: &mut Writer, time: Time) {
+    out.u64(time.seconds.cast_unsigned());
+    out.u32(time.nanoseconds);
 }
 
 impl Facts<'_> {
@@ -76,7 +77,7 @@ impl Facts<'_> {
         let found = &self.found;
         match number {
             0 => Bitmap(READABLE.0 | WRITABLE.0).put(out),
-            1 => out.u32(kind(found.type_)),
+            1 => out.u32(kind(found.kind)),
             // Handles live as long as their objects, and nothing but the status of READDIR is an error.
             2 | RDATTR_ERROR => out.u32(0),
             3 => out.u64(change(found)),
@@ -112,15 +113,15 @@ impl Facts<'_> {
             OWNER => out.opaque(found.uid.to_string().as_bytes()),
             OWNER_GROUP => out.opaque(found.gid.to_string().as_bytes()),
             41 => {
-                out.u32(found.rdev.specdata1);
-                out.u32(found.rdev.specdata2);
+                out.u32(found.device.0);
+                out.u32(found.device.1);
             }
             42 => out.u64(self.space.bytes[2]),
             43 => out.u64(self.space.bytes[1]),
             44 => out.u64(self.space.bytes[0]),
             45 => out.u64(found.used),
             47 => put_time(out, found.atime),
-            51 => put_time(out, nfstime3 { seconds: 0, nseconds: 1 }),
+            51 => put_time(out, Time { seconds: 0, nanoseconds: 1 }),
             52 => put_time(out, found.ctime),
             53 => put_time(out, found.mtime),
             55 => out.u64(found.fileid),
@@ -135,7 +136,7 @@ fn kind(found: ftype3) -> u32 {
 }
 
 /// Reads attributes to set, and their numbers.
-pub(super) fn read(reader: &mut Reader<'_>) -> Result<(sattr3, Bitmap), Status> {
+pub(super) fn read(reader: &mut Reader<'_>) -> Result<(NewAttributes, Bitmap), Status> {
     let given = Bitmap::read(reader)?;
     let values = reader.opaque(VALUES_MAX)?;
     if !given.without(WRITABLE).is_empty() {
@@ -143,21 +144,15 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(sattr3, Bitmap), Status> 
         return Err(if known { Status::Inval } else { Status::AttrNotSupp });
     }
     let mut reader = Reader::new(values);
-    let mut new = sattr3::default();
+    let mut new = NewAttributes::default();
     for number in given.numbers() {
         match number {
-            SIZE => new.size = Nfs3Option::Some(reader.u64()?),
-            MODE => new.mode = Nfs3Option::Some(reader.u32()?),
-            OWNER => new.uid = Nfs3Option::Some(owner(&mut reader)?),
-            OWNER_GROUP => new.gid = Nfs3Option::Some(owner(&mut reader)?),
-            TIME_ACCESS_SET => {
-                new.atime =
-                    time(&mut reader)?.map_or(set_atime::SET_TO_SERVER_TIME, set_atime::SET_TO_CLIENT_TIME);
-            }
-            _ => {
-                new.mtime =
-                    time(&mut reader)?.map_or(set_mtime::SET_TO_SERVER_TIME, set_mtime::SET_TO_CLIENT_TIME);
-            }
+            SIZE => new.size = Some(reader.u64()?),
+            MODE => new.mode = Some(reader.u32()?),
+            OWNER => new.uid = Some(owner(&mut reader)?),
+            OWNER_GROUP => new.gid = Some(owner(&mut reader)?),
+            TIME_ACCESS_SET => new.atime = Some(time(&mut reader)?),
+            _ => new.mtime = Some(time(&mut reader)?),
         }
     }
     if reader.rest().is_empty() { Ok((new, given)) } else { Err(Status::BadXdr) }
@@ -169,16 +164,16 @@ fn owner(reader: &mut Reader<'_>) -> Result<u32, Status> {
     std::str::from_utf8(name).ok().and_then(|name| name.parse().ok()).ok_or(Status::BadOwner)
 }
 
-/// Reads a time to set; `None` is the time of the server. Times outside of 1970 to 2106 become the nearest in it.
-fn time(reader: &mut Reader<'_>) -> Result<Option<nfstime3>, Status> {
+/// Reads a time to set.
+fn time(reader: &mut Reader<'_>) -> Result<SetTime, Status> {
     match reader.u32()? {
-        0 => Ok(None),
+        0 => Ok(SetTime::Now),
         1 => {
-            let (seconds, nseconds) = (reader.u64()?.cast_signed().max(0), reader.u32()?);
-            if nseconds >= 1_000_000_000 {
+            let (seconds, nanoseconds) = (reader.u64()?.cast_signed(), reader.u32()?);
+            if nanoseconds >= 1_000_000_000 {
                 return Err(Status::Inval);
             }
-            Ok(Some(nfstime3 { seconds: u32::try_from(seconds).unwrap_or(u32::MAX), nseconds }))
+            Ok(SetTime::To(Time { seconds, nanoseconds }))
         }
         _ => Err(Status::BadXdr),
     }

@@ -1,15 +1,14 @@
 //! OPEN, OPEN_DOWNGRADE and CLOSE (RFC 8881 §18.16, §18.18, §18.2).
 
 use iwarp_rpc::xdr::{Reader, Writer};
-use nfs3_types::nfs3::{
-    ACCESS3_EXECUTE, ACCESS3_MODIFY, ACCESS3_READ, Nfs3Option, createverf3, ftype3, sattr3,
-};
+use nfs3_types::nfs3::{ACCESS3_EXECUTE, ACCESS3_MODIFY, ACCESS3_READ, createverf3, ftype3};
 
 use super::attributes::{self, SIZE, VERIFIER};
 use super::bitmap::Bitmap;
 use super::names::{change_of, put_change};
 use super::objects::component;
 use super::{Compound, OPAQUE_MAX};
+use crate::attributes::NewAttributes;
 use crate::backend::New;
 use crate::file::File;
 use crate::server::Target;
@@ -35,11 +34,11 @@ enum How {
     /// The file must exist.
     No,
     /// An existing file is opened, and truncated if the attributes have a size.
-    Unchecked(sattr3, Bitmap),
+    Unchecked(NewAttributes, Bitmap),
     /// The file must not exist.
-    Guarded(sattr3, Bitmap),
+    Guarded(NewAttributes, Bitmap),
     /// The file must not exist, unless a repetition of this call has made it.
-    Exclusive(createverf3, sattr3, Bitmap),
+    Exclusive(createverf3, NewAttributes, Bitmap),
 }
 
 impl How {
@@ -55,7 +54,9 @@ impl How {
                 let (new, given) = attributes::read(reader)?;
                 Ok(if mode == 0 { Self::Unchecked(new, given) } else { Self::Guarded(new, given) })
             }
-            2 => Ok(Self::Exclusive(createverf3(reader.array()?), sattr3::default(), Bitmap::default())),
+            2 => {
+                Ok(Self::Exclusive(createverf3(reader.array()?), NewAttributes::default(), Bitmap::default()))
+            }
             3 => {
                 let verifier = createverf3(reader.array()?);
                 let (new, given) = attributes::read(reader)?;
@@ -76,7 +77,7 @@ struct Opened {
     /// Attributes that were set.
     set: Bitmap,
     /// Size to truncate an existing file to.
-    truncate: Option<sattr3>,
+    truncate: Option<NewAttributes>,
 }
 
 /// Arguments of OPEN that the claim does not determine.
@@ -152,7 +153,7 @@ impl Compound<'_, '_> {
         match how {
             How::No => found(false, Bitmap::default(), None),
             How::Unchecked(attributes, given) | How::Guarded(attributes, given) => {
-                let new = New::File { attributes: attributes.clone(), exclusive: true };
+                let new = New::File { attributes: *attributes, exclusive: true };
                 match make(&new).map_err(Status::from) {
                     Ok(object) => {
                         let handle = self.sealed(dir, &object)?;
@@ -160,8 +161,8 @@ impl Compound<'_, '_> {
                     }
                     Err(Status::Exist) if matches!(how, How::Unchecked(..)) => {
                         let size = given.and(Bitmap::of(&[SIZE]));
-                        let new = sattr3 { size: attributes.size, ..sattr3::default() };
-                        let truncates = matches!(attributes.size, Nfs3Option::Some(0));
+                        let new = NewAttributes::only_size(attributes.size);
+                        let truncates = attributes.size == Some(0);
                         found(
                             false,
                             if truncates { size } else { Bitmap::default() },
@@ -190,7 +191,7 @@ impl Compound<'_, '_> {
     ) -> Result<Stateid, Status> {
         let file = self.target(&opened.handle)?;
         let backend = &file.export.backend;
-        match backend.attributes(file.object)?.type_ {
+        match backend.attributes(file.object)?.kind {
             ftype3::NF3REG => {}
             ftype3::NF3DIR => return Err(Status::IsDir),
             ftype3::NF3LNK => return Err(Status::Symlink),

@@ -1,11 +1,12 @@
 //! Operations on handles and attributes: PUTFH, GETATTR, SETATTR, VERIFY, ACCESS, LOOKUP, READLINK, SECINFO.
 
 use iwarp_rpc::xdr::{Reader, Writer};
-use nfs3_types::nfs3::{ACCESS3_LOOKUP, ACCESS3_READ, fattr3, ftype3};
+use nfs3_types::nfs3::{ACCESS3_LOOKUP, ACCESS3_READ, ftype3};
 
 use super::attributes::{self, Facts, RDATTR_ERROR, READABLE, SIZE, SPACE};
 use super::bitmap::Bitmap;
 use super::{Compound, OPAQUE_MAX};
+use crate::attributes::Attributes;
 use crate::backend::Space;
 use crate::server::Target;
 use crate::state::Held;
@@ -40,7 +41,7 @@ fn readable(wanted: Bitmap) -> Result<Bitmap, Status> {
 }
 
 impl Compound<'_, '_> {
-    fn facts<'h>(&self, found: fattr3, handle: &'h [u8], export: u32) -> Facts<'h> {
+    fn facts<'h>(&self, found: Attributes, handle: &'h [u8], export: u32) -> Facts<'h> {
         Facts {
             found,
             handle,
@@ -179,7 +180,7 @@ impl Compound<'_, '_> {
     }
 
     fn is_link(&self, target: &Target<'_>) -> bool {
-        target.export.backend.attributes(target.object).is_ok_and(|found| found.type_ == ftype3::NF3LNK)
+        target.export.backend.attributes(target.object).is_ok_and(|found| found.kind == ftype3::NF3LNK)
     }
 
     pub(super) fn lookup(&mut self, reader: &mut Reader<'_>) -> Result<(), Status> {

@@ -5,8 +5,9 @@
 
 use std::net::IpAddr;
 
-use nfs3_types::nfs3::{fattr3, ftype3, nfstime3, specdata3};
+use nfs3_types::nfs3::ftype3;
 
+use crate::attributes::{Attributes, Time};
 use crate::export::{Export, Seals};
 
 /// A name in a directory of the tree.
@@ -107,17 +108,17 @@ fn directory(seals: &Seals, path: &str, parent: Option<Vec<u8>>) -> Directory {
 
 impl Directory {
     /// Returns the attributes, which never change.
-    pub(crate) fn attributes(&self) -> fattr3 {
-        let time = nfstime3 { seconds: 1, nseconds: 0 };
-        fattr3 {
-            type_: ftype3::NF3DIR,
+    pub(crate) fn attributes(&self) -> Attributes {
+        let time = Time { seconds: 1, nanoseconds: 0 };
+        Attributes {
+            kind: ftype3::NF3DIR,
             mode: 0o555,
             nlink: 2,
             uid: 0,
             gid: 0,
             size: 4096,
             used: 0,
-            rdev: specdata3::default(),
+            device: (0, 0),
             fsid: 0,
             fileid: self.fileid,
             atime: time,

@@ -5,8 +5,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use iwarp_verbs::{Access, Mr, OutOfBounds, Sge};
-use nfs3_types::nfs3::nfstime3;
 use rustix::io::Errno;
+
+use crate::attributes::Time;
 
 /// Memory of a region. Others may change it at any time.
 pub trait Memory: fmt::Debug + Send + Sync {
@@ -213,7 +214,7 @@ struct State {
     /// Regions that exist, by their instance.
     regions: BTreeMap<u64, Arc<Region>>,
     /// Time of the latest region that came or went.
-    changed: nfstime3,
+    changed: Time,
     /// The reason why the latest attempt to list or to open regions failed.
     error: Option<String>,
 }
@@ -281,7 +282,7 @@ impl RegionTable {
     }
 
     /// Returns the time of the latest region that came or went.
-    pub(crate) fn changed(&self) -> nfstime3 {
+    pub(crate) fn changed(&self) -> Time {
         lock(&self.state).changed
     }
 
@@ -342,7 +343,7 @@ impl Drop for RegionTable {
 
 /// Returns the present time.
 #[allow(clippy::disallowed_methods, reason = "times of a directory are those of the clock")]
-pub(crate) fn now() -> nfstime3 {
+pub(crate) fn now() -> Time {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    nfstime3 { seconds: u32::try_from(since.as_secs()).unwrap_or(u32::MAX), nseconds: since.subsec_nanos() }
+    Time { seconds: since.as_secs().cast_signed(), nanoseconds: since.subsec_nanos() }
 }
