@@ -3,11 +3,12 @@
 # its end with the daemon. No NFS client is needed; `make nfs-demo` mounts. `make nfsd`; needs root.
 # Last line: `N passed, N failed`.
 #
-#   IWARPD, IWARPCTL, NFSD, REGION_CLIENT   the programs (default: target/release)
+#   IWARPD, IWARPCTL, NFSD, REGION_CLIENT, SLOW_CLIENT   the programs (default: target/release)
 source "$(dirname "$0")/lib.sh"
 
 NFSD=${NFSD:-${IWARPD%/*}/iwarp-nfsd}
 REGION_CLIENT=${REGION_CLIENT:-${IWARPD%/*}/examples/region}
+SLOW_CLIENT=${SLOW_CLIENT:-${IWARPD%/*}/examples/slow}
 NFSD_PID=
 
 write_config() {
@@ -172,6 +173,32 @@ regions() {
     check "it can be used" region_moved secret
     check "others cannot" not_moved lab
 }
+# A file system of its own, which fsfreeze stops: nothing is written to it until it is thawed.
+slow_disk() {
+    mkdir -p "$LAB"/{slow,fast}
+    truncate -s 64M "$LAB/slow.img"
+    mkfs.ext4 -q "$LAB/slow.img" && mount -o loop "$LAB/slow.img" "$LAB/slow" || return 1
+    AT_END+=(slow_disk_end)
+    touch "$LAB/slow/file" "$LAB/fast/"{0..127}
+    chmod 666 "$LAB/slow/file" "$LAB/fast/"*
+}
+slow_disk_end() {
+    fsfreeze -u "$LAB/slow" 2>/dev/null
+    umount "$LAB/slow"
+}
+slow_files() {
+    in_ns "$SLOW_CLIENT" "$LAB/verbs.sock" 10.77.0.2:20049 127.0.0.1:20050 "$LAB/slow" /slow /fast
+}
+slow() {
+    write_nfsd_config data slow fast
+    # Over RDMA, the client has the address of the port.
+    sed -i '/10.77.0.0/a access = "rw"' "$LAB/nfsd.toml"
+    check "reload with exports of both" nfs reload
+    check "a file that is slow delays no other one" slow_files
+    check "all transfers are done" becomes "0 0 True" 10 field status \
+        '"{in_flight} {waiting} ".format(**r["files"]) + str(r["files"]["done"] > 256)'
+    check "io_uring reads them" test "$(field status 'r["files"]["access"]')" = io_uring
+}
 paths() { field exports '" ".join(it["path"] for it in r)'; }
 refused_reload() {
     exits 1 nfs reload || return 1
@@ -183,6 +210,8 @@ main() {
     write_config
     mkdir "$LAB"/{state,data,more}
     write_nfsd_config data
+    # Before the server starts: it sees the mounts of that time.
+    check "a file system that can be frozen" slow_disk
     check "mistakes are reported at once, with their places" mistakes
     check "a valid file, and a machine that lacks a directory" lacks
     check "no server: iwarpctl nfs says so" exits 3 nfs status
@@ -211,6 +240,7 @@ main() {
     check "the exports are those of the file" becomes "/more" 10 paths
     check "no mistake is left" becomes None 10 field status 'r.get("reload_error")'
     regions
+    slow
     kill -TERM "$NFSD_PID"
     check "SIGTERM ends it" ended 0
     check "its socket is removed" test ! -e "$LAB/nfsd.sock"

@@ -46,6 +46,8 @@ pub struct NfsdRdma {
     pub inline_bytes: u32,
     /// Segments of all chunk lists of a call.
     pub segments_max: u16,
+    /// Transfers between files and memory in flight, of all connections.
+    pub transfers_max: u16,
 }
 
 /// Table `[tcp]`: MOUNT and NFS over the kernel's TCP.

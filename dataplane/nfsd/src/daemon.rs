@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use iwarp_config::{Machine, Nfs, Nfsd, NfsdContent, NfsdExport, NfsdRdma, NfsdSquash, NfsdTcp};
-use iwarp_control::nfs::{Nfs4Client, Status};
+use iwarp_control::nfs::{Files, Nfs4Client, Status};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -19,6 +19,7 @@ use signal_hook::iterator::Signals;
 
 use crate::control::ControlSocket;
 use crate::report::ms;
+use crate::stats::value;
 use crate::{
     Backend, DaemonRegions, Directory, Export, RdmaDevice, RdmaLimits, RdmaServer, Regions, Rule, Selection,
     Server, Squash, StateLimits, TcpLimits, TcpServer,
@@ -53,12 +54,17 @@ pub fn run(file: &Path, config: &Nfsd) -> Result<()> {
     let tcp = tcp.transpose()?;
     let mut rdma = RdmaServer::start(Arc::clone(&server), device, listen)
         .with_context(|| format!("rdma.listen {listen} at {}", socket.display()))?;
+    if let Some(reason) = rdma.no_ring() {
+        eprintln!("iwarp-nfsd: no io_uring ({reason}): threads read and commit files for clients over RDMA");
+    }
     let ends = Arc::new(AtomicBool::new(false));
     let program = Arc::new(Program {
         file: file.to_owned(),
         started: started(),
         rdma: listen,
         tcp: tcp.as_ref().map(TcpServer::address),
+        no_ring: rdma.no_ring().map(str::to_owned),
+        transfers_max: config.rdma.transfers_max.into(),
         reload_error: Mutex::new(None),
         regions,
         server,
@@ -111,6 +117,9 @@ pub(crate) struct Program {
     started: Instant,
     rdma: SocketAddr,
     tcp: Option<SocketAddr>,
+    /// Reason why there is no io_uring.
+    no_ring: Option<String>,
+    transfers_max: u64,
     /// Mistake of the latest reload.
     reload_error: Mutex<Option<String>>,
     regions: DaemonRegions,
@@ -140,6 +149,20 @@ impl Program {
         Ok(count)
     }
 
+    fn files(&self) -> Files {
+        let stats = &self.server.stats.transfers;
+        Files {
+            access: if self.no_ring.is_none() { "io_uring" } else { "threads" }.to_owned(),
+            reason: self.no_ring.clone(),
+            transfers_max: self.transfers_max,
+            in_flight: value(&stats.in_flight),
+            waiting: value(&stats.waiting),
+            done: value(&stats.done),
+            waited: value(&stats.waited),
+            cached: value(&stats.cached),
+        }
+    }
+
     /// Returns the state on one screen.
     pub(crate) fn status(&self) -> Status {
         let peers = self.server.stats.connections();
@@ -164,6 +187,7 @@ impl Program {
             locks: sum(|client| client.locks),
             calls,
             errors,
+            files: self.files(),
             reload_error: self.reload_error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
@@ -226,8 +250,8 @@ fn tcp_limits(tcp: &NfsdTcp) -> TcpLimits {
 }
 
 fn rdma_limits(rdma: &NfsdRdma) -> RdmaLimits {
-    let NfsdRdma { connections_max, credits, inline_bytes, segments_max, .. } = *rdma;
-    RdmaLimits { connections_max, credits, inline_bytes, segments_max }
+    let NfsdRdma { connections_max, credits, inline_bytes, segments_max, transfers_max, .. } = *rdma;
+    RdmaLimits { connections_max, credits, inline_bytes, segments_max, transfers_max }
 }
 
 /// Returns the key of file handles, which is made with the first start.

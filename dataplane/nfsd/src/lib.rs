@@ -34,11 +34,15 @@ mod nfs4;
 mod rdma;
 mod regions;
 mod report;
+mod ring;
 mod server;
 mod state;
 mod stats;
 mod status;
 mod tcp;
+mod threads;
+mod transfer;
+mod waiting;
 
 pub use attributes::{Attributes, NewAttributes, SetTime, Time};
 pub use backend::{Backend, Entry, New, Space};

@@ -78,7 +78,11 @@ fn copied<T>(target: &Result<T, nfsstat3>) -> Result<&T, nfsstat3> {
 
 impl Server {
     /// Executes a procedure of NFS.
-    pub(crate) fn nfs<'a>(&self, caller: &Caller<'_>, mut reader: Reader<'a>) -> Result<Step<'a>, Fault> {
+    pub(crate) async fn nfs<'a>(
+        &self,
+        caller: &Caller<'_>,
+        mut reader: Reader<'a>,
+    ) -> Result<Step<'a>, Fault> {
         let reader = &mut reader;
         let mut writer = executed(caller.call.xid);
         let out = &mut writer;
@@ -101,7 +105,7 @@ impl Server {
             18 => self.fsstat(caller, reader, out)?,
             19 => self.fsinfo(caller, reader, out)?,
             20 => self.pathconf(caller, reader, out)?,
-            21 => self.commit(caller, reader, out)?,
+            21 => self.commit(caller, reader, out).await?,
             _ => return Err(Fault::Procedure),
         }
         reader.finish()?;

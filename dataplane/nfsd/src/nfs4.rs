@@ -169,15 +169,15 @@ struct Compound<'a, 'c> {
 
 impl Server {
     /// Executes a procedure of NFS version 4.
-    pub(crate) fn nfs4(&self, caller: &Caller<'_>, mut reader: Reader<'_>) -> Result<Reply, Fault> {
+    pub(crate) async fn nfs4(&self, caller: &Caller<'_>, mut reader: Reader<'_>) -> Result<Reply, Fault> {
         match caller.call.procedure {
             0 => Ok(executed(caller.call.xid).into_bytes().into()),
-            1 => self.compound(caller, &mut reader),
+            1 => self.compound(caller, &mut reader).await,
             _ => Err(Fault::Procedure),
         }
     }
 
-    fn compound(&self, caller: &Caller<'_>, reader: &mut Reader<'_>) -> Result<Reply, Fault> {
+    async fn compound(&self, caller: &Caller<'_>, reader: &mut Reader<'_>) -> Result<Reply, Fault> {
         let tag = reader.opaque(OPAQUE_MAX)?.to_vec();
         let (minor, count) = (reader.u32()?, reader.u32()?);
         let mut compound = Compound {
@@ -200,7 +200,7 @@ impl Server {
         } else {
             while done < count && status == Status::Ok {
                 done = done.saturating_add(1);
-                status = compound.operation(reader, done, count);
+                status = compound.operation(reader, done, count).await;
                 if let Some(body) = compound.repeated.take() {
                     let mut writer = executed(caller.call.xid);
                     writer.fixed(&body);
@@ -218,7 +218,7 @@ impl Server {
 
 impl Compound<'_, '_> {
     /// Executes an operation, the `number`-th of `count`, and appends its result.
-    fn operation(&mut self, reader: &mut Reader<'_>, number: u32, count: u32) -> Status {
+    async fn operation(&mut self, reader: &mut Reader<'_>, number: u32, count: u32) -> Status {
         let Ok(code) = reader.u32() else {
             return self.result(op::ILLEGAL, Err(Status::BadXdr.into()));
         };
@@ -226,8 +226,11 @@ impl Compound<'_, '_> {
         let code = if matches!(code, 3..=58) { code } else { op::ILLEGAL };
         let mut measured = self.server.stats.begin(Program::Nfs4, code);
         let result = self.in_order(code, number, count).map_err(Failure::from);
-        let result = result.and_then(|()| {
-            let out = self.execute(code, reader)?;
+        let result = match result {
+            Ok(()) => self.execute(code, reader).await,
+            Err(failure) => Err(failure),
+        };
+        let result = result.and_then(|out| {
             self.fits(out.position())?;
             Ok(out)
         });
@@ -420,13 +423,13 @@ impl Compound<'_, '_> {
     }
 
     /// Executes an operation. Returns what follows its status.
-    fn execute(&mut self, code: u32, reader: &mut Reader<'_>) -> Result<Writer, Failure> {
+    async fn execute(&mut self, code: u32, reader: &mut Reader<'_>) -> Result<Writer, Failure> {
         let mut writer = Writer::new();
         let out = &mut writer;
         match code {
             3 => self.access(reader, out)?,
             4 => self.close(reader, out)?,
-            5 => self.commit(reader, out)?,
+            5 => self.commit(reader, out).await?,
             6 => self.create(reader, out)?,
             9 => self.getattr(reader, out)?,
             10 => out.opaque(self.handle()?),
@@ -441,7 +444,7 @@ impl Compound<'_, '_> {
             21 => self.downgrade(reader, out)?,
             22 => self.put_handle(reader)?,
             23 | 24 => self.go_to(self.caller.exports.tree.root().to_vec()),
-            25 => self.read(reader, out)?,
+            25 => self.read(reader, out).await?,
             26 => self.readdir(reader, out)?,
             27 => self.readlink(out)?,
             28 => self.remove(reader, out)?,
@@ -451,7 +454,7 @@ impl Compound<'_, '_> {
             33 => self.secinfo(reader, out)?,
             34 => self.setattr(reader, out)?,
             37 => self.verify(reader, true)?,
-            38 => self.write(reader, out)?,
+            38 => self.write(reader, out).await?,
             41 => self.bind(reader, out)?,
             42 => self.exchange_id(reader, out)?,
             43 => self.create_session(reader, out)?,

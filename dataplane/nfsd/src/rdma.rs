@@ -3,6 +3,10 @@
 //! Each connection has one memory region, with a slot per credit. A slot holds a received message, the reply's bytes,
 //! and the data of a call: what RDMA Reads fetch, or what RDMA Writes return. It is free again when the Send of its
 //! reply has completed; then its receive buffer is posted.
+//!
+//! A call that waits for a file leaves the thread to others. When its connection ends, it goes on, and its reply is
+//! kept by NFS 4.1 only; until then, later calls from the same address wait: a client repeats a WRITE of NFS 3 over its
+//! next connection, and the one that is in flight must not overtake those that follow.
 
 mod connection;
 
@@ -20,8 +24,11 @@ use iwarp_verbs::{
     WorkCompletion,
 };
 
+use crate::ring::Ring;
 use crate::server::Server;
-use connection::Connection;
+use crate::threads::Threads;
+use crate::waiting::{Calls, Disks};
+use connection::{Connection, Executed, Key};
 
 /// Completions that one poll returns, at most.
 const BATCH: usize = 64;
@@ -39,6 +46,8 @@ pub struct RdmaLimits {
     pub inline_bytes: u32,
     /// Segments of all chunk lists of a call.
     pub segments_max: u16,
+    /// Transfers of files in flight, of all connections: 1 to 4096.
+    pub transfers_max: u16,
 }
 
 /// The RDMA side: one context, served by the thread that calls [`RdmaServer::run`].
@@ -50,6 +59,12 @@ pub struct RdmaServer {
     rejected: u64,
     connections: HashMap<QpNum, Connection>,
     by_id: HashMap<CmId, QpNum>,
+    /// Connections accepted so far.
+    accepted: u64,
+    calls: Calls<Key, Executed>,
+    /// Calls that wait for those of a former connection, in order.
+    held: Vec<Key>,
+    no_ring: Option<String>,
     cq: CompletionQueue,
     pd: ProtectionDomain,
     _listener: Id,
@@ -98,6 +113,12 @@ impl RdmaServer {
         let listener = context.create_id(Some(address))?;
         let backlog = NonZeroU16::new(BACKLOG).context("a backlog")?;
         listener.listen(backlog, &ConnParam::default())?;
+        // The end of a transfer ends a sleep of the context, as one of the queue does.
+        let (max, wakes) = (limits.transfers_max, context.completion_fd());
+        let ring = Ring::new(max, wakes);
+        let no_ring = ring.as_ref().err().map(ToString::to_string);
+        let disks = Disks { ring: ring.ok(), threads: Threads::new(max, wakes)? };
+        let calls = Calls::new(Some(Box::new(disks)), max, Arc::clone(&server.stats.transfers));
         Ok(Self {
             server,
             limits,
@@ -105,6 +126,10 @@ impl RdmaServer {
             rejected: 0,
             connections: HashMap::new(),
             by_id: HashMap::new(),
+            accepted: 0,
+            calls,
+            held: Vec::new(),
+            no_ring,
             cq,
             pd,
             _listener: listener,
@@ -118,6 +143,12 @@ impl RdmaServer {
         &self.stats
     }
 
+    /// Returns the reason why there is no io_uring, so that threads carry out all transfers; `None` if there is.
+    #[must_use]
+    pub fn no_ring(&self) -> Option<&str> {
+        self.no_ring.as_deref()
+    }
+
     /// Serves until `ends` returns true, which is asked at least once a second.
     ///
     /// # Errors
@@ -126,9 +157,10 @@ impl RdmaServer {
         while !ends() {
             let mut busy = self.events()?;
             busy |= self.completions()?;
+            busy |= self.transfers();
             if !busy {
                 self.cq.req_notify(false);
-                if !self.completions()? {
+                if !self.completions()? && !self.transfers() {
                     self.context.wait(Duration::from_secs(1))?;
                 }
             }
@@ -160,7 +192,13 @@ impl RdmaServer {
     /// Accepts a connection, or rejects it if there are too many.
     fn connect(&mut self, id: CmId, private_data: &[u8]) -> Result<()> {
         let id = self.context.id(id);
-        if self.connections.len() >= usize::from(self.limits.connections_max) {
+        // Calls of former connections keep the memory of these.
+        let mut former: Vec<u64> =
+            self.calls.keys().filter(|key| self.is_left(key)).map(|key| key.connection).collect();
+        former.sort_unstable();
+        former.dedup();
+        let count = self.connections.len().saturating_add(former.len());
+        if count >= usize::from(self.limits.connections_max) {
             self.rejected = self.rejected.wrapping_add(1);
             return id.reject(&[]).map_err(Into::into);
         }
@@ -170,8 +208,9 @@ impl RdmaServer {
         let handle = id.handle();
         let (_, address) = id.addresses()?;
         let address = address.context("a connection without the address of its peer")?.ip();
-        let made =
-            Connection::new(id, address, &self.pd, &self.cq, &self.limits, &self.server, (&own, &peer));
+        self.accepted = self.accepted.wrapping_add(1);
+        let client = (self.accepted, address);
+        let made = Connection::new(id, client, &self.pd, &self.cq, &self.limits, &self.server, (&own, &peer));
         // A limit of the daemon: this client is refused, and the others are served on.
         let Ok(connection) = made else {
             self.rejected = self.rejected.wrapping_add(1);
@@ -186,6 +225,7 @@ impl RdmaServer {
     fn close(&mut self, id: CmId) {
         if let Some(qp) = self.by_id.remove(&id) {
             self.connections.remove(&qp);
+            self.held.retain(|key| key.qp != qp);
         }
     }
 
@@ -194,16 +234,76 @@ impl RdmaServer {
         let polled = self.cq.poll(&mut out).map_err(|error| anyhow!("poll: {error:?}"))?;
         for wc in out.iter().take(polled) {
             let Some(connection) = self.connections.get_mut(&wc.qp_num) else { continue };
-            // A connection that breaks a rule ends, and nothing else does.
-            if connection.completion(&self.server, wc, &mut self.stats).is_err() {
-                let handle = connection.handle();
-                self.close(handle);
+            match connection.completion(&self.server, wc, &mut self.stats) {
+                Ok(None) => {}
+                Ok(Some(slot)) => {
+                    let key = connection.key(slot);
+                    self.execute(key);
+                }
+                Err(_) => self.end(wc.qp_num),
             }
         }
         if polled > 0 {
             self.server.stats.publish(&self.stats);
         }
         Ok(polled > 0)
+    }
+
+    /// Ends a connection that breaks a rule, and nothing else.
+    fn end(&mut self, qp: QpNum) {
+        if let Some(handle) = self.connections.get(&qp).map(Connection::handle) {
+            self.close(handle);
+        }
+    }
+
+    fn connection(&mut self, key: &Key) -> Option<&mut Connection> {
+        self.connections.get_mut(&key.qp).filter(|it| it.number() == key.connection)
+    }
+
+    /// Returns true if the connection of a call has ended.
+    fn is_left(&self, key: &Key) -> bool {
+        self.connections.get(&key.qp).is_none_or(|it| it.number() != key.connection)
+    }
+
+    /// Executes a call whose data is complete; later, if calls of the client's former connections are not done.
+    fn execute(&mut self, key: Key) {
+        if self.calls.keys().any(|other| other.address == key.address && self.is_left(other)) {
+            self.held.push(key);
+            return;
+        }
+        let server = Arc::clone(&self.server);
+        let Some(connection) = self.connection(&key) else { return };
+        let Ok(execution) = connection.execution(&server, key.slot) else { return self.end(key.qp) };
+        if let Some((key, executed)) = self.calls.begin(key, execution) {
+            self.answer(&key, executed);
+        }
+    }
+
+    /// Answers a call that was executed, if its connection is still there.
+    fn answer(&mut self, key: &Key, executed: Executed) {
+        let Some(connection) = self.connections.get_mut(&key.qp).filter(|it| it.number() == key.connection)
+        else {
+            return;
+        };
+        if connection.answer(&self.server, key.slot, executed, &mut self.stats).is_err() {
+            self.end(key.qp);
+        }
+    }
+
+    /// Goes on with calls whose transfers have ended.
+    fn transfers(&mut self) -> bool {
+        let ended = self.calls.ended();
+        if ended.is_empty() {
+            return false;
+        }
+        for (key, executed) in ended {
+            self.answer(&key, executed);
+        }
+        for key in std::mem::take(&mut self.held) {
+            self.execute(key);
+        }
+        self.server.stats.publish(&self.stats);
+        true
     }
 }
 

@@ -22,6 +22,7 @@ use crate::nfs4::{Nfs4, placeable};
 use crate::regions::Span;
 use crate::state::StateLimits;
 use crate::stats::{Connected, Measured, Program, Stats};
+use crate::waiting::{Io, at_once};
 
 /// Program numbers, and the lowest version that is served of both.
 const NFS: u32 = nfs3_types::nfs3::PROGRAM;
@@ -169,6 +170,7 @@ pub(crate) struct Caller<'a> {
     pub(crate) copy_out: CopyOut<'a>,
     /// Part of a region in which the transport has placed the data of the call's only chunk.
     pub(crate) placed: Option<&'a Span>,
+    pub(crate) io: &'a Io,
 }
 
 impl Caller<'_> {
@@ -254,8 +256,8 @@ impl Server {
             return None;
         }
         let (exports, address) = (self.exports(), address.to_canonical());
-        let copy_out = &|_| Vec::new();
-        let caller = Caller { address, call: &call, exports: &exports, copy_out, placed: None };
+        let (copy_out, io) = (&|_| Vec::new(), &Io::default());
+        let caller = Caller { address, call: &call, exports: &exports, copy_out, placed: None, io };
         match (call.version, call.procedure) {
             (VERSION, 7) => {
                 let handle = handle(&mut reader).ok()?;
@@ -293,9 +295,21 @@ impl Server {
     pub fn call_placed<'a>(
         &self,
         address: IpAddr,
+        reader: Reader<'a>,
+        copy_out: CopyOut<'_>,
+        placed: Option<&Span>,
+    ) -> Option<Step<'a>> {
+        at_once(self.call_waiting(address, reader, copy_out, placed, &Io::default()))
+    }
+
+    /// As [`Self::call_placed`], for a thread that executes other calls while this one waits for a file.
+    pub(crate) async fn call_waiting<'a>(
+        &self,
+        address: IpAddr,
         mut reader: Reader<'a>,
         copy_out: CopyOut<'_>,
         placed: Option<&Span>,
+        io: &Io,
     ) -> Option<Step<'a>> {
         let call = match Call::read(&mut reader) {
             Ok(call) => call,
@@ -322,15 +336,15 @@ impl Server {
         }
         let exports = self.exports();
         let caller =
-            Caller { address: address.to_canonical(), call: &call, exports: &exports, copy_out, placed };
-        match self.execute(&caller, reader) {
+            Caller { address: address.to_canonical(), call: &call, exports: &exports, copy_out, placed, io };
+        match self.execute(&caller, reader).await {
             Ok(step) => Some(step),
             Err(Fault::Arguments) => not_executed(NotExecuted::GarbageArguments),
             Err(Fault::Procedure) => not_executed(NotExecuted::ProcedureUnavailable),
         }
     }
 
-    fn execute<'a>(&self, caller: &Caller<'_>, reader: Reader<'a>) -> Result<Step<'a>, Fault> {
+    async fn execute<'a>(&self, caller: &Caller<'_>, reader: Reader<'a>) -> Result<Step<'a>, Fault> {
         let program = match (caller.call.program, caller.call.version) {
             (NFS, VERSION) => Program::Nfs3,
             (NFS, _) => Program::Nfs4,
@@ -338,8 +352,8 @@ impl Server {
         };
         let measured = self.stats.begin(program, caller.call.procedure);
         let step = match program {
-            Program::Nfs3 => self.nfs(caller, reader)?,
-            Program::Nfs4 => Step::Done(self.nfs4(caller, reader)?),
+            Program::Nfs3 => self.nfs(caller, reader).await?,
+            Program::Nfs4 => Step::Done(self.nfs4(caller, reader).await?),
             _ => self.mount(caller, reader)?.into(),
         };
         Ok(match step {

@@ -11,6 +11,7 @@ use nfs3_types::xdr_codec::Unpack;
 
 use crate::status::Status;
 use crate::tcp::TcpStats;
+use crate::waiting::TransferStats;
 
 /// A program, as counters name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -172,7 +173,8 @@ impl Default for Row {
     }
 }
 
-fn add(counter: &AtomicU64, amount: u64) {
+/// Adds to a counter.
+pub(crate) fn add(counter: &AtomicU64, amount: u64) {
     counter.fetch_add(amount, Ordering::Relaxed);
 }
 
@@ -272,6 +274,8 @@ pub(crate) struct Stats {
     /// Counters of the TCP side.
     pub(crate) tcp: TcpStats,
     pub(crate) payload: PayloadStats,
+    /// Counters of transfers that calls over RDMA wait for.
+    pub(crate) transfers: Arc<TransferStats>,
     connections: Mutex<Vec<Arc<Peer>>>,
 }
 
@@ -286,6 +290,7 @@ impl Default for Stats {
             rdma: Mutex::default(),
             tcp: TcpStats::default(),
             payload: PayloadStats::default(),
+            transfers: Arc::default(),
             connections: Mutex::default(),
         }
     }

@@ -63,9 +63,33 @@ pub struct Status {
     pub calls: u64,
     /// Calls that ended with an error.
     pub errors: u64,
+    /// Access to files of calls over RDMA.
+    pub files: Files,
     /// The mistake that kept the latest reload from changing the exports; absent if it did, or if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reload_error: Option<String>,
+}
+
+/// Access to files of calls over RDMA. A transfer is a READ, WRITE or COMMIT that may wait for a disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Files {
+    /// The way of READ and COMMIT: `io_uring`, or `threads`, which always do WRITE.
+    pub access: String,
+    /// The reason why it is not io_uring; absent if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Transfers in flight, at most.
+    pub transfers_max: u64,
+    /// Transfers in flight at present.
+    pub in_flight: u64,
+    /// Calls that wait for room at present.
+    pub waiting: u64,
+    /// Transfers done since the start.
+    pub done: u64,
+    /// Calls that have had to wait for room since the start.
+    pub waited: u64,
+    /// READs answered from the page cache since the start: they were no transfers.
+    pub cached: u64,
 }
 
 /// Export as the server applies it.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use iwarp_control::nfs::{Clients, Export, Reloaded, Stats, Status};
+use iwarp_control::nfs::{Clients, Export, Files, Reloaded, Stats, Status};
 use iwarp_terminal::units;
 
 use super::table::{pairs, table};
@@ -25,11 +25,27 @@ pub(crate) fn status(status: &Status, width: Width) -> String {
         ("locks", status.locks.to_string()),
         ("grace", yes_no(status.in_grace).to_owned()),
         ("calls", format!("{}, {} failed", status.calls, status.errors)),
+        ("files", files(&status.files)),
     ];
     if let Some(error) = &status.reload_error {
         rows.push(("reload", error.clone()));
     }
     pairs(width, &rows)
+}
+
+/// Formats the access to files on one line.
+fn files(files: &Files) -> String {
+    let reason = files.reason.as_ref().map(|reason| format!(" (no io_uring: {reason})")).unwrap_or_default();
+    format!(
+        "{}{reason}, {} of {} in flight, {} waiting; {} done, {} waited, {} cached",
+        files.access,
+        files.in_flight,
+        files.transfers_max,
+        files.waiting,
+        files.done,
+        files.waited,
+        files.cached
+    )
 }
 
 /// Formats all exports, a line per prefix of clients.

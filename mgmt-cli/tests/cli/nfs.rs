@@ -5,8 +5,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 use iwarp_control::nfs::{
-    Clients, ClientsMethod, Connection, Errors, Export, ExportClients, ExportsMethod, Nfs4Client, Procedure,
-    ReloadMethod, Stats, StatsMethod, Status, StatusMethod,
+    Clients, ClientsMethod, Connection, Errors, Export, ExportClients, ExportsMethod, Files, Nfs4Client,
+    Procedure, ReloadMethod, Stats, StatsMethod, Status, StatusMethod,
 };
 use iwarp_control::{CounterGroup, CounterRow, ErrorKind, ErrorObject, Method, Request, Response};
 use serde_json::{Value, to_value};
@@ -31,6 +31,16 @@ fn status() -> Status {
         locks: 3,
         calls: 1000,
         errors: 1,
+        files: Files {
+            access: "io_uring".into(),
+            reason: None,
+            transfers_max: 64,
+            in_flight: 2,
+            waiting: 0,
+            done: 500,
+            waited: 5,
+            cached: 300,
+        },
         reload_error: Some("no such directory".into()),
     }
 }

@@ -101,6 +101,9 @@ fn rdma(mut section: Section<'_>, report: &Report) -> NfsdRdma {
         credits: section.number("credits", 1..=256, "calls of a connection in flight").unwrap_or(16),
         inline_bytes: inline_bytes.unwrap_or(4096),
         segments_max: section.number("segments_max", 3..=256, "memory segments of a call").unwrap_or(16),
+        transfers_max: section
+            .number("transfers_max", 1..=4096, "transfers of files in flight, of all connections")
+            .unwrap_or(64),
     };
     section.finish();
     rdma

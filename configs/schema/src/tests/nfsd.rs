@@ -84,6 +84,8 @@ fn addresses_sizes_and_times_have_ranges() {
     one(&with("inline = \"5000\""), "rdma.inline", "multiple of 1024");
     one(&with("credits = 257"), "rdma.credits", "out of range");
     one(&with("segments_max = 2"), "rdma.segments_max", "out of range");
+    one(&with("transfers_max = 0"), "rdma.transfers_max", "out of range");
+    one(&with("transfers_max = 4097"), "rdma.transfers_max", "out of range");
     one(&with("[tcp]"), "tcp.listen", "missing");
     one(&with("[nfs]\ntransfer = 10000"), "nfs.transfer", "multiple of 4096");
     one(&with("[nfs]\ntransfer = \"2M\""), "nfs.transfer", "out of range");

@@ -41,6 +41,8 @@ pub(super) fn open(user: &User, object: BorrowedFd<'_>, flags: OFlags) -> Result
         other => other,
     };
     let opened = opened.map_err(status)?;
+    // Only opening must not wait: io_uring would not wait for the data either.
+    rustix::fs::fcntl_setfl(&opened, OFlags::empty()).map_err(status)?;
     // The kernel does it for a write with the rights of the user; the transport writes with its own.
     if writes && found.mode & PRIVILEGES != 0 && user.uid != 0 {
         chmodat(CWD, &path, Mode::from_raw_mode(found.mode & !PRIVILEGES), AtFlags::empty())

@@ -37,7 +37,7 @@ pub struct WriteCall<'a> {
     pub data: Data<'a>,
     /// True if the transport has placed the data in the file.
     pub is_placed: bool,
-    stable: stable_how,
+    pub(crate) stable: stable_how,
     verifier: u64,
     writer: Writer,
     measured: Option<Measured>,
@@ -108,24 +108,29 @@ impl<'a> WriteCall<'a> {
     /// Makes the data durable if the client asks for that, and returns the reply. `written` is the number of bytes that
     /// the caller has written.
     #[must_use]
-    pub fn reply(mut self, written: Result<u32, Errno>) -> Reply {
+    pub fn reply(self, written: Result<u32, Errno>) -> Reply {
+        let synced = written.and_then(|written| Ok((written, self.file.sync(self.stable)?)));
+        self.reply_durable(synced)
+    }
+
+    /// Returns the reply. `written` is the number of bytes that the caller has written, and how durable they are.
+    pub(crate) fn reply_durable(mut self, written: Result<(u32, stable_how), Errno>) -> Reply {
         let is_placed = self.is_placed;
         let measured = self.measured.take();
         let reply = self.finish(written);
         if let Some(mut measured) = measured {
-            measured.written = written.unwrap_or(0).into();
+            measured.written = written.map_or(0, |(bytes, _)| bytes).into();
             measured.stats.payload.wrote(is_placed, measured.written);
             measured.replied(&reply, true);
         }
         reply
     }
 
-    fn finish(self, written: Result<u32, Errno>) -> Reply {
+    fn finish(self, written: Result<(u32, stable_how), Errno>) -> Reply {
         let mut writer = self.writer;
-        let synced = written.and_then(|written| Ok((written, self.file.sync(self.stable)?)));
         let data = || wcc_data { before: Nfs3Option::None, after: self.file.attributes() };
         let verifier = self.verifier;
-        let done = synced.map_err(status).map(|(count, committed)| WRITE3resok {
+        let done = written.map_err(status).map(|(count, committed)| WRITE3resok {
             file_wcc: data(),
             count,
             committed,
@@ -207,7 +212,7 @@ impl Server {
         }
     }
 
-    pub(super) fn commit(
+    pub(super) async fn commit(
         &self,
         caller: &Caller<'_>,
         reader: &mut Reader<'_>,
@@ -216,12 +221,15 @@ impl Server {
         let target = self.target(caller, handle(reader)?);
         // The server commits the whole file: the kernel has no cheaper way for a part.
         let (_, _) = (reader.u64()?, reader.u32()?);
-        let done = copied(&target).and_then(|it| {
+        let opened = copied(&target).and_then(|it| {
             // COMMIT is allowed to a user who may write the file, or else to one who may read it.
             let open = |write| it.export.backend.open(&it.user, it.object, write);
-            let file = open(true).or_else(|_| open(false))?;
-            file.sync(stable_how::DATA_SYNC).map_err(status)
+            open(true).or_else(|_| open(false))
         });
+        let done = match opened {
+            Ok(file) => caller.io.sync(&file, stable_how::DATA_SYNC).await.map_err(status),
+            Err(status) => Err(status),
+        };
         let data = changed(&target);
         let done = done.map(|_| writeverf3(self.verifier.to_be_bytes()));
         put(out, &done.as_ref().err().copied().unwrap_or(nfsstat3::NFS3_OK));

@@ -7,7 +7,6 @@ use rustix::io::Errno;
 use super::Compound;
 use crate::attributes::status;
 use crate::file::File;
-use crate::identity::with_rights;
 use crate::server::Target;
 use crate::state::{Held, Stateid};
 use crate::status::Status;
@@ -31,7 +30,7 @@ impl Compound<'_, '_> {
         }
     }
 
-    pub(super) fn read(&mut self, reader: &mut Reader<'_>, out: &mut Writer) -> Result<(), Status> {
+    pub(super) async fn read(&mut self, reader: &mut Reader<'_>, out: &mut Writer) -> Result<(), Status> {
         let (stateid, offset, length) = (self.stateid(reader)?, reader.u64()?, reader.u32()?);
         let handle = self.handle()?.to_vec();
         let file = self.file(&self.target(&handle)?, &handle, stateid, false)?;
@@ -42,14 +41,12 @@ impl Compound<'_, '_> {
             out.bool(end(span.length()) >= file.size().map_err(failed)?);
             return self.payload_in(out, span);
         }
-        let mut content = vec![0; length as usize];
-        let read = file.read_at(&mut content, offset).map_err(failed)?;
-        content.truncate(read as usize);
-        out.bool(end(read) >= file.size().map_err(failed)?);
+        let content = self.caller.io.read(&file, offset, length).await.map_err(failed)?;
+        out.bool(offset.saturating_add(content.len() as u64) >= file.size().map_err(failed)?);
         self.payload(out, &content)
     }
 
-    pub(super) fn write(&self, reader: &mut Reader<'_>, out: &mut Writer) -> Result<(), Status> {
+    pub(super) async fn write(&self, reader: &mut Reader<'_>, out: &mut Writer) -> Result<(), Status> {
         let (stateid, offset, stable) = (self.stateid(reader)?, reader.u64()?, reader.u32()?);
         let stable = match stable {
             0 => stable_how::UNSTABLE,
@@ -62,15 +59,20 @@ impl Compound<'_, '_> {
         let target = self.writable(handle)?;
         let file = self.file(&target, handle, stateid, true)?;
         let is_placed = self.caller.placed(&data, &file, offset).map_err(failed)?;
-        let written = match data {
-            Data::Fetched { length, .. } if is_placed => length,
-            Data::Fetched { offset: start, length } => {
-                let fetched = (self.caller.copy_out)(start..start.saturating_add(length));
-                self.store(&target, &file, &fetched, length as usize, offset)?
-            }
-            Data::Inline(bytes) => self.store(&target, &file, bytes, bytes.len(), offset)?,
+        let length = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let (written, stable) = if is_placed {
+            (length, file.sync(stable).map_err(failed)?)
+        } else {
+            let bytes = || match data {
+                Data::Inline(bytes) => bytes.to_vec(),
+                Data::Fetched { offset, length } => {
+                    (self.caller.copy_out)(offset..offset.saturating_add(length))
+                }
+            };
+            // With the rights of the user, the kernel takes away the bits that lend the rights of the file's owner.
+            let written = self.caller.io.write(&file, Some(&target.user), (offset, length), bytes, stable);
+            written.await.map_err(failed)?
         };
-        let stable = file.sync(stable).map_err(failed)?;
         self.server.stats.payload.wrote(is_placed, written.into());
         out.u32(written);
         out.u32(stable as u32);
@@ -78,29 +80,13 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    /// Writes `length` bytes, which must be there.
-    fn store(
-        &self,
-        target: &Target<'_>,
-        file: &File,
-        bytes: &[u8],
-        length: usize,
-        offset: u64,
-    ) -> Result<u32, Status> {
-        if bytes.len() != length {
-            return Err(Status::ServerFault);
-        }
-        // With the rights of the user, the kernel takes away the bits that lend the rights of the file's owner.
-        with_rights(&target.user, || file.write_at(bytes, offset)).map_err(failed)
-    }
-
     /// COMMIT: the whole file, because the kernel has no cheaper way for a part.
-    pub(super) fn commit(&self, reader: &mut Reader<'_>, out: &mut Writer) -> Result<(), Status> {
+    pub(super) async fn commit(&self, reader: &mut Reader<'_>, out: &mut Writer) -> Result<(), Status> {
         let (_, _) = (reader.u64()?, reader.u32()?);
         let target = self.target(self.handle()?)?;
         let open = |write| target.export.backend.open(&target.user, target.object, write);
         let file = open(true).or_else(|_| open(false))?;
-        file.sync(stable_how::DATA_SYNC).map_err(failed)?;
+        self.caller.io.sync(&file, stable_how::DATA_SYNC).await.map_err(failed)?;
         out.u64(self.server.verifier);
         Ok(())
     }

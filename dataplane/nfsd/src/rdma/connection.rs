@@ -1,6 +1,7 @@
 //! One connection: its slots, and the work that moves a call through them.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use iwarp_rpc::xdr::Data as Argument;
@@ -9,11 +10,13 @@ use iwarp_verbs::{
     Access, CmId, CompletionQueue, Data, Id, Mr, ProtectionDomain, QpCap, QpNum, QpOptions, QueuePair,
     RecvWr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
 };
+use rustix::io::Errno;
 
 use super::RdmaLimits;
 use crate::regions::Span;
-use crate::server::{PAYLOADS_MAX, Reply, Server, Step};
+use crate::server::{CopyOut, PAYLOADS_MAX, Reply, Server, Step};
 use crate::stats::Connected;
+use crate::waiting::{Execution, Io};
 
 /// Bytes of a call or a reply besides its payload, at most.
 const STREAM_BYTES: u32 = 64 << 10;
@@ -56,7 +59,7 @@ impl Layout {
     }
 }
 
-/// A call whose data is being fetched.
+/// A call that is not executed yet: its data is being fetched.
 #[derive(Debug)]
 struct Pending {
     call: Call,
@@ -65,12 +68,44 @@ struct Pending {
     placed: Option<Span>,
 }
 
+/// A call in a slot of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Key {
+    pub(super) address: IpAddr,
+    pub(super) qp: QpNum,
+    /// Number of the connection: that of its queue pair is used again.
+    pub(super) connection: u64,
+    pub(super) slot: u32,
+}
+
+/// A call that was executed.
+#[derive(Debug)]
+pub(super) struct Executed {
+    call: Call,
+    outcome: Result<Outcome>,
+}
+
+#[derive(Debug)]
+enum Outcome {
+    Reply(Reply),
+    /// The message holds no call.
+    NoCall,
+    Refused(Refusal),
+}
+
+/// The slots. Calls that wait for a file keep them when their connection has ended.
+#[derive(Debug)]
+struct Slots {
+    mr: Mr,
+    layout: Layout,
+}
+
 /// A connection of a client.
 #[derive(Debug)]
 pub(super) struct Connection {
     qp: QueuePair,
-    mr: Mr,
-    layout: Layout,
+    slots: Arc<Slots>,
+    number: u64,
     responder: Responder,
     /// Calls whose data is being fetched, by slot.
     calls: Vec<Option<Pending>>,
@@ -89,7 +124,7 @@ impl Connection {
     /// Accepts a connection, with all receive buffers posted.
     pub(super) fn new(
         id: Id,
-        address: IpAddr,
+        (number, address): (u64, IpAddr),
         pd: &ProtectionDomain,
         cq: &CompletionQueue,
         limits: &RdmaLimits,
@@ -112,7 +147,8 @@ impl Connection {
         let calls = (0..limits.credits).map(|_| None).collect();
         let sent = (0..limits.credits).map(|_| Vec::new()).collect();
         let connected = server.connected(address, "rdma");
-        let connection = Self { qp, mr, layout, responder, calls, sent, address, connected, id };
+        let slots = Arc::new(Slots { mr, layout });
+        let connection = Self { qp, slots, number, responder, calls, sent, address, connected, id };
         for slot in 0..limits.credits {
             connection.post_recv(slot.into())?;
         }
@@ -124,51 +160,60 @@ impl Connection {
         self.qp.num()
     }
 
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
     pub(super) fn handle(&self) -> CmId {
         self.id.handle()
     }
 
+    pub(super) fn key(&self, slot: u32) -> Key {
+        Key { address: self.address, qp: self.qp.num(), connection: self.number, slot }
+    }
+
     fn post_recv(&self, slot: u32) -> Result<()> {
-        let sge = [self.mr.sge(self.layout.received(slot), self.layout.inline)];
+        let Slots { mr, layout } = self.slots.as_ref();
+        let sge = [mr.sge(layout.received(slot), layout.inline)];
         posted(self.qp.post_recv(&[RecvWr { wr_id: slot.into(), sg_list: &sge }]))
     }
 
-    fn copy(&self, offset: u64, length: u32) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; length as usize];
-        self.mr.read(offset, &mut bytes)?;
-        Ok(bytes)
-    }
-
-    /// Handles a completion. An error ends the connection.
+    /// Handles a completion. Returns the slot of a call that can be executed now. An error ends the connection.
     pub(super) fn completion(
         &mut self,
         server: &Server,
         wc: &WorkCompletion,
         stats: &mut Stats,
-    ) -> Result<()> {
+    ) -> Result<Option<u32>> {
         if wc.status != WcStatus::Success {
             bail!("{wc:?}");
         }
         let slot = u32::try_from(wc.wr_id)?;
         match wc.opcode {
             WcOpcode::Recv => self.received(server, slot, wc.byte_len, stats),
-            WcOpcode::RdmaRead => self.execute(server, slot, stats),
+            WcOpcode::RdmaRead => Ok(Some(slot)),
             WcOpcode::Send => {
                 // The Writes before the Send have completed, too.
                 if let Some(sent) = self.sent.get_mut(slot as usize) {
                     sent.clear();
                 }
-                self.post_recv(slot)
+                self.post_recv(slot).map(|()| None)
             }
-            _ => Ok(()),
+            _ => Ok(None),
         }
     }
 
-    fn received(&mut self, server: &Server, slot: u32, length: u32, stats: &mut Stats) -> Result<()> {
-        let message = self.copy(self.layout.received(slot), length)?;
+    fn received(
+        &mut self,
+        server: &Server,
+        slot: u32,
+        length: u32,
+        stats: &mut Stats,
+    ) -> Result<Option<u32>> {
+        let message = self.slots.copy(self.slots.layout.received(slot), length)?;
         match self.responder.receive(&message, stats) {
-            Received::Answer(answer) => self.send_bytes(slot, &answer),
-            Received::Discard => self.post_recv(slot),
+            Received::Answer(answer) => self.send_bytes(slot, &answer).map(|()| None),
+            Received::Discard => self.post_recv(slot).map(|()| None),
             Received::Close => bail!("the client exceeds its credits"),
             Received::Call(call) => {
                 let placed = self.place(server, &call, &message);
@@ -176,7 +221,7 @@ impl Connection {
                 let at_once = call.reads().is_empty();
                 let pending = Pending { call, message, placed };
                 *self.calls.get_mut(slot as usize).context("no such slot")? = Some(pending);
-                if at_once { self.execute(server, slot, stats) } else { Ok(()) }
+                Ok(at_once.then_some(slot))
             }
         }
     }
@@ -193,12 +238,12 @@ impl Connection {
 
     /// Posts the RDMA Reads of a call; the last one completes when all have.
     fn fetch(&self, slot: u32, reads: &[Read], placed: Option<&Span>) -> Result<()> {
-        let data = self.layout.data(slot);
+        let data = self.slots.layout.data(slot);
         for (at, read) in (1..).zip(reads) {
             let (start, length) = (u64::from(read.offset), read.source.length);
             let sge = [match placed {
                 Some(span) => span.element(start, length).context("memory that is not registered")?,
-                None => self.mr.sge(data.saturating_add(start), length),
+                None => self.slots.mr.sge(data.saturating_add(start), length),
             }];
             let op = SendOp::RdmaRead { remote_addr: read.source.offset, rkey: read.source.stag };
             self.post(slot, op, &sge, at == reads.len())?;
@@ -212,31 +257,45 @@ impl Connection {
     }
 
     fn send_bytes(&self, slot: u32, bytes: &[u8]) -> Result<()> {
-        self.mr.write(self.layout.reply(slot), bytes)?;
-        let sge = [self.mr.sge(self.layout.reply(slot), u32::try_from(bytes.len())?)];
+        let Slots { mr, layout } = self.slots.as_ref();
+        mr.write(layout.reply(slot), bytes)?;
+        let sge = [mr.sge(layout.reply(slot), u32::try_from(bytes.len())?)];
         self.post(slot, SendOp::SEND, &sge, true)
     }
 
-    /// Executes a call whose data is complete, and sends its reply.
-    fn execute(&mut self, server: &Server, slot: u32, stats: &mut Stats) -> Result<()> {
+    /// Returns what executes the call in a slot, whose data is complete.
+    pub(super) fn execution(
+        &mut self,
+        server: &Arc<Server>,
+        slot: u32,
+    ) -> Result<impl FnOnce(Io) -> Execution<Executed> + use<>> {
         let taken = self.calls.get_mut(slot as usize).and_then(Option::take);
-        let Pending { call, message, placed } = taken.context("a slot without a call")?;
-        let fetched = self.copy(self.layout.data(slot), call.fetched_stream_bytes())?;
-        let result = match call.reader(&message, &fetched) {
-            Ok(reader) => {
-                let data = self.layout.data(slot);
-                let copy_out = |range: std::ops::Range<u32>| {
-                    self.copy(data.saturating_add(range.start.into()), range.end.saturating_sub(range.start))
-                        .unwrap_or_default()
-                };
-                let step = server.call_placed(self.address, reader, &copy_out, placed.as_ref());
-                let Some(step) = step else {
-                    self.responder.discard(call, stats);
-                    return self.post_recv(slot);
-                };
-                self.transfer(slot, step)?
+        let pending = taken.context("a slot without a call")?;
+        let (server, slots, address) = (Arc::clone(server), Arc::clone(&self.slots), self.address);
+        Ok(move |io: Io| -> Execution<Executed> {
+            Box::pin(async move {
+                let outcome = slots.execute(&server, address, slot, &pending, &io).await;
+                Executed { call: pending.call, outcome }
+            })
+        })
+    }
+
+    /// Sends the reply of a call that was executed.
+    pub(super) fn answer(
+        &mut self,
+        server: &Server,
+        slot: u32,
+        executed: Executed,
+        stats: &mut Stats,
+    ) -> Result<()> {
+        let Executed { call, outcome } = executed;
+        let result = match outcome? {
+            Outcome::Reply(reply) => reply,
+            Outcome::NoCall => {
+                self.responder.discard(call, stats);
+                return self.post_recv(slot);
             }
-            Err(refusal) => return self.refuse(slot, &call, refusal, stats),
+            Outcome::Refused(refusal) => return self.refuse(slot, &call, refusal, stats),
         };
         match self.responder.reply(&call, &result.stream, &result.payloads, stats) {
             Ok(reply) => {
@@ -257,44 +316,10 @@ impl Connection {
         self.send_bytes(slot, &answer)
     }
 
-    /// Moves the payload between the file and the slot, unless it is in the memory of a region. Returns the reply.
-    fn transfer(&self, slot: u32, step: Step<'_>) -> Result<Reply> {
-        let data = self.layout.data(slot);
-        Ok(match step {
-            Step::Done(reply) => {
-                let is_registered = |(_, span): &(usize, Span)| span.element(0, span.length()).is_some();
-                let reply = if reply.memory.iter().all(is_registered) { reply } else { reply.into_content() };
-                self.mr.write(data, &reply.content)?;
-                reply
-            }
-            Step::Read(call) => match call.span() {
-                Ok(Some(span)) if span.element(0, span.length()).is_some() => call.reply_from(span),
-                Err(error) => call.reply(Err(error)),
-                Ok(_) => {
-                    let mut content = vec![0; call.length as usize];
-                    let read = call.file.read_at(&mut content, call.offset);
-                    content.truncate(read.unwrap_or(0) as usize);
-                    self.mr.write(data, &content)?;
-                    call.reply(read)
-                }
-            },
-            Step::Write(call) => {
-                let written = match call.data {
-                    Argument::Fetched { length, .. } if call.is_placed => Ok(length),
-                    Argument::Inline(bytes) => call.file.write_at(bytes, call.offset),
-                    Argument::Fetched { offset, length } => {
-                        let bytes = self.copy(data.saturating_add(offset.into()), length)?;
-                        call.file.write_at(&bytes, call.offset)
-                    }
-                };
-                call.reply(written)
-            }
-        })
-    }
-
     /// Posts the Writes of a reply, and its Send. Returns the payload bytes that are sent from the memory of regions.
     fn send(&self, slot: u32, reply: &iwarp_rpc::Reply, result: &Reply) -> Result<u64> {
-        self.mr.write(self.layout.reply(slot), &reply.bytes)?;
+        let Slots { mr, layout } = self.slots.as_ref();
+        mr.write(layout.reply(slot), &reply.bytes)?;
         for write in &reply.writes {
             let op = SendOp::RdmaWrite { remote_addr: write.offset, rkey: write.stag };
             self.post(slot, op, &[self.element(slot, &write.source, result)?], false)?;
@@ -303,8 +328,8 @@ impl Connection {
         if reply.send.len() > usize::from(SGE_MAX) {
             let parts = reply.send.iter().map(|piece| self.bytes(slot, piece, result));
             let message = parts.collect::<Result<Vec<_>>>()?.concat();
-            self.mr.write(self.layout.reply(slot), &message)?;
-            let list = [self.mr.sge(self.layout.reply(slot), u32::try_from(message.len())?)];
+            mr.write(layout.reply(slot), &message)?;
+            let list = [mr.sge(layout.reply(slot), u32::try_from(message.len())?)];
             self.post(slot, op, &list, true)?;
             return Ok(0);
         }
@@ -317,7 +342,7 @@ impl Connection {
     /// Returns the list element of a piece.
     fn element(&self, slot: u32, piece: &Piece, result: &Reply) -> Result<Sge> {
         match self.place_of(slot, piece, result)? {
-            Place::Slot(start, length) => Ok(self.mr.sge(start, length)),
+            Place::Slot(start, length) => Ok(self.slots.mr.sge(start, length)),
             Place::Region(span, start, length) => {
                 span.element(start, length).context("memory that is not registered")
             }
@@ -326,7 +351,7 @@ impl Connection {
 
     fn bytes(&self, slot: u32, piece: &Piece, result: &Reply) -> Result<Vec<u8>> {
         match self.place_of(slot, piece, result)? {
-            Place::Slot(start, length) => self.copy(start, length),
+            Place::Slot(start, length) => self.slots.copy(start, length),
             Place::Region(span, start, length) => Ok(span.copy(start, length)?),
         }
     }
@@ -334,7 +359,7 @@ impl Connection {
     /// Returns the place of a piece. The slot's data holds the items one behind the other that are in no region.
     fn place_of<'r>(&self, slot: u32, piece: &Piece, result: &'r Reply) -> Result<Place<'r>> {
         let (start, range) = match piece {
-            Piece::Bytes(range) => (self.layout.reply(slot), range),
+            Piece::Bytes(range) => (self.slots.layout.reply(slot), range),
             Piece::Item { item, range } => {
                 let span_of = |number: usize| result.memory.iter().find(|(at, _)| *at == number);
                 if let Some((_, span)) = span_of(*item) {
@@ -343,10 +368,80 @@ impl Connection {
                 let before = result.payloads.iter().take(*item).enumerate();
                 let before = before.filter(|(number, _)| span_of(*number).is_none());
                 let before = before.map(|(_, item)| u64::from(item.length));
-                (before.fold(self.layout.data(slot), u64::saturating_add), range)
+                (before.fold(self.slots.layout.data(slot), u64::saturating_add), range)
             }
         };
         Ok(Place::Slot(start.saturating_add(range.start as u64), u32::try_from(range.len())?))
+    }
+}
+
+impl Slots {
+    fn copy(&self, offset: u64, length: u32) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; length as usize];
+        self.mr.read(offset, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Executes a call.
+    async fn execute(
+        &self,
+        server: &Server,
+        address: IpAddr,
+        slot: u32,
+        pending: &Pending,
+        io: &Io,
+    ) -> Result<Outcome> {
+        let Pending { call, message, placed } = pending;
+        let data = self.layout.data(slot);
+        let fetched = self.copy(data, call.fetched_stream_bytes())?;
+        let reader = match call.reader(message, &fetched) {
+            Ok(reader) => reader,
+            Err(refusal) => return Ok(Outcome::Refused(refusal)),
+        };
+        let copy_out = |range: std::ops::Range<u32>| {
+            let length = range.end.saturating_sub(range.start);
+            self.copy(data.saturating_add(range.start.into()), length).unwrap_or_default()
+        };
+        let step = server.call_waiting(address, reader, &copy_out, placed.as_ref(), io).await;
+        let Some(step) = step else { return Ok(Outcome::NoCall) };
+        let reply = transfer(step, &copy_out, io).await;
+        self.mr.write(data, &reply.content)?;
+        Ok(Outcome::Reply(reply))
+    }
+}
+
+/// Moves the payload between the file and memory, unless it is in the memory of a region. Returns the reply.
+async fn transfer(step: Step<'_>, copy_out: CopyOut<'_>, io: &Io) -> Reply {
+    match step {
+        Step::Done(reply) => {
+            let is_registered = |(_, span): &(usize, Span)| span.element(0, span.length()).is_some();
+            if reply.memory.iter().all(is_registered) { reply } else { reply.into_content() }
+        }
+        Step::Read(call) => match call.span() {
+            Ok(Some(span)) if span.element(0, span.length()).is_some() => call.reply_from(span),
+            Err(error) => call.reply(Err(error)),
+            Ok(_) => {
+                let read = io.read(&call.file, call.offset, call.length).await;
+                let (length, content) = match read {
+                    Ok(content) => (u32::try_from(content.len()).map_err(|_| Errno::IO), content),
+                    Err(error) => (Err(error), Vec::new()),
+                };
+                Reply { content, ..call.reply(length) }
+            }
+        },
+        Step::Write(call) => {
+            let range = (call.offset, u32::try_from(call.data.len()).unwrap_or(u32::MAX));
+            let written = if call.is_placed {
+                call.file.sync(call.stable).map(|stable| (range.1, stable))
+            } else {
+                let data = || match call.data {
+                    Argument::Inline(bytes) => bytes.to_vec(),
+                    Argument::Fetched { offset, length } => copy_out(offset..offset.saturating_add(length)),
+                };
+                io.write(&call.file, None, range, data, call.stable).await
+            };
+            call.reply_durable(written)
+        }
     }
 }
 

@@ -1,0 +1,369 @@
+//! Calls that wait for transfers, while their thread executes others.
+//!
+//! ```text
+//!  Calls::begin ─▶ the call's future ─▶ Io::read, write, sync ─▶ Desk: room? then the transfer ─▶ Engine
+//!  Calls::ended ◀─ the future goes on ◀──────────────────────── Desk: its result ◀────────────────┘
+//! ```
+//!
+//! A limit bounds the transfers in flight, and with them the memory that they use. A call for which there is no room
+//! waits its turn, and allocates nothing before that.
+
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::future::poll_fn;
+use std::io::IoSliceMut;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::task::{Context, Poll, Waker};
+
+use nfs3_types::nfs3::stable_how;
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+
+use crate::file::File;
+use crate::identity::{User, with_rights};
+use crate::ring::Ring;
+use crate::stats::{add, value};
+use crate::threads::Threads;
+use crate::transfer::Transfer;
+
+/// Carries out operations of transfers.
+pub(crate) trait Engine: fmt::Debug {
+    /// Starts the next operation of a transfer, which has one.
+    fn start(&mut self, number: u64, transfer: Transfer);
+
+    /// Returns a transfer whose operation has ended, and that knows the result.
+    fn ended(&mut self) -> Option<(u64, Transfer)>;
+}
+
+/// The kernel's io_uring, if there is one, and threads for the rest.
+#[derive(Debug)]
+pub(crate) struct Disks {
+    pub(crate) ring: Option<Ring>,
+    pub(crate) threads: Threads,
+}
+
+impl Engine for Disks {
+    fn start(&mut self, number: u64, transfer: Transfer) {
+        let rest = match &mut self.ring {
+            Some(ring) => ring.start(number, transfer),
+            None => Some(transfer),
+        };
+        if let Some(transfer) = rest {
+            self.threads.start(number, transfer);
+        }
+    }
+
+    fn ended(&mut self) -> Option<(u64, Transfer)> {
+        self.ring.as_mut().and_then(Ring::ended).or_else(|| self.threads.ended())
+    }
+}
+
+/// Counters of transfers.
+#[derive(Debug, Default)]
+pub(crate) struct TransferStats {
+    /// Transfers in flight at present.
+    pub(crate) in_flight: AtomicU64,
+    /// Calls that wait for room at present.
+    pub(crate) waiting: AtomicU64,
+    /// Transfers done since the start.
+    pub(crate) done: AtomicU64,
+    /// Calls that have had to wait for room since the start.
+    pub(crate) waited: AtomicU64,
+    /// READs whose data was in the page cache: they were no transfers.
+    pub(crate) cached: AtomicU64,
+}
+
+/// State of what a call waits for.
+#[derive(Debug, Default)]
+enum Want {
+    #[default]
+    Nothing,
+    Room,
+    HasRoom,
+    Transfer(Transfer),
+    Done(Transfer),
+}
+
+/// Place at which a call and the thread that executes it exchange what the call waits for.
+#[derive(Debug, Default)]
+struct Desk {
+    want: RefCell<Want>,
+    stats: Arc<TransferStats>,
+}
+
+impl Desk {
+    fn take(&self) -> Want {
+        self.want.take()
+    }
+
+    fn put(&self, want: Want) {
+        self.want.replace(want);
+    }
+
+    /// Waits until a transfer may be started.
+    async fn room(&self) {
+        self.put(Want::Room);
+        let granted = poll_fn(|_| match self.take() {
+            Want::HasRoom => Poll::Ready(()),
+            other => {
+                self.put(other);
+                Poll::Pending
+            }
+        });
+        granted.await;
+    }
+
+    /// Waits until a transfer is done. There must be room for it.
+    async fn done(&self, transfer: Transfer) -> Result<(u32, Vec<u8>), Errno> {
+        self.put(Want::Transfer(transfer));
+        let done = poll_fn(|_| match self.take() {
+            Want::Done(transfer) => Poll::Ready(transfer),
+            other => {
+                self.put(other);
+                Poll::Pending
+            }
+        });
+        done.await.result()
+    }
+}
+
+/// Way in which a call reaches files: on its thread at once, or by transfers that it waits for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Io(Option<Rc<Desk>>);
+
+impl Io {
+    /// Reads up to `length` bytes; fewer mean the end of the file.
+    pub(crate) async fn read(&self, file: &File, offset: u64, length: u32) -> Result<Vec<u8>, Errno> {
+        if let (Some(desk), File::Kernel(kernel)) = (&self.0, file) {
+            if let Some(content) = cached(kernel, offset, length) {
+                add(&desk.stats.cached, 1);
+                return Ok(content);
+            }
+            desk.room().await;
+            return desk.done(Transfer::read(Arc::clone(kernel), offset, length)).await.map(|(_, it)| it);
+        }
+        let mut content = vec![0; length as usize];
+        let read = file.read_at(&mut content, offset)?;
+        content.truncate(read as usize);
+        Ok(content)
+    }
+
+    /// Writes data, which must have `length` bytes, with the rights of a user or those of the server. Returns the bytes
+    /// written, and how durable they are, which is what `stable` asks for at least.
+    pub(crate) async fn write(
+        &self,
+        file: &File,
+        user: Option<&User>,
+        (offset, length): (u64, u32),
+        data: impl FnOnce() -> Vec<u8>,
+        stable: stable_how,
+    ) -> Result<(u32, stable_how), Errno> {
+        let whole = |data: Vec<u8>| if data.len() == length as usize { Ok(data) } else { Err(Errno::IO) };
+        if let (Some(desk), File::Kernel(kernel)) = (&self.0, file) {
+            desk.room().await;
+            let (kernel, user) = (Arc::clone(kernel), user.cloned());
+            let transfer = Transfer::write(kernel, user, whole(data())?, offset, stable);
+            return desk.done(transfer).await.map(|(written, _)| (written, stable));
+        }
+        let data = whole(data())?;
+        let write = || file.write_at(&data, offset);
+        let written = user.map_or_else(write, |user| with_rights(user, write))?;
+        Ok((written, file.sync(stable)?))
+    }
+
+    /// Makes written data durable. Returns how durable it is.
+    pub(crate) async fn sync(&self, file: &File, stable: stable_how) -> Result<stable_how, Errno> {
+        if let (Some(desk), File::Kernel(kernel)) = (&self.0, file)
+            && stable != stable_how::UNSTABLE
+        {
+            desk.room().await;
+            desk.done(Transfer::sync(Arc::clone(kernel), stable)).await?;
+            return Ok(stable);
+        }
+        file.sync(stable)
+    }
+}
+
+/// Reads what is in the page cache, if all of it is: copying it is all that there is to do.
+fn cached(file: &std::os::fd::OwnedFd, offset: u64, length: u32) -> Option<Vec<u8>> {
+    let mut content = vec![0; length as usize];
+    let mut moved = 0_usize;
+    while let Some(rest) = content.get_mut(moved..).filter(|rest| !rest.is_empty()) {
+        let at = offset.checked_add(moved as u64)?;
+        match preadv2(file, &mut [IoSliceMut::new(rest)], at, ReadWriteFlags::NOWAIT) {
+            Ok(0) => break,
+            Ok(read) => moved = moved.saturating_add(read),
+            Err(Errno::INTR) => {}
+            // It would have to wait, or the file system cannot tell.
+            Err(_) => return None,
+        }
+    }
+    content.truncate(moved);
+    Some(content)
+}
+
+/// A call that is executed.
+pub(crate) type Execution<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// Calls that wait for transfers, each with a key of the caller.
+pub(crate) struct Calls<K, T> {
+    /// `None`: no call ever waits.
+    engine: Option<Box<dyn Engine>>,
+    in_flight_max: usize,
+    in_flight: usize,
+    next: u64,
+    calls: HashMap<u64, Call<K, T>>,
+    /// Calls that wait for room, in the order in which they asked.
+    waiting: VecDeque<u64>,
+    stats: Arc<TransferStats>,
+}
+
+struct Call<K, T> {
+    key: K,
+    desk: Rc<Desk>,
+    /// True if it counts as a transfer in flight.
+    has_room: bool,
+    execution: Execution<T>,
+}
+
+impl<K: fmt::Debug, T> fmt::Debug for Calls<K, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.calls.values().map(|call| &call.key)).finish()
+    }
+}
+
+impl<K, T> Calls<K, T> {
+    /// Lets calls wait for an engine that carries out `in_flight_max` transfers at a time; without one, none waits.
+    pub(crate) fn new(
+        engine: Option<Box<dyn Engine>>,
+        in_flight_max: u16,
+        stats: Arc<TransferStats>,
+    ) -> Self {
+        let (calls, waiting) = Default::default();
+        Self { engine, in_flight_max: in_flight_max.into(), in_flight: 0, next: 0, calls, waiting, stats }
+    }
+
+    /// Returns the keys of the calls that wait.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &K> {
+        self.calls.values().map(|call| &call.key)
+    }
+
+    /// Begins to execute a call. Returns its result if it does not have to wait.
+    pub(crate) fn begin(&mut self, key: K, call: impl FnOnce(Io) -> Execution<T>) -> Option<(K, T)> {
+        let desk = Rc::new(Desk { stats: Arc::clone(&self.stats), ..Desk::default() });
+        let io = Io(self.engine.is_some().then(|| Rc::clone(&desk)));
+        let number = self.next;
+        self.next = self.next.wrapping_add(1);
+        let result = self.go_on(number, Call { key, desk, has_room: false, execution: call(io) });
+        self.publish();
+        result
+    }
+
+    /// Returns calls whose transfers have ended, and that need no other one.
+    pub(crate) fn ended(&mut self) -> Vec<(K, T)> {
+        let mut results = Vec::new();
+        while let Some((number, transfer)) = self.engine.as_mut().and_then(|it| it.ended()) {
+            if transfer.next().is_some() {
+                self.start(number, transfer);
+                continue;
+            }
+            let Some(mut call) = self.calls.remove(&number) else { continue };
+            self.finished(&mut call, transfer);
+            results.extend(self.go_on(number, call));
+            while self.has_room()
+                && let Some(number) = self.waiting.pop_front()
+            {
+                let Some(mut call) = self.calls.remove(&number) else { continue };
+                self.grant(&mut call);
+                results.extend(self.go_on(number, call));
+            }
+        }
+        self.publish();
+        results
+    }
+
+    /// Executes a call until it is done, or waits.
+    fn go_on(&mut self, number: u64, mut call: Call<K, T>) -> Option<(K, T)> {
+        loop {
+            if let Poll::Ready(result) = call.execution.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+            {
+                // An error may have kept it from using its room.
+                self.leave(&mut call);
+                return Some((call.key, result));
+            }
+            match call.desk.take() {
+                Want::Room if call.has_room => call.desk.put(Want::HasRoom),
+                Want::Room if self.has_room() && self.waiting.is_empty() => self.grant(&mut call),
+                Want::Room => {
+                    call.desk.put(Want::Room);
+                    self.waiting.push_back(number);
+                    add(&self.stats.waited, 1);
+                    self.calls.insert(number, call);
+                    return None;
+                }
+                Want::Transfer(transfer) if transfer.next().is_some() => {
+                    self.calls.insert(number, call);
+                    self.start(number, transfer);
+                    return None;
+                }
+                Want::Transfer(transfer) => self.finished(&mut call, transfer),
+                // A call waits for nothing else.
+                Want::Nothing | Want::HasRoom | Want::Done(_) => return None,
+            }
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.in_flight < self.in_flight_max
+    }
+
+    fn grant(&mut self, call: &mut Call<K, T>) {
+        self.in_flight = self.in_flight.saturating_add(1);
+        call.has_room = true;
+        call.desk.put(Want::HasRoom);
+    }
+
+    fn leave(&mut self, call: &mut Call<K, T>) {
+        if std::mem::take(&mut call.has_room) {
+            self.in_flight = self.in_flight.saturating_sub(1);
+        }
+    }
+
+    fn start(&mut self, number: u64, transfer: Transfer) {
+        if let Some(engine) = &mut self.engine {
+            engine.start(number, transfer);
+        }
+    }
+
+    fn finished(&mut self, call: &mut Call<K, T>, transfer: Transfer) {
+        self.leave(call);
+        add(&self.stats.done, 1);
+        call.desk.put(Want::Done(transfer));
+    }
+
+    fn publish(&self) {
+        let set = |gauge: &AtomicU64, count: usize| {
+            if value(gauge) != count as u64 {
+                gauge.store(count as u64, std::sync::atomic::Ordering::Relaxed);
+            }
+        };
+        set(&self.stats.in_flight, self.in_flight);
+        set(&self.stats.waiting, self.waiting.len());
+    }
+}
+
+/// Executes a call that reaches files at once, and so never waits.
+pub(crate) fn at_once<T>(call: impl Future<Output = T>) -> T {
+    let mut call = std::pin::pin!(call);
+    loop {
+        if let Poll::Ready(result) = call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return result;
+        }
+    }
+}
