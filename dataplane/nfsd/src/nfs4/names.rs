@@ -49,7 +49,7 @@ impl Compound<'_, '_> {
         }
         let name = component(reader)?;
         let (attributes, given) = attributes::read(reader)?;
-        let special = |kind| New::Special { kind, attributes: attributes.clone(), device };
+        let special = |kind| New::Special { kind, attributes, device };
         let new = match kind {
             2 => New::Directory(attributes),
             3 => special(ftype3::NF3BLK),
