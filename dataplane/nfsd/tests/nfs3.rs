@@ -113,7 +113,15 @@ fn attributes_are_set_and_guarded() {
     assert_eq!(client.attributes(&file).unwrap().mode, 0o644);
     let now = sattr3 { mtime: set_mtime::SET_TO_SERVER_TIME, ..sattr3::default() };
     client.set(&file, now, Nfs3Option::None).unwrap();
-    assert!(client.attributes(&file).unwrap().mtime.seconds > 1_000_000_000);
+    let found = client.attributes(&file).unwrap();
+    assert!(found.mtime.seconds > 1_000_000_000);
+    // The kernel takes some of these for flags, the present for instance.
+    for nseconds in [1_000_000_000, 0x3fff_fffe, 0x3fff_ffff, u32::MAX] {
+        let atime = set_atime::SET_TO_CLIENT_TIME(nfstime3 { seconds: 1, nseconds });
+        let refused = client.set(&file, sattr3 { atime, ..sattr3::default() }, Nfs3Option::None);
+        assert_eq!(refused.err(), Some(nfsstat3::NFS3ERR_INVAL), "{nseconds} ns");
+        assert_eq!(client.attributes(&file).unwrap().atime, found.atime);
+    }
 }
 
 #[test]

@@ -66,22 +66,24 @@ pub(super) fn attributes(user: &User, object: BorrowedFd<'_>, new: &NewAttribute
         if let Some(mode) = new.mode {
             chmodat(CWD, &path, Mode::from_raw_mode(mode & 0o7777), AtFlags::empty())?;
         }
-        if let Some(times) = times(new) {
-            utimensat(CWD, &path, &times, AtFlags::empty())?;
-        }
-        Ok(())
+        set_times(&path, new)
     })
     .map_err(status)
 }
 
-fn times(new: &NewAttributes) -> Option<Timestamps> {
+fn set_times(path: &str, new: &NewAttributes) -> Result<(), Errno> {
     let at = |time: Option<SetTime>| match time {
-        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
-        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
-        Some(SetTime::To(time)) => Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() },
+        None => Ok(Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT }),
+        Some(SetTime::Now) => Ok(Timespec { tv_sec: 0, tv_nsec: UTIME_NOW }),
+        // The kernel takes some of them for flags.
+        Some(SetTime::To(time)) if time.nanoseconds >= 1_000_000_000 => Err(Errno::INVAL),
+        Some(SetTime::To(time)) => Ok(Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() }),
     };
-    let any = new.atime.is_some() || new.mtime.is_some();
-    any.then(|| Timestamps { last_access: at(new.atime), last_modification: at(new.mtime) })
+    if new.atime.is_none() && new.mtime.is_none() {
+        return Ok(());
+    }
+    let times = Timestamps { last_access: at(new.atime)?, last_modification: at(new.mtime)? };
+    utimensat(CWD, path, &times, AtFlags::empty())
 }
 
 /// Creates an object in a directory.
@@ -138,9 +140,9 @@ fn verifier_times(verifier: createverf3) -> (Time, Time) {
 
 fn mark(object: BorrowedFd<'_>, verifier: createverf3) -> Result<(), nfsstat3> {
     let (atime, mtime) = verifier_times(verifier);
-    let at = |time: Time| Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() };
-    let times = Timestamps { last_access: at(atime), last_modification: at(mtime) };
-    utimensat(CWD, path_of(object), &times, AtFlags::empty()).map_err(status)
+    let [atime, mtime] = [atime, mtime].map(|time| Some(SetTime::To(time)));
+    let times = NewAttributes { atime, mtime, ..NewAttributes::default() };
+    set_times(&path_of(object), &times).map_err(status)
 }
 
 fn is_of(object: BorrowedFd<'_>, verifier: createverf3) -> Result<(), nfsstat3> {
