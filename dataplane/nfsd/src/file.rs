@@ -8,15 +8,15 @@ use rustix::fs::{AtFlags, StatxFlags, fdatasync, fstat, fsync, statx};
 use rustix::io::Errno;
 
 use crate::attributes::attributes_of;
-use crate::regions::{Region, Span};
+use crate::regions::{self, Region, Span};
 
 /// A regular file that a backend has opened. Clones are handles of the same file.
 #[derive(Clone, Debug)]
 pub enum File {
     /// A file of the kernel, open for reading or for writing.
     Kernel(Arc<OwnedFd>),
-    /// A region of the daemon, whose memory is the content.
-    Region(Arc<Region>),
+    /// A region of the daemon, whose memory is the content, in a file system of this number.
+    Region(Arc<Region>, u64),
 }
 
 impl From<OwnedFd> for File {
@@ -33,7 +33,7 @@ impl File {
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<u32, Errno> {
         match self {
             Self::Kernel(file) => read_all(file, buffer, offset),
-            Self::Region(region) => region.read_at(buffer, offset),
+            Self::Region(region, _) => region.read_at(buffer, offset),
         }
     }
 
@@ -45,7 +45,7 @@ impl File {
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<u32, Errno> {
         match self {
             Self::Kernel(file) => write_all(file, data, offset),
-            Self::Region(region) => region.write_at(data, offset),
+            Self::Region(region, _) => region.write_at(data, offset),
         }
     }
 
@@ -56,7 +56,7 @@ impl File {
     pub fn readable(&self, offset: u64, length: u32) -> Result<Option<Span>, Errno> {
         match self {
             Self::Kernel(_) => Ok(None),
-            Self::Region(region) => region.readable(offset, length).map(Some),
+            Self::Region(region, _) => region.readable(offset, length).map(Some),
         }
     }
 
@@ -64,19 +64,21 @@ impl File {
     pub(crate) fn size(&self) -> Result<u64, Errno> {
         match self {
             Self::Kernel(file) => Ok(fstat(file)?.st_size.unsigned_abs()),
-            Self::Region(region) => Ok(region.bytes()),
+            Self::Region(region, _) => Ok(region.bytes()),
         }
     }
 
-    /// Returns the attributes for the reply to a READ or WRITE. Those of a region are left out: its time of
-    /// modification is the present, so that a client would discard the data that it has just received.
+    /// Returns the attributes for the reply to a READ or WRITE. A region has them always: Linux takes the header of a
+    /// READ's reply for as long as that of the first one, and moves the data if it is shorter.
     pub(crate) fn attributes(&self) -> post_op_attr {
         match self {
             Self::Kernel(file) => {
                 let found = statx(file.as_fd(), "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS);
                 found.map_or(Nfs3Option::None, |found| Nfs3Option::Some(attributes_of(&found).into()))
             }
-            Self::Region(_) => Nfs3Option::None,
+            Self::Region(region, fsid) => {
+                Nfs3Option::Some(regions::attributes(region, *fsid, region.last_modified()).into())
+            }
         }
     }
 
@@ -87,7 +89,7 @@ impl File {
             (Self::Kernel(_), stable_how::UNSTABLE) => {}
             (Self::Kernel(file), stable_how::DATA_SYNC) => fdatasync(file)?,
             (Self::Kernel(file), stable_how::FILE_SYNC) => fsync(file)?,
-            (Self::Region(_), _) => return Ok(stable_how::FILE_SYNC),
+            (Self::Region(..), _) => return Ok(stable_how::FILE_SYNC),
         }
         Ok(how)
     }

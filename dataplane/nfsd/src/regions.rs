@@ -13,7 +13,7 @@ use nfs3_types::nfs3::{
 };
 use siphasher::sip::SipHasher24;
 
-use crate::attributes::{Attributes, NewAttributes, SetTime, status};
+use crate::attributes::{Attributes, NewAttributes, SetTime, Time, status};
 use crate::backend::{Backend, Entry, New, Space};
 use crate::file::File;
 use crate::identity::User;
@@ -116,6 +116,25 @@ fn mode(access: Access) -> u32 {
     read | write
 }
 
+/// Returns the attributes of a region in a file system of this number.
+pub(crate) fn attributes(region: &Region, fsid: u64, modified: Time) -> Attributes {
+    Attributes {
+        kind: ftype3::NF3REG,
+        mode: mode(region.access()),
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        size: region.bytes(),
+        used: region.bytes(),
+        device: (0, 0),
+        fsid,
+        fileid: fileid(region),
+        atime: modified,
+        mtime: modified,
+        ctime: modified,
+    }
+}
+
 /// Checks new attributes of a region: only what it has can be set.
 fn check(region: &Region, new: &NewAttributes) -> Result<(), nfsstat3> {
     if let Some(size) = new.size {
@@ -164,21 +183,10 @@ impl Backend for Regions {
             mtime: self.table.changed(),
             ctime: self.table.changed(),
         };
-        let Object::Region(region) = self.object(object)? else { return Ok(root) };
-        // Peers and programs change the bytes without notice: a client must not take those that it has for the present.
-        let now = table::now();
-        Ok(Attributes {
-            kind: ftype3::NF3REG,
-            mode: mode(region.access()),
-            nlink: 1,
-            size: region.bytes(),
-            used: region.bytes(),
-            fileid: fileid(&region),
-            atime: now,
-            mtime: now,
-            ctime: now,
-            ..root
-        })
+        match self.object(object)? {
+            Object::Root => Ok(root),
+            Object::Region(region) => Ok(attributes(&region, self.fsid, region.modified())),
+        }
     }
 
     fn set_attributes(
@@ -232,7 +240,7 @@ impl Backend for Regions {
             return Err(nfsstat3::NFS3ERR_ACCES);
         }
         self.table.open(&region).map_err(status)?;
-        Ok(File::Region(region))
+        Ok(File::Region(region, self.fsid))
     }
 
     fn has_links_and_times(&self) -> bool {
@@ -251,9 +259,6 @@ impl Backend for Regions {
                 check(&region, &NewAttributes::only_size(attributes.size)).map(|()| handle(&region))
             }
             (Ok(_), _) => Err(nfsstat3::NFS3ERR_EXIST),
-            (Err(nfsstat3::NFS3ERR_NOENT), New::Symlink(..) | New::Special { .. }) => {
-                Err(nfsstat3::NFS3ERR_NOTSUPP)
-            }
             // Only the daemon makes regions.
             (Err(nfsstat3::NFS3ERR_NOENT), _) => Err(nfsstat3::NFS3ERR_ACCES),
             (Err(error), _) => Err(error),
@@ -274,7 +279,7 @@ impl Backend for Regions {
     fn link(&self, _: &User, object: &[u8], dir: &[u8], _: &[u8]) -> Result<(), nfsstat3> {
         self.object(object)?;
         self.object(dir)?;
-        Err(nfsstat3::NFS3ERR_NOTSUPP)
+        Err(nfsstat3::NFS3ERR_ACCES)
     }
 
     fn read_dir(

@@ -180,7 +180,7 @@ impl Caller<'_> {
     /// It has placed the data, and this is no place for it any more.
     pub(crate) fn placed(&self, data: &Data<'_>, file: &File, offset: u64) -> Result<bool, Errno> {
         let (Some(placed), Data::Fetched { length, .. }) = (self.placed, data) else { return Ok(false) };
-        let File::Region(region) = file else { return Err(Errno::IO) };
+        let File::Region(region, _) = file else { return Err(Errno::IO) };
         if region.writable(offset, *length)?.is(placed) { Ok(true) } else { Err(Errno::IO) }
     }
 }

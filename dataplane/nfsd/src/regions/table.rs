@@ -104,9 +104,14 @@ impl Span {
     }
 }
 
+/// Seconds for which times of a region are stated again: for as long, Linux does not ask anew (`acregmin`).
+const STATED_S: i64 = 3;
+
 /// Properties of a region that change.
 #[derive(Debug)]
 struct Now {
+    /// Time of modification that was stated to a client last.
+    stated: Time,
     access: Access,
     is_public: bool,
     /// Memory, once a client has opened the region.
@@ -134,7 +139,7 @@ impl Region {
             instance,
             name,
             bytes,
-            now: Mutex::new(Now { access, is_public, memory: None, is_gone: false }),
+            now: Mutex::new(Now { stated: now(), access, is_public, memory: None, is_gone: false }),
         }
     }
 
@@ -160,6 +165,25 @@ impl Region {
     /// Returns true if any peer may use the region.
     pub(crate) fn is_public(&self) -> bool {
         lock(&self.now).is_public
+    }
+
+    /// Returns the time of modification: the present, because peers and programs change the bytes without notice, and a
+    /// client must not take those that it has for the present ones.
+    pub(crate) fn modified(&self) -> Time {
+        let mut state = lock(&self.now);
+        state.stated = now();
+        state.stated
+    }
+
+    /// Returns the time of modification as it was stated last, or the present if that was long ago: for replies to READ
+    /// and WRITE, so that a client does not discard the data that it has just moved.
+    pub(crate) fn last_modified(&self) -> Time {
+        let mut state = lock(&self.now);
+        let now = now();
+        if now.seconds.saturating_sub(state.stated.seconds) >= STATED_S {
+            state.stated = now;
+        }
+        state.stated
     }
 
     /// Returns the memory for an access of this kind.
@@ -343,7 +367,7 @@ impl Drop for RegionTable {
 
 /// Returns the present time.
 #[allow(clippy::disallowed_methods, reason = "times of a directory are those of the clock")]
-pub(crate) fn now() -> Time {
+fn now() -> Time {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     Time { seconds: since.as_secs().cast_signed(), nanoseconds: since.subsec_nanos() }
 }
