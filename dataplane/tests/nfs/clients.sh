@@ -6,7 +6,7 @@ two_clients() {
     check "one sees what the other has written" guest 30 'echo one >/mnt/word'
     check "one sees what the other has written" other 30 '[ "$(cat /mnt/word)" = one ] && echo two >/mnt/word'
     check "one sees what the other has written" guest 30 '[ "$(cat /mnt/word)" = two ]'
-    ranges
+    ranges word
     check "a client locks a file" guest 30 'exec 8>>/mnt/word && flock -n -x 8'
     check "the other one does not get the lock" not other 30 'flock -n -x /mnt/word true'
     nfsd_kill
@@ -23,27 +23,27 @@ two_clients() {
     check "the file goes" other 30 'rm /mnt/word'
 }
 
-tries() { # CODE RANGE…: the other client tries a record lock
+tries() { # CODE FILE RANGE…: the other client tries a record lock
     local wanted=$1 code
     shift
-    other 30 "files try /mnt/word $*"
+    other 30 "files try /mnt/$*"
     code=$?
     [ $code = "$wanted" ] || { echo "$*: exit code $code, not $wanted"; return 1; }
 }
-ranges() {
-    local hold='files lock /mnt/word 100 50 w >/tmp/lock & lock=$!; for i in $(seq 50); do'
+ranges() { # FILE
+    local hold="files lock /mnt/$1 100 50 w"' >/tmp/lock & lock=$!; for i in $(seq 50); do'
     hold+=' grep -q LOCKED /tmp/lock && break; sleep 0.1; done; grep LOCKED /tmp/lock'
     check "a client locks bytes 100 to 149 for writing" guest 30 "$hold"
-    check "the other one may lock what lies before" tries 0 0 100 w
-    check "and what lies behind" tries 0 150 0 w
-    check "but not the first of these bytes" tries 3 0 101 w
-    check "nor the last one" tries 3 149 1 r
-    check "nor all to the end" tries 3 120 0 r
+    check "the other one may lock what lies before" tries 0 "$1" 0 100 w
+    check "and what lies behind" tries 0 "$1" 150 0 w
+    check "but not the first of these bytes" tries 3 "$1" 0 101 w
+    check "nor the last one" tries 3 "$1" 149 1 r
+    check "nor all to the end" tries 3 "$1" 120 0 r
     check "the lock goes with its process" guest 30 'kill $lock; wait $lock; true'
-    check "the other one gets it" tries 0 100 50 w
+    check "the other one gets it" tries 0 "$1" 100 50 w
     check "a client locks them for reading" guest 30 "${hold/ 50 w/ 50 r}"
-    check "the other one may read" tries 0 100 50 r
-    check "but not write" tries 3 100 50 w
+    check "the other one may read" tries 0 "$1" 100 50 r
+    check "but not write" tries 3 "$1" 100 50 w
     check "the lock goes with its process" guest 30 'kill $lock; wait $lock; true'
 }
 

@@ -2,7 +2,7 @@
 # The whole proof of NFS over RDMA, by NFS 3 and 4.1 with Linux and soft-iWARP in QEMU guests: `make nfs`; needs root,
 # and an hour. Last line: `N passed, N failed`.
 #
-#   full.sh [PART…]     files large loss restart clients versionless suites wire (default: all)
+#   full.sh [PART…]     files large loss restart clients regions versionless suites wire (default: all)
 #   NFS_VERSIONS        versions of NFS (default "3 4.1")
 #   NFS_TREE            folder of the kernel headers that is copied (default include)
 #   NFS_MANY            files in one directory (default 10000)
@@ -10,11 +10,11 @@
 source "$(dirname "$0")/../lib.sh"
 source dataplane/tests/siw/guest.sh
 source dataplane/tests/siw/loss.sh
-for part in lab files clients suites wire; do source "dataplane/tests/nfs/$part.sh"; done
+for part in lab files clients regions suites wire; do source "dataplane/tests/nfs/$part.sh"; done
 
 VERSIONS=${NFS_VERSIONS:-3 4.1}
 MANY=${NFS_MANY:-10000}
-PARTS=${*:-files large loss restart clients versionless suites wire}
+PARTS=${*:-files large loss restart clients regions versionless suites wire}
 LEFT="big tree "
 
 part_files() {

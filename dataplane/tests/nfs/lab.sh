@@ -64,6 +64,7 @@ write_nfsd_config() {
 [rdma]
 listen = "10.77.0.2:20049"
 socket = "$LAB/verbs.sock"
+control = "$SOCKET"
 [tcp]
 listen = "10.77.0.1:20050"
 [nfs]
@@ -146,10 +147,10 @@ mount_version() { # VERSION [EXPORT]
 }
 unmount() { guest 90 'cd / && umount /mnt'; }
 
-# must_mount VERSION: mounts, and ends the script with what guest and server say if that fails.
+# must_mount VERSION [EXPORT]: mounts, and ends the script with what guest and server say if that fails.
 must_mount() {
     local failed=$FAILED
-    check "NFS $1: Linux mounts over RDMA" mount_version "$1"
+    check "NFS $1: Linux mounts ${2:-/data} over RDMA" mount_version "$@"
     [ "$FAILED" != "$failed" ] || return 0
     guest 10 dmesg | tail -n 20
     cat "$LAB/nfsd.log"
