@@ -164,7 +164,7 @@ fn a_backlog_bounds_waiting_requests_and_answers_free_it() {
     };
     let parties = [connect(&mut net), connect(&mut net), connect(&mut net)];
     assert_eq!(net.refused, 1);
-    assert_eq!(told(&mut net.nodes[0]), [(parties[2].id, CmEventKind::Unreachable)]);
+    assert_eq!(told(&mut net.nodes[0]), [(parties[2].id, CmEventKind::Refused)]);
     let waiting = asked(&mut net);
     assert_eq!(waiting.len(), 2);
     let b = party(&mut net.nodes[1], CAP, None, 2);
@@ -233,7 +233,7 @@ fn requests_beyond_the_backlog_are_refused() {
         net.run();
     }
     assert_eq!((net.refused, asked(&mut net).len()), (1, 1));
-    assert_eq!(told(&mut net.nodes[0])[1..], [(last[1].id, CmEventKind::Unreachable)]);
+    assert_eq!(told(&mut net.nodes[0])[1..], [(last[1].id, CmEventKind::Refused)]);
 }
 
 #[test]

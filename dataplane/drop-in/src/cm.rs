@@ -11,7 +11,7 @@ use iwarp_verbs::{CmEvent as VerbsEvent, CmEventKind};
 use crate::abi_cm::{Address, ConnParam, EventHead, IdHead};
 use crate::context::{OpenContext, Shared, lock};
 use crate::objects::Pd;
-use crate::qp::{ERROR, QPT_RC, Qp, RTS};
+use crate::qp::{ERROR, QPT_RC, Qp};
 use crate::queue::Queue;
 use crate::raw::{object, take};
 
@@ -71,6 +71,8 @@ pub(crate) struct Inner {
     unacknowledged: u32,
     /// True if `rdma_bind_addr` has chosen the port, for a program that left it open.
     pub(crate) any_port: bool,
+    /// True for a listener that does not receive connections of the other family (`RDMA_OPTION_ID_AFONLY`).
+    pub(crate) one_family: bool,
     /// True for an id without a channel of the program.
     pub(crate) sync: bool,
     /// True once the program has closed the connection.
@@ -147,12 +149,25 @@ impl IdState {
         self.changed.notify_all();
     }
 
+    fn qp(&self) -> Option<&Qp> {
+        self.id().and_then(|id| object(id.head.qp.load(Ordering::Acquire)))
+    }
+
     /// Changes the state that the program sees of the queue pair.
     fn set_qp_state(&self, state: u32) {
-        let qp = self.id().and_then(|id| object::<Qp>(id.head.qp.load(Ordering::Acquire)));
-        if let Some(qp) = qp {
+        if let Some(qp) = self.qp() {
             qp.head.state.store(state, Ordering::Release);
         }
+    }
+
+    /// True for a new connection that has the other family than its listener, which wants its own only.
+    fn is_foreign(&self, connection: &iwarp_verbs::Id) -> bool {
+        if !lock(&self.inner).one_family {
+            return false;
+        }
+        let own = self.id().and_then(|id| id.head.src.get());
+        let local = connection.addresses().ok().and_then(|(local, _)| local);
+        own.zip(local).is_some_and(|(own, local)| own.is_ipv4() != local.is_ipv4())
     }
 }
 
@@ -230,13 +245,19 @@ pub(crate) fn dispatch(shared: &Arc<Shared>, event: VerbsEvent) {
     let entry = |kind, status| Entry::new(&state, kind, status);
     let entry = match event.kind {
         CmEventKind::ConnectRequest { private_data, responder_resources, initiator_depth, .. } => {
+            let connection = shared.context.id(event.id);
+            if state.is_foreign(&connection) {
+                return;
+            }
             let depths = (depth(initiator_depth.unwrap_or(0)), depth(responder_resources.unwrap_or(0)));
-            let request = Some((shared.context.id(event.id), Arc::clone(shared)));
+            let request = Some((connection, Arc::clone(shared)));
             Entry { private_data, depths, request, ..entry(CONNECT_REQUEST, 0) }
         }
         CmEventKind::Established { private_data, responder_resources, initiator_depth } => {
-            state.set_qp_state(RTS);
             let depths = (depth(responder_resources), depth(initiator_depth));
+            if let Some(qp) = state.qp() {
+                qp.established(depths);
+            }
             Entry { private_data, depths, ..entry(ESTABLISHED, 0) }
         }
         CmEventKind::AddressError => {
@@ -251,6 +272,8 @@ pub(crate) fn dispatch(shared: &Arc<Shared>, event: VerbsEvent) {
                 CmEventKind::Rejected { private_data } => {
                     Entry { private_data, ..entry(REJECTED, -libc::ECONNREFUSED) }
                 }
+                // The kernel's CM makes a rejection of it, too.
+                CmEventKind::Refused => entry(REJECTED, -libc::ECONNREFUSED),
                 CmEventKind::Unreachable => entry(UNREACHABLE, -libc::ETIMEDOUT),
                 CmEventKind::ConnectError => entry(CONNECT_ERROR, -libc::ECONNRESET),
                 _ => entry(DISCONNECTED, 0),

@@ -22,8 +22,12 @@ use crate::raw::{address, array, export, object, write};
 const DEPTH_MAX: u16 = 16;
 /// Ports of listeners that the program does not choose, as the kernel's.
 const EPHEMERAL: std::ops::Range<u16> = 32_768..61_000;
-// `RDMA_OPTION_ID`
+// `RDMA_OPTION_ID`, and its options.
 const OPTION_ID: c_int = 0;
+const OPTION_TOS: c_int = 0;
+const OPTION_REUSEADDR: c_int = 1;
+const OPTION_AFONLY: c_int = 2;
+const OPTION_ACK_TIMEOUT: c_int = 3;
 
 /// Sets `errno` if the call has failed, and returns what the program gets.
 pub(crate) fn answer(result: Result<(), c_int>) -> c_int {
@@ -267,6 +271,30 @@ pub(crate) fn disconnect(id: &Id) -> Result<(), c_int> {
     complete(id)
 }
 
+/// Sets an option of an id. It takes effect, or the call fails.
+fn set_option(id: &Id, option: (c_int, c_int), value: &[u8]) -> Result<(), c_int> {
+    let number = || value.try_into().map(c_int::from_ne_bytes).map_err(|_| libc::EINVAL);
+    match (option, value) {
+        // The daemon's TCP has one class of traffic.
+        ((OPTION_ID, OPTION_TOS), [0]) => Ok(()),
+        // The timeout of TCP follows the round-trip time.
+        ((OPTION_ID, OPTION_TOS | OPTION_ACK_TIMEOUT), [_]) => Err(libc::EOPNOTSUPP),
+        ((OPTION_ID, OPTION_TOS | OPTION_ACK_TIMEOUT), _) => Err(libc::EINVAL),
+        // Ids may have the same address until one of them listens.
+        ((OPTION_ID, OPTION_REUSEADDR), _) => number().map(|_| ()),
+        ((OPTION_ID, OPTION_AFONLY), _) => {
+            let one_family = number()? != 0;
+            let mut inner = lock(&id.state.inner);
+            if !inner.ids.is_empty() {
+                return Err(libc::EINVAL);
+            }
+            inner.one_family = one_family;
+            Ok(())
+        }
+        _ => Err(libc::ENOSYS),
+    }
+}
+
 /// Moves an id, and its events, to a channel.
 fn migrate(id: &Id, to: &EventChannel) {
     let mut channel = lock(&id.state.channel);
@@ -402,15 +430,9 @@ export! {
         value: *const c_void,
         length: usize,
     ) -> c_int {
-        // Type of service, reuse of the address, IPv6 only, and the acknowledgment timeout: `iwarpd` has settings of
-        // its own for them, and a listener receives both families.
-        let expected = match (level, name) {
-            (OPTION_ID, 0 | 3) => 1,
-            (OPTION_ID, 1 | 2) => size_of::<c_int>(),
-            _ => return answer(Err(libc::ENOSYS)),
-        };
-        let fits = id.is_some() && !value.is_null() && length == expected;
-        answer(if fits { Ok(()) } else { Err(libc::EINVAL) })
+        let Some(id) = id.filter(|_| !value.is_null()) else { return answer(Err(libc::EINVAL)) };
+        let length = c_int::try_from(length).unwrap_or(c_int::MAX);
+        answer(set_option(id, (level, name), array(value.cast(), length)))
     }
 
     fn rdma_notify(id: Option<&Id>, _event: c_int) -> c_int {
@@ -445,7 +467,7 @@ export! {
     fn rdma_init_qp_attr(id: Option<&Id>, attr: *mut QpAttr, mask: Option<&mut c_int>) -> c_int {
         let Some((_, mask)) = id.zip(mask).filter(|_| !attr.is_null()) else { return answer(Err(libc::EINVAL)) };
         let state = object(attr.cast_const()).map_or(0, |attr: &QpAttr| attr.qp_state);
-        write(attr, 0, QpAttr { qp_state: state, qp_access_flags: 0x0f, port_num: 1, ..QpAttr::default() });
+        write(attr, 0, QpAttr { qp_state: state, qp_access_flags: qp::ACCESS, port_num: 1, ..QpAttr::default() });
         // `IBV_QP_STATE`, and `IBV_QP_ACCESS_FLAGS` for the first state.
         *mask = if state == qp::INIT { 1 | 8 } else { 1 };
         0

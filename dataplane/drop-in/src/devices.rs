@@ -26,7 +26,7 @@ const ATOMIC_HCA: c_int = 1;
 const PKEY: u16 = 0xffff;
 
 /// Returns the size of an IP packet as `enum ibv_mtu`: the largest InfiniBand MTU that fits.
-const fn mtu(bytes: u16) -> c_int {
+pub(crate) const fn mtu(bytes: u16) -> c_int {
     match bytes {
         ..512 => 1,
         512..1024 => 2,

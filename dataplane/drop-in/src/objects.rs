@@ -19,7 +19,8 @@ use crate::raw::{export, object, write};
 
 // `IBV_MW_TYPE_2`
 const MW_TYPE_2: c_int = 2;
-// `IBV_SRQ_LIMIT`
+// Bits of `enum ibv_srq_attr_mask`.
+const SRQ_MAX_WR: c_int = 1;
 const SRQ_LIMIT: c_int = 2;
 // Bits of `enum ibv_rereg_mr_flags`.
 const REREG_TRANSLATION: c_int = 1;
@@ -416,9 +417,14 @@ export! {
 
     fn ibv_modify_srq(srq: Option<&Srq>, attr: Option<&SrqAttr>, mask: c_int) -> c_int {
         let Some((srq, attr)) = srq.zip(attr) else { return libc::EINVAL };
-        // The size stays as it was created.
-        let (SRQ_LIMIT, Ok(limit)) = (mask, u16::try_from(attr.srq_limit)) else { return libc::EINVAL };
-        srq.srq.modify(limit).map_or_else(|error| number(&error), |()| 0)
+        match (mask, u16::try_from(attr.srq_limit)) {
+            (0, _) => 0,
+            (SRQ_LIMIT, Ok(limit)) => srq.srq.modify(limit).map_or_else(|error| number(&error), |()| 0),
+            (SRQ_LIMIT, Err(_)) => libc::EINVAL,
+            // The size stays as it was created.
+            (mask, _) if mask & !(SRQ_MAX_WR | SRQ_LIMIT) == 0 => libc::EOPNOTSUPP,
+            _ => libc::EINVAL,
+        }
     }
 
     fn ibv_query_srq(srq: Option<&Srq>, out: *mut SrqAttr) -> c_int {

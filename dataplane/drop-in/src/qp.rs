@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use iwarp_verbs::{QpOptions, QpState, QueuePair};
@@ -11,6 +11,7 @@ use crate::abi::{self, QpAttr, QpCap, QpHead, QpInitAttr};
 use crate::abi_ex::QpTail;
 use crate::cm::IdState;
 use crate::context::{QpRoute, lock, null, number};
+use crate::devices::mtu;
 use crate::objects::Pd;
 use crate::qp_ex::{self, Builder};
 use crate::raw::{export, object, write};
@@ -24,11 +25,14 @@ pub(crate) const INLINE_MAX: usize = 512;
 /// Bytes of inline data that every queue pair takes: some programs use them without asking.
 const INLINE_MIN: u32 = 64;
 
+/// Rights of every queue pair, bits of `enum ibv_access_flags`: those of memory are its own.
+pub(crate) const ACCESS: u32 = 0x0f;
+
 // Values of `enum ibv_qp_state`.
 pub(crate) const RESET: u32 = 0;
 pub(crate) const INIT: u32 = 1;
 const RTR: u32 = 2;
-pub(crate) const RTS: u32 = 3;
+const RTS: u32 = 3;
 pub(crate) const ERROR: u32 = 6;
 
 #[repr(C)]
@@ -44,6 +48,19 @@ pub(crate) struct Qp {
     signal_all: bool,
     /// Connection that was made with the queue pair.
     pub(crate) connection: Mutex<Option<Arc<IdState>>>,
+    /// Inbound reads at a time of the connection.
+    inbound_reads: AtomicU8,
+    /// Outbound reads at a time of the connection.
+    outbound_reads: AtomicU8,
+}
+
+impl Qp {
+    /// Notes that the queue pair has a connection, with its inbound and outbound reads at a time.
+    pub(crate) fn established(&self, (inbound, outbound): (u8, u8)) {
+        self.inbound_reads.store(inbound, Ordering::Release);
+        self.outbound_reads.store(outbound, Ordering::Release);
+        self.head.state.store(RTS, Ordering::Release);
+    }
 }
 
 /// Fewest slots of a send queue. Devices round the size up, and programs that ask for one slot rely on that:
@@ -113,7 +130,9 @@ pub(crate) fn create(pd: &Pd, init: &mut QpInitAttr, operations: Option<u64>) ->
     let (cap, signal_all, connection) = (init.cap, init.sq_sig_all != 0, Mutex::default());
     let tail = operations.map_or_else(QpTail::default, qp_ex::tail);
     let builder = operations.map(|_| Box::default());
-    let qp = Box::new(Qp { head, tail, builder, qp, cap, signal_all, connection });
+    let (inbound_reads, outbound_reads) = (AtomicU8::new(0), AtomicU8::new(0));
+    let qp =
+        Box::new(Qp { head, tail, builder, qp, cap, signal_all, connection, inbound_reads, outbound_reads });
     if let Some(context) = object(pd.head.context) {
         let address = ptr::from_ref(qp.as_ref()).expose_provenance();
         lock(&context.shared.qps).insert(number, QpRoute { address, qp: qp.qp.clone() });
@@ -195,8 +214,20 @@ export! {
             Ok(state) => state,
             Err(error) => return error,
         };
-        write(attr, 0, QpAttr { qp_state: state, cur_qp_state: state, cap: qp.cap, port_num: 1, ..QpAttr::default() });
         let head = &qp.head;
+        let now = QpAttr {
+            qp_state: state,
+            cur_qp_state: state,
+            path_mtu: object(head.context)
+                .map_or(0, |context| mtu(context.shared.device.info.mtu).cast_unsigned()),
+            qp_access_flags: ACCESS,
+            cap: qp.cap,
+            max_rd_atomic: qp.outbound_reads.load(Ordering::Acquire),
+            max_dest_rd_atomic: qp.inbound_reads.load(Ordering::Acquire),
+            port_num: 1,
+            ..QpAttr::default()
+        };
+        write(attr, 0, now);
         let created = QpInitAttr {
             qp_context: head.qp_context.load(Ordering::Acquire),
             send_cq: head.send_cq,

@@ -142,6 +142,7 @@ impl Client {
                     self.begin(verbs, now)?;
                 }
                 CmEventKind::Rejected { private_data } => return Err(Error::Rejected { private_data }),
+                CmEventKind::Refused => return Err(Error::Refused),
                 CmEventKind::Unreachable => return Err(Error::Unreachable),
                 CmEventKind::ConnectError if self.stopping => self.wait = Wait::Nothing,
                 CmEventKind::ConnectError => return Err(Error::NoAgreement),

@@ -11,8 +11,11 @@ pub enum Error {
     /// The listener's address is not available.
     #[error("the address is not one of this port's, or its TCP port is taken")]
     Address,
+    /// The peer refused the TCP connection.
+    #[error("nobody listens there")]
+    Refused,
     /// The TCP connection could not be opened.
-    #[error("nobody answers, or nobody listens there")]
+    #[error("nobody answers")]
     Unreachable,
     /// The MPA negotiation failed.
     #[error("the connection was not agreed on")]

@@ -52,8 +52,8 @@ impl<'a> NodeConnector<'a> {
 impl Connector for NodeConnector<'_> {
     fn open(&mut self, request: &ConnectionRequest<'_>) -> Result<Box<dyn RdmaConnection + '_>, Failure> {
         let ConnectionRequest { target, window_bytes, timeout, .. } = *request;
-        let unreachable = |error: std::io::Error| refusal::unreachable(target, &error.to_string());
-        let mut addresses = (target.host.as_str(), target.port).to_socket_addrs().map_err(unreachable)?;
+        let no_address = |error: std::io::Error| refusal::unreachable(target, &error.to_string());
+        let mut addresses = (target.host.as_str(), target.port).to_socket_addrs().map_err(no_address)?;
         let nobody = || refusal::unreachable(target, "it has no address");
         let peer = addresses.next().ok_or_else(nobody)?;
         Ok(Box::new(Stream::new(self, request, peer, window_bytes, timeout)?))
@@ -96,6 +96,11 @@ impl Drop for Stream<'_> {
 
 fn refused(error: VerbsError) -> Failure {
     Failure::new(Exit::Failed, "no_resources", error.to_string())
+}
+
+fn unreachable(peer: SocketAddr, why: &str) -> Failure {
+    Failure::new(Exit::Unreachable, "unreachable", format!("cannot reach {peer}: {why}"))
+        .with_help("is the address right, and does the peer listen there?")
 }
 
 impl<'a> Stream<'a> {
@@ -219,12 +224,8 @@ impl RdmaConnection for Stream<'_> {
                     Ok(ConnectReply { private_data, negotiated })
                 }
                 CmEventKind::Rejected { private_data } => Ok(ConnectReply { private_data, negotiated: None }),
-                CmEventKind::Unreachable => Err(Failure::new(
-                    Exit::Unreachable,
-                    "unreachable",
-                    format!("cannot reach {peer}: nobody answers, or nobody listens there"),
-                )
-                .with_help("is the address right, and does the peer listen there?")),
+                CmEventKind::Refused => Err(unreachable(peer, "nobody listens there")),
+                CmEventKind::Unreachable => Err(unreachable(peer, "nobody answers")),
                 _ => Err(refusal::no_agreement(peer, "its MPA reply is missing or wrong")),
             })
         })

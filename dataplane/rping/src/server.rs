@@ -186,6 +186,7 @@ impl Server {
                 CmEventKind::Disconnected
                 | CmEventKind::ConnectError
                 | CmEventKind::Rejected { .. }
+                | CmEventKind::Refused
                 | CmEventKind::Unreachable => self.disconnected(verbs, event.id),
             }
         }

@@ -194,7 +194,7 @@ fn connecting_without_a_listener_fails() {
             break end;
         }
     };
-    assert_eq!(end, Err(Error::Unreachable));
+    assert_eq!(end, Err(Error::Refused));
 }
 
 /// A hand-written client whose Sends violate the protocol of rping.

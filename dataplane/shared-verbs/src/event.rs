@@ -41,6 +41,7 @@ const REJECTED: u8 = 4;
 const UNREACHABLE: u8 = 5;
 const CONNECT_ERROR: u8 = 6;
 const DISCONNECTED: u8 = 7;
+const REFUSED: u8 = 8;
 const CQ_ERROR: u8 = 16;
 const QP_FATAL: u8 = 17;
 const QP_REQUEST_ERROR: u8 = 18;
@@ -124,6 +125,7 @@ impl Event {
                 initiator_depth: ord.unwrap_or(0),
             }),
             REJECTED => cm(CmEventKind::Rejected { private_data: bytes.into() }),
+            REFUSED => cm(CmEventKind::Refused),
             UNREACHABLE => cm(CmEventKind::Unreachable),
             CONNECT_ERROR => cm(CmEventKind::ConnectError),
             DISCONNECTED => cm(CmEventKind::Disconnected),
@@ -162,6 +164,7 @@ fn cm_fields(event: &CmEvent) -> Fields<'_> {
             ..none
         },
         CmEventKind::Rejected { private_data } => Fields { kind: REJECTED, private_data, ..none },
+        CmEventKind::Refused => Fields { kind: REFUSED, ..none },
         CmEventKind::Unreachable => Fields { kind: UNREACHABLE, ..none },
         CmEventKind::ConnectError => Fields { kind: CONNECT_ERROR, ..none },
         CmEventKind::Disconnected => Fields { kind: DISCONNECTED, ..none },
@@ -212,6 +215,7 @@ mod tests {
         let some_depths = || any::<(Option<u16>, Option<u16>)>();
         prop_oneof![
             Just(CmEventKind::AddressError),
+            Just(CmEventKind::Refused),
             Just(CmEventKind::Unreachable),
             Just(CmEventKind::ConnectError),
             Just(CmEventKind::Disconnected),

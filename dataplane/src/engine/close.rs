@@ -1,7 +1,7 @@
 //! Closes connections on request of an operator. A worker calls it for `conn close`, one page per command.
 
 use rdma::Memory;
-use tcp_stack::{BufPool, ConnId, Instant};
+use tcp_stack::{BufPool, CloseReason, ConnId, Instant};
 
 use super::{ConnRow, Engine};
 
@@ -35,7 +35,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     /// Resets a connection and ends its service at once; the stack's `Closed` event then finds nothing left.
     fn close_now(&mut self, now: Instant, conn: ConnId) {
         self.stack.abort(now, conn);
-        self.closed(conn);
+        self.closed(conn, CloseReason::Aborted);
         self.apply_requests(now);
     }
 }

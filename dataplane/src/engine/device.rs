@@ -5,7 +5,9 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use rdma::verbs::{CmId, Termination, TransportRequest};
 use rdma::{CloseHow, EndpointConfig, Memory, OutOfOrderPolicy};
-use tcp_stack::{BufPool, ConnId, ConnInfo, Event, Instant, ListenError, ListenOptions, ListenerId, Segment};
+use tcp_stack::{
+    BufPool, CloseReason, ConnId, ConnInfo, Event, Instant, ListenError, ListenOptions, ListenerId, Segment,
+};
 
 use super::rdma_conn::RdmaConn;
 use super::{Engine, ListenerOwner, Service};
@@ -238,12 +240,14 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         self.schedule(conn);
     }
 
-    pub(super) fn rdma_closed(&mut self, conn: ConnId, closed: &RdmaConn) {
+    pub(super) fn rdma_closed(&mut self, conn: ConnId, closed: &RdmaConn, reason: CloseReason) {
         self.deadlines.change(conn, closed.deadline, None);
         let Some(id) = closed.id else { return };
         if self.device.stream_info(id).is_some() {
             // The device answers with a close request, which frees what belongs to the stream.
             self.device.transport_lost(id);
+        } else if reason == CloseReason::Refused {
+            self.device.open_refused(id);
         } else {
             self.device.open_failed(id);
         }

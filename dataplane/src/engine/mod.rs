@@ -33,8 +33,8 @@ use rdma::service::RegionService;
 use rdma::verbs::{CmId, Device, Limits};
 use rdma::{EndpointConfig, Memory, OutOfOrderPolicy};
 use tcp_stack::{
-    BufPool, ConnId, ConnOptions, Event, Instant, ListenError, ListenOptions, ListenerId, RxFrame, Segment,
-    Stack, StackConfig, TxFrame,
+    BufPool, CloseReason, ConnId, ConnOptions, Event, Instant, ListenError, ListenOptions, ListenerId,
+    RxFrame, Segment, Stack, StackConfig, TxFrame,
 };
 
 use crate::events::NoticeRing;
@@ -276,7 +276,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                 Event::Writable { conn } => self.queue_tx(conn),
                 Event::EmssChanged { conn, .. } => self.schedule(conn),
                 Event::Reclaim { conn } => self.reclaim(conn),
-                Event::Closed { conn, .. } => self.closed(conn),
+                Event::Closed { conn, reason } => self.closed(conn, reason),
                 Event::Urgent { .. } => {}
             }
         }
@@ -354,13 +354,13 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         }
     }
 
-    fn closed(&mut self, conn: ConnId) {
+    fn closed(&mut self, conn: ConnId, reason: CloseReason) {
         if let Some(Service::Rdma(closed)) = self.conns.close(conn) {
             if !closed.is_region() {
                 let (ports, worker) = &self.local_ports;
                 ports.release(closed.claimed_port, *worker);
             }
-            self.rdma_closed(conn, &closed);
+            self.rdma_closed(conn, &closed, reason);
         }
     }
 

@@ -61,6 +61,7 @@ impl RegionResponder {
             CmEventKind::Established { .. } => {}
             CmEventKind::AddressError
             | CmEventKind::Rejected { .. }
+            | CmEventKind::Refused
             | CmEventKind::Unreachable
             | CmEventKind::ConnectError
             | CmEventKind::Disconnected => release(device, id),

@@ -178,7 +178,7 @@ impl Net {
         let from = address(at);
         let Some(incoming) = listener.and_then(|it| self.incoming(it, theirs, (peer, from))) else {
             self.refused += 1;
-            return self.nodes[at].device.open_failed(id);
+            return self.nodes[at].device.open_refused(id);
         };
         let Node { device, stats, .. } = &mut self.nodes[at];
         assert!(device.opened(id, mine, from, self.now, stats));

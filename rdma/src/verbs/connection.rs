@@ -4,7 +4,8 @@
 //!   listener:   listen ─▶ Listen ……… incoming ─▶ ConnectRequest ─▶ accept ─▶ Established
 //!                                                               └▶ reject
 //!   initiator:  connect ─▶ Open ……… opened ────────────────────────────────▶ Established
-//!                                 └ open_failed ─▶ Unreachable             └▶ Rejected, ConnectError
+//!                                 ├ open_refused ─▶ Refused                └▶ Rejected, ConnectError
+//!                                 └ open_failed ─▶ Unreachable
 //!   either:     disconnect, or the stream ends ─▶ Close ─▶ Disconnected ……… closed
 //! ```
 //! Capitalized names are requests and events: [`Device::poll_transport`] returns the requests to the transport's
@@ -86,6 +87,8 @@ pub enum CmEventKind {
         /// Private data of the peer's reply.
         private_data: Box<[u8]>,
     },
+    /// The peer refused the transport's connection: nobody listens at its address.
+    Refused,
     /// The transport could not connect to the peer.
     Unreachable,
     /// The MPA negotiation failed.
@@ -112,7 +115,7 @@ pub enum TransportRequest {
         /// The listener, which no longer exists.
         id: CmId,
     },
-    /// Open a stream, then call [`Device::opened`] or [`Device::open_failed`].
+    /// Open a stream, then call [`Device::opened`], [`Device::open_refused`] or [`Device::open_failed`].
     Open {
         /// Handle of the connection.
         id: CmId,

@@ -141,10 +141,19 @@ impl<C: AsRef<[u8]>> Device<C> {
         true
     }
 
+    /// Reports that the peer refused the stream of a [`TransportRequest::Open`].
+    pub fn open_refused(&mut self, id: CmId) {
+        self.not_opened(id, CmEventKind::Refused);
+    }
+
     /// Reports that the stream of a [`TransportRequest::Open`] could not be opened.
     pub fn open_failed(&mut self, id: CmId) {
+        self.not_opened(id, CmEventKind::Unreachable);
+    }
+
+    fn not_opened(&mut self, id: CmId, kind: CmEventKind) {
         if self.ids.get(id.0).is_some_and(|it| it.stage == Stage::Opening) {
-            self.ended(id, CmEventKind::Unreachable);
+            self.ended(id, kind);
         }
     }
 

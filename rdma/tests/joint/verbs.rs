@@ -151,7 +151,7 @@ impl Shared {
                 CmEventKind::Rejected { private_data } => Notice::Rejected(private_data),
                 CmEventKind::Disconnected => Notice::Over(true),
                 CmEventKind::ConnectError => Notice::Over(false),
-                kind @ (CmEventKind::AddressError | CmEventKind::Unreachable) => {
+                kind @ (CmEventKind::AddressError | CmEventKind::Refused | CmEventKind::Unreachable) => {
                     return Err(format!("{kind:?}"));
                 }
             };

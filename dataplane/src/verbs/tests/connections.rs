@@ -106,6 +106,21 @@ fn nobody_listens() {
     let device = net.hosts[0].verbs.device_mut();
     let id = device.create_id(None).unwrap();
     device.connect(id, qp, address(1, PORT), &ConnParam::default()).unwrap();
+    assert_eq!(wait_for(&mut net, 0, id), CmEventKind::Refused);
+    assert_eq!(net.hosts[0].verbs.device().query_qp(qp).unwrap().state, QpState::Error);
+    net.assert_empty();
+}
+
+#[test]
+fn nobody_answers() {
+    let mut net = Net::new(Setup::default());
+    net.listen(PORT);
+    let (_, _, qp) = net.hosts[0].queue_pair(4);
+    net.cut = true;
+    let device = net.hosts[0].verbs.device_mut();
+    let id = device.create_id(None).unwrap();
+    device.connect(id, qp, address(1, PORT), &ConnParam::default()).unwrap();
+    net.run_until("the time limit", SECOND * 300, |net| !net.hosts[0].events.is_empty());
     assert_eq!(wait_for(&mut net, 0, id), CmEventKind::Unreachable);
     assert_eq!(net.hosts[0].verbs.device().query_qp(qp).unwrap().state, QpState::Error);
     net.assert_empty();
