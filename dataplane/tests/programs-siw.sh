@@ -148,21 +148,39 @@ use() { # COMMAND…: the client, at the other side
     if [ "$ROLE" = ours ]; then theirs "$LIMIT" "$@"; else ours "$LIMIT" "$@"; fi
 }
 
+# closed_early PLACE FILE: true if PLACE is soft-iWARP, and its program of perftest has failed with its last Send only,
+# which arrived: docs/programs.md says why.
+closed_early() {
+    [ "$1" = siw ] && grep -qE 'Bad wc status 2' "$2" &&
+        grep -q 'Failed to close connection between server and client' "$2"
+}
+
+# stops STATUS COMMAND…: true if ib_send_bw with events has stopped, as it may do: docs/programs.md.
+stops() { [[ $1 =~ ^(124|137)$ && "${*:2} " == "ib_send_bw "*" -e "* ]]; }
+
 # pair SERVER… -- CLIENT…: both must succeed; with $ENDLESS, the server is stopped. Programs of perftest run again if
 # they give up because their clock varies, or because the server does not listen between their first connection, which
 # agrees on the test, and the others.
 pair() {
-    local server=() status attempt again='Correlation coefficient|UNREACHABLE|Connection refused'
+    local server=() status ended attempt places=(siw ours)
+    local again='Correlation coefficient|REJECTED|CM event bl blka 8|Connection refused'
+    # The kernel's rdma_connect on soft-iWARP fails itself, instead of an event.
+    again+='|rdma_connect failed|Failed to connect through RDMA CM'
     while [ "$1" != -- ]; do server+=("$1") && shift; done
     shift
+    [ "$ROLE" = ours ] || places=(ours siw)
     for attempt in 1 2 3; do
-        status=0
+        status=0 ended=0
         serve "${server[@]}"
         use "$@" >"$LAB/client.out" 2>&1 || status=$?
-        stop "${ENDLESS:-${status#0}}" || [ -n "${ENDLESS:-}" ] || status=1
-        [ "$status" != 0 ] && grep -qE "$again" "$LAB/client.out" "$LAB/server.out" || break
+        ! closed_early "${places[0]}" "$LAB/client.out" || status=0
+        stop "${ENDLESS:-${status#0}}" || ended=$?
+        ! closed_early "${places[1]}" "$LAB/server.out" || ended=0
+        [ "$ended" = 0 ] || [ -n "${ENDLESS:-}" ] || [ "$status" != 0 ] || status=1
+        [ "$status" != 0 ] || break
+        stops "$status" "$@" || grep -qE "$again" "$LAB/client.out" "$LAB/server.out" || break
     done
-    [ "$status" = 0 ] || tail -n 12 "$LAB/client.out" "$LAB/server.out"
+    [ "$status" = 0 ] || tail -n 40 "$LAB/client.out" "$LAB/server.out"
     return "$status"
 }
 row() { # NAME COMMAND…: a check, unless the program is not installed
@@ -178,6 +196,13 @@ perftest() { # PROGRAM OPTIONS…: both ends of a program of perftest, with the 
     row "$program $*, $of" pair "$program" -R "${server[@]}" "$@" -- "$program" -R "${client[@]}" "$@" "$SERVER"
 }
 
+# A program whose server sends first, which a responder may not do unless the initiator asks for the peer-to-peer model.
+peer_to_peer() { # COMMAND…
+    guest_run siw 'echo 1 >/sys/module/siw/parameters/peer_to_peer' 10
+    "$@"
+    guest_run siw 'echo 0 >/sys/module/siw/parameters/peer_to_peer' 10
+}
+
 suite_basic() {
     local size
     for size in 64 4096 65535; do
@@ -185,19 +210,16 @@ suite_basic() {
     done
     row "rping over IPv6, $of" pair rping -s -a ::0 -V -C 20 -- rping -c -a "$SERVER6" -V -C 20
     row "rdma_client, $of" pair rdma_server -- rdma_client -s "$SERVER"
-    # Its server sends first, which a responder may not do unless the initiator asks for it.
-    guest_run siw 'echo 1 >/sys/module/siw/parameters/peer_to_peer' 10
-    row "ucmatose, peer-to-peer model, $of" pair ucmatose -- ucmatose -s "$SERVER"
-    row "ucmatose, peer-to-peer model, 10 connections, $of" \
+    peer_to_peer row "ucmatose, $of" pair ucmatose -- ucmatose -s "$SERVER"
+    peer_to_peer row "ucmatose, 10 connections, $of" \
         pair ucmatose -c 10 -C 20 -S 1000 -- ucmatose -s "$SERVER" -c 10 -C 20 -S 1000
-    guest_run siw 'echo 0 >/sys/module/siw/parameters/peer_to_peer' 10
     ENDLESS=1 row "cmtime, $of" pair cmtime -- cmtime -s "$SERVER" -c 10
 }
 suite_writes() {
     perftest ib_write_bw -n 50
     perftest ib_write_bw -n 20 -b
     perftest ib_write_bw -n 20 -s 4096 -q 16
-    perftest ib_write_lat -n 20
+    peer_to_peer perftest ib_write_lat -n 20
 }
 suite_reads() {
     perftest ib_read_bw -n 50
@@ -220,7 +242,7 @@ suite_sizes() { # 2 B to 8 MiB
     local program LIMIT=$((3 * LIMIT))
     for program in ib_write ib_read ib_send; do
         perftest ${program}_bw -n 5 -a
-        perftest ${program}_lat -n 5 -a
+        peer_to_peer perftest ${program}_lat -n 5 -a
     done
 }
 

@@ -12,6 +12,8 @@ guest_with_programs() {
     for program in "$@"; do command -v "$program" >/dev/null && paths+=("$(command -v "$program")"); done
     root=$(mktemp -d "$out.XXXXXX") || return 1
     copy_with_libraries "$root" "${paths[@]}" || return 1
+    # libfabric resolves it, if a server names no address.
+    mkdir -p "$root/etc" && echo '127.0.0.1 localhost' >"$root/etc/hosts"
     cp "$GUEST_IMAGE/initramfs.gz" "$out"
     # An archive that is not compressed begins at a multiple of four bytes.
     truncate -s %4 "$out"
