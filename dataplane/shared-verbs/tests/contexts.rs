@@ -536,6 +536,40 @@ impl iwarp_shared_verbs::worker::Signals for Silent {
     fn event(&mut self, _: iwarp_shared_verbs::worker::ContextId) {}
 }
 
+/// Posts 1920 receive buffers: 32 of each of 60 queue pairs without a stream.
+fn post_many_buffers(lab: &mut Lab, program: &mut Program) {
+    let Party { pd, cq, recv_cq, .. } = program.party;
+    let init = QpInit { pd, send_cq: cq, recv_cq, srq: None, cap: CAP, sq_sig_all: false };
+    for _ in 0..60 {
+        let created = lab.request(program.at, program.context, &Request::CreateQp(init));
+        let Ok(Response::Qp(qp, places)) = created else { panic!("{created:?}") };
+        program.recv_cq.add_qp(qp, Slots::new(false));
+        let (memory, depth) = (Arc::clone(&program.memory), (CAP.max_recv_wr, CAP.max_recv_sge));
+        let mut queue = RecvQueue::new(memory, places.recv.unwrap(), depth, None).unwrap();
+        for wr_id in 0..32 {
+            queue.push(&RecvWr { wr_id, sg_list: &[] }).unwrap();
+        }
+        queue.ring();
+    }
+}
+
+/// Programs tell their peers by a message that they have posted buffers.
+#[test]
+fn a_message_does_not_overtake_buffers_that_were_posted_before_it() {
+    let mut lab = Lab::new();
+    let (mut a, mut b) = pair(&mut lab, 256);
+    b.post_recv(1, &[b.party.mr.sge(0, 100)]);
+    lab.poll(1);
+    post_many_buffers(&mut lab, &mut a);
+    a.post(2, SEND, &[a.party.mr.sge(0, 100)]);
+    while b.poll(true).is_empty() {
+        lab.poll(0);
+        lab.net.run();
+        lab.poll(1);
+    }
+    assert_eq!(lab.contexts[0].stats(a.context).unwrap().work_requests, 1920 + 1);
+}
+
 #[test]
 fn contexts_share_the_worker_fairly() {
     let mut lab = Lab::new();
@@ -545,23 +579,7 @@ fn contexts_share_the_worker_fairly() {
     let mut peer = Program::new(&mut lab, 1, CAP, 256, 4);
     listen(&mut lab, &peer);
     connect(&mut lab, &mut many, &mut peer);
-    // One context has 64 queue pairs without a stream, and rings for all of them before each poll.
-    let Party { pd, cq, recv_cq, .. } = many.party;
-    let init = QpInit { pd, send_cq: cq, recv_cq, srq: None, cap: CAP, sq_sig_all: false };
-    let mut queues = Vec::new();
-    for _ in 0..60 {
-        let created = lab.request(0, many.context, &Request::CreateQp(init));
-        let Ok(Response::Qp(qp, places)) = created else { panic!("{created:?}") };
-        many.recv_cq.add_qp(qp, Slots::new(false));
-        let depth = (CAP.max_recv_wr, CAP.max_recv_sge);
-        queues.push(RecvQueue::new(Arc::clone(&many.memory), places.recv.unwrap(), depth, None).unwrap());
-    }
-    for queue in &mut queues {
-        for wr_id in 0..32 {
-            queue.push(&RecvWr { wr_id, sg_list: &[] }).unwrap();
-        }
-        queue.ring();
-    }
+    post_many_buffers(&mut lab, &mut many);
     few.post(9, b.party.write_to(0), &[]);
     assert!(lab.poll(0), "the other context has work left");
     lab.net.run();

@@ -28,8 +28,10 @@ pub(super) struct Context<M> {
     space: RangeAllocator<usize>,
     /// Rings of send and receive queues, by doorbell.
     pub(super) queues: Vec<Option<Queue<M>>>,
-    /// Doorbells of the queues that have entries to post, each at most once.
-    ready: VecDeque<u32>,
+    /// Doorbells of the receive queues that have entries to post, each at most once.
+    ready_recv: VecDeque<u32>,
+    /// Doorbells of the send queues that have entries to post, each at most once.
+    ready_send: VecDeque<u32>,
     /// Doorbells of the queues whose next entry could not be posted yet.
     waiting: VecDeque<u32>,
     events: Producer<M>,
@@ -53,7 +55,8 @@ impl<M: ContextMemory> Context<M> {
             objects: Objects::default(),
             space,
             queues: Vec::new(),
-            ready: VecDeque::new(),
+            ready_recv: VecDeque::new(),
+            ready_send: VecDeque::new(),
             waiting: VecDeque::new(),
             events,
             events_kept: VecDeque::new(),
@@ -80,10 +83,11 @@ impl<M: ContextMemory> Context<M> {
     /// Returns true if entries can be posted at once.
     #[inline]
     pub(super) fn has_work(&self) -> bool {
-        !self.ready.is_empty()
+        !self.ready_recv.is_empty() || !self.ready_send.is_empty()
     }
 
-    /// Posts up to `max` entries of the queues whose doorbells have rung, and returns their number.
+    /// Posts up to `max` entries of the queues whose doorbells have rung, and returns their number. What a program sends
+    /// does not overtake the buffers that it has posted before: the peer may answer at once.
     #[inline]
     pub(super) fn post<C: AsRef<[u8]>>(
         &mut self,
@@ -91,28 +95,57 @@ impl<M: ContextMemory> Context<M> {
         max: usize,
         words: &mut EntryWords,
     ) -> usize {
-        let Self { memory, queues, ready, .. } = self;
-        if let Some(doorbells) = doorbells(memory.as_ref()) {
-            doorbells.take(&mut |doorbell| {
-                if let Some(Some(queue)) = queues.get_mut(doorbell as usize)
-                    && !queue.waits
-                {
-                    queue.waits = true;
-                    ready.push_back(doorbell);
-                }
-            });
-        }
+        self.take_doorbells();
         let mut posted = 0_usize;
         for _ in 0..self.waiting.len().min(RETRIED_MAX) {
             let Some(doorbell) = self.waiting.pop_front() else { break };
             posted = posted.saturating_add(self.visit(doorbell, device, 1, words));
         }
-        for _ in 0..self.ready.len() {
+        posted = posted.saturating_add(self.post_buffers(device, max.saturating_sub(posted), words));
+        if !self.ready_recv.is_empty() {
+            return posted;
+        }
+        for _ in 0..self.ready_send.len() {
             let left = max.saturating_sub(posted);
             if left == 0 {
                 break;
             }
-            let Some(doorbell) = self.ready.pop_front() else { break };
+            let Some(doorbell) = self.ready_send.pop_front() else { break };
+            posted = posted.saturating_add(self.visit(doorbell, device, left.min(QUEUE_ENTRIES_MAX), words));
+        }
+        if self.has_rung() {
+            // A request that was just read may have come behind buffers. It leaves when all contexts have posted.
+            self.take_doorbells();
+            posted = posted.saturating_add(self.post_buffers(device, max.saturating_sub(posted), words));
+        }
+        posted
+    }
+
+    fn take_doorbells(&mut self) {
+        let Self { memory, queues, ready_recv, ready_send, .. } = self;
+        let Some(doorbells) = doorbells(memory.as_ref()) else { return };
+        doorbells.take(&mut |doorbell| {
+            if let Some(Some(queue)) = queues.get_mut(doorbell as usize)
+                && !queue.waits
+            {
+                queue.waits = true;
+                if queue.sends() { ready_send.push_back(doorbell) } else { ready_recv.push_back(doorbell) }
+            }
+        });
+    }
+
+    /// Posts up to `max` receive buffers, and returns their number.
+    #[inline]
+    fn post_buffers<C: AsRef<[u8]>>(
+        &mut self,
+        device: &mut Device<C>,
+        max: usize,
+        words: &mut EntryWords,
+    ) -> usize {
+        let mut posted = 0_usize;
+        while let Some(left) = max.checked_sub(posted).filter(|left| *left > 0)
+            && let Some(doorbell) = self.ready_recv.pop_front()
+        {
             posted = posted.saturating_add(self.visit(doorbell, device, left.min(QUEUE_ENTRIES_MAX), words));
         }
         posted
@@ -128,6 +161,7 @@ impl<M: ContextMemory> Context<M> {
         words: &mut EntryWords,
     ) -> usize {
         let Some(Some(queue)) = self.queues.get_mut(doorbell as usize) else { return 0 };
+        let sends = queue.sends();
         let (read, end) = queue.post(device, max, words);
         queue.waits = end != Posted::All;
         // An entry that waits is back in its ring.
@@ -135,7 +169,8 @@ impl<M: ContextMemory> Context<M> {
         self.stats.work_requests = self.stats.work_requests.wrapping_add(taken as u64);
         match end {
             Posted::All => {}
-            Posted::Some => self.ready.push_back(doorbell),
+            Posted::Some if sends => self.ready_send.push_back(doorbell),
+            Posted::Some => self.ready_recv.push_back(doorbell),
             Posted::Waits => self.waiting.push_back(doorbell),
         }
         read
@@ -218,8 +253,9 @@ impl<M: ContextMemory> Context<M> {
         let start = self.allocate(shape.words(), RingShape::HEADER_WORDS)?;
         if free == self.queues.len() {
             self.queues.push(None);
-            // Each queue is in one of the two lists at most.
-            self.ready.reserve(self.queues.len());
+            // Each queue is in one of the lists at most.
+            self.ready_recv.reserve(self.queues.len());
+            self.ready_send.reserve(self.queues.len());
             self.waiting.reserve(self.queues.len());
         }
         Ok(QueuePlace { start, shape, doorbell })
@@ -237,7 +273,8 @@ impl<M: ContextMemory> Context<M> {
         if let Some(queue) = self.queues.get_mut(doorbell as usize) {
             *queue = None;
         }
-        self.ready.retain(|of| *of != doorbell);
+        self.ready_recv.retain(|of| *of != doorbell);
+        self.ready_send.retain(|of| *of != doorbell);
         self.waiting.retain(|of| *of != doorbell);
         self.free(start, shape.words());
     }

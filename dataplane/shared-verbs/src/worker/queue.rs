@@ -52,6 +52,11 @@ enum Entry {
 }
 
 impl<M: AsRef<[AtomicU64]>> Queue<M> {
+    /// True for a queue of requests to send.
+    pub(super) const fn sends(&self) -> bool {
+        matches!(self.target, Target::Send(_))
+    }
+
     pub(super) fn new(target: Target, memory: M, place: &QueuePlace) -> Option<Self> {
         let ring = Consumer::new(memory, place.start, place.shape)?;
         let entry_words = place.shape.entry_words() as usize;
