@@ -41,7 +41,7 @@ pub(super) trait End {
     fn read_sink(&self, at: u64, out: &mut [u8]) -> Result<()>;
     /// Opens a batch on a queue pair: what is posted until [`Self::end_batch`] may be announced together.
     fn begin_batch(&mut self, _qp: usize) {}
-    /// Ends the batch.
+    /// Ends the batch that is open on a queue pair.
     fn end_batch(&mut self, _qp: usize) {}
 }
 

@@ -224,7 +224,7 @@ impl TwoSided for PingPong {
 enum Step {
     /// The next round trip is not due yet.
     Idle,
-    /// One round trip.
+    /// A round trip begins, and is awaited.
     Trip,
 }
 

@@ -7,7 +7,7 @@ use nfs3_types::xdr_codec::{Pack, Unpack};
 use rustix::fs::{FileType, Statx, StatxTimestamp};
 use rustix::io::Errno;
 
-/// Point in time.
+/// Point in time, counted from 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time {
     /// Seconds since the beginning of 1970 in UTC; negative before.
@@ -40,7 +40,7 @@ pub struct Attributes {
     pub kind: ftype3,
     /// Permission bits, with those for set-user-ID, set-group-ID and sticky.
     pub mode: u32,
-    /// Number of names.
+    /// Number of names in directories.
     pub nlink: u32,
     /// Number of the owner.
     pub uid: u32,
@@ -87,7 +87,7 @@ impl From<Attributes> for fattr3 {
 /// Time that is to be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
-    /// The present.
+    /// The time at which the server sets it.
     Now,
     /// The time that the client states.
     To(Time),
@@ -96,13 +96,13 @@ pub enum SetTime {
 /// Attributes that are to be set; those without a value stay as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NewAttributes {
-    /// Permission bits.
+    /// Permission bits, as in `mode` of the attributes.
     pub mode: Option<u32>,
     /// Number of the owner.
     pub uid: Option<u32>,
     /// Number of the group.
     pub gid: Option<u32>,
-    /// Size in bytes.
+    /// Size in bytes: the file is cut or extended.
     pub size: Option<u64>,
     /// Time of the latest access.
     pub atime: Option<SetTime>,

@@ -147,7 +147,7 @@ impl Transfer {
         }
     }
 
-    /// Borrows the file.
+    /// Borrows the file that is read or written.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -225,8 +225,9 @@ mod tests {
             assert!(!rest.is_empty(), "an operation that moves nothing");
             let moved = match operation {
                 Operation::Read(_) => {
-                    let moved = rest.len().min(most).min(self.content.len().saturating_sub(at));
-                    rest[..moved].copy_from_slice(&self.content[at..][..moved]);
+                    let content = self.content.get(at..).unwrap_or_default();
+                    let moved = rest.len().min(most).min(content.len());
+                    rest[..moved].copy_from_slice(&content[..moved]);
                     moved
                 }
                 _ => {

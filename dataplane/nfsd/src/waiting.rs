@@ -64,7 +64,7 @@ impl Engine for Disks {
     }
 }
 
-/// Counters of transfers.
+/// Counters of transfers, for `iwarpctl nfs status`.
 #[derive(Debug, Default)]
 pub(crate) struct TransferStats {
     /// Transfers in flight at present.

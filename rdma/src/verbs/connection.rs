@@ -4,8 +4,7 @@
 //!   listener:   listen ─▶ Listen ……… incoming ─▶ ConnectRequest ─▶ accept ─▶ Established
 //!                                                               └▶ reject
 //!   initiator:  connect ─▶ Open ……… opened ────────────────────────────────▶ Established
-//!                                 ├ open_refused ─▶ Refused                └▶ Rejected, ConnectError
-//!                                 └ open_failed ─▶ Unreachable
+//!                                 └ open_refused, open_failed              └▶ Rejected, ConnectError
 //!   either:     disconnect, or the stream ends ─▶ Close ─▶ Disconnected ……… closed
 //! ```
 //! Capitalized names are requests and events: [`Device::poll_transport`] returns the requests to the transport's

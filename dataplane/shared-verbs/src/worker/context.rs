@@ -86,8 +86,8 @@ impl<M: ContextMemory> Context<M> {
         !self.ready_recv.is_empty() || !self.ready_send.is_empty()
     }
 
-    /// Posts up to `max` entries of the queues whose doorbells have rung, and returns their number. What a program sends
-    /// does not overtake the buffers that it has posted before: the peer may answer at once.
+    /// Posts up to `max` entries of the queues whose doorbells have rung, and returns their number. A message does not
+    /// overtake the receive buffers that the program has posted before it: the peer may answer at once.
     #[inline]
     pub(super) fn post<C: AsRef<[u8]>>(
         &mut self,
