@@ -12,7 +12,7 @@ RELEASE := $(CARGO) build --release --locked \
     $(addprefix -p ,dataplane mgmt-cli iwarp-verbs iwarp-lab iwarp-rping iwarp-nfsd iwarp-run rdma) \
     $(addprefix -p ,benches iwarp-manual) \
     $(addprefix --bin ,iwarpd iwarpctl iwarp-nfsd iwarp-rping iwarp-run lab) \
-    $(addprefix --example ,bridge capture exchange notify region register siw-peer watch)
+    $(addprefix --example ,bridge capture exchange notify region register siw-peer slow watch)
 export IRONWARP_CACHE ?= /var/cache/ironwarp
 
 .PHONY: $(shell sed -n 's/^\([a-z0-9-]*\):.*/\1/p' Makefile)

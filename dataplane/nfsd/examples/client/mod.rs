@@ -76,9 +76,12 @@ impl Client {
         let mr = pd.alloc_mr(u64::from(INLINE) * 2 + u64::from(bytes), local | remote)?;
         let id = context.create_id(None)?;
         id.connect(&qp, server, &ConnParam::default())?;
-        match context.wait_event(Duration::from_secs(20))?.context("no answer")? {
-            Event::Cm(event) if matches!(event.kind, CmEventKind::Established { .. }) => {}
-            other => bail!("{other:?}"),
+        loop {
+            match context.wait_event(Duration::from_secs(20))?.context("no answer")? {
+                Event::Cm(event) if matches!(event.kind, CmEventKind::Established { .. }) => break,
+                Event::PortActive => {}
+                other => bail!("{other:?}"),
+            }
         }
         Ok(Self { context, cq, qp, mr, _id: id, xid: 10, received: None })
     }

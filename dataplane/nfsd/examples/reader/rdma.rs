@@ -71,9 +71,15 @@ impl Reads {
     }
 
     fn established(&self) -> Result<()> {
-        match self.context.wait_event(Duration::from_secs(10))? {
-            Some(Event::Cm(event)) if matches!(event.kind, CmEventKind::Established { .. }) => Ok(()),
-            other => bail!("no connection over RDMA: {other:?}"),
+        loop {
+            match self.context.wait_event(Duration::from_secs(10))? {
+                Some(Event::Cm(event)) if matches!(event.kind, CmEventKind::Established { .. }) => {
+                    return Ok(());
+                }
+                // The link of a memif port may come up after the connection was requested.
+                Some(Event::PortActive) => {}
+                other => bail!("no connection over RDMA: {other:?}"),
+            }
         }
     }
 
@@ -175,10 +181,10 @@ impl Transport for Reads {
                 self.cq.req_notify(false);
                 if self.cq.poll(&mut out).map_err(|error| anyhow!("poll: {error:?}"))? == 0 {
                     self.context.wait(Duration::from_secs(1))?;
-                    if let Some(event) = self.context.poll_event() {
-                        bail!("the connection has ended: {event:?}");
+                    match self.context.poll_event() {
+                        None | Some(Event::PortActive) => continue,
+                        Some(event) => bail!("the connection has ended: {event:?}"),
                     }
-                    continue;
                 }
             }
             let [wc] = &out;
