@@ -4,7 +4,7 @@
 //!  in process         program, node, node: one thread on the first CPU
 //!  application        program: first CPU ══ shared memory ══ iwarpd's worker with both ports: second CPU
 //! ```
-//! Both run the same code over the trait [`End`]; the nodes, and the daemon's ports, are connected by rings.
+//! Both run the same code over the trait `End`; the nodes, and the daemon's ports, are connected by rings.
 //! Runs of the two alternate, so that a change of the machine's speed affects both alike.
 
 pub(super) mod work;
