@@ -62,7 +62,7 @@ TOGETHER := interop deb-test instructions build-debian13 rping lifecycle operati
 
 # Incremental compilation is for those who compile again.
 test: export CARGO_INCREMENTAL := 0
-test: root check unit build prepared ## everything; about 45 minutes on two cores
+test: root check unit build prepared ## everything; about 35 minutes on two cores
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(TOGETHER)
 	@$(MAKE) --no-print-directory --jobs=1 $(ALONE)
 	@echo "all suites passed"

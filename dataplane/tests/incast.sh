@@ -9,7 +9,7 @@
 source "$(dirname "$0")/lib.sh"
 source "$(dirname "$0")/lanes.sh"
 
-RATE_MBIT=${RATE_MBIT:-500}
+RATE_MBIT=${RATE_MBIT:-200}
 SECONDS_EACH=${SECONDS_EACH:-4}
 CONTROLS=${CONTROLS:-dctcp cubic newreno bbr}
 RESULTS_KEPT=${RESULTS_KEPT:-}
