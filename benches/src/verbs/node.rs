@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use dataplane::memory::RegionMemory;
 use dataplane::verbs::Node;
 use rdma::CrcPolicy;
-use rdma::verbs::{AsyncEvent, CqId, MemoryRegion, QpNum, RecvWr, RegionId, SendWr, WorkCompletion};
+use rdma::verbs::{AsyncEvent, CqId, MemoryRegion, QpCap, QpNum, RecvWr, RegionId, SendWr, WorkCompletion};
 use rdma::wire::Stag;
 use serde::{Deserialize, Serialize};
 
@@ -171,4 +171,23 @@ pub(super) struct PairSetup {
     pub(super) inline: u16,
     /// True if out-of-order data is placed at once.
     pub(super) out_of_order: bool,
+}
+
+impl PairSetup {
+    /// Returns the size of each queue pair.
+    pub(super) const fn cap(&self) -> QpCap {
+        QpCap {
+            max_send_wr: self.send_depth,
+            max_recv_wr: self.receive_depth,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: self.inline,
+        }
+    }
+
+    /// Returns the entries that the completion queues of sends and of receives need for all queue pairs.
+    pub(super) fn cqe(&self) -> [u32; 2] {
+        [self.send_depth, self.receive_depth]
+            .map(|depth| u32::from(depth).saturating_mul(u32::from(self.qps)).max(1))
+    }
 }

@@ -12,7 +12,7 @@ use dataplane::verbs::{Node, NodeOptions};
 use dataplane::worker::Clock;
 use iwarp_config::Config;
 use rdma::OutOfOrderPolicy;
-use rdma::verbs::{Access, AddressBase, CmEventKind, ConnParam, MemoryRegion, PdId, QpCap, QpInit, RegionId};
+use rdma::verbs::{Access, AddressBase, CmEventKind, ConnParam, MemoryRegion, PdId, QpInit, RegionId};
 
 use super::end::fill_pattern;
 use super::load::Load;
@@ -231,16 +231,9 @@ fn create_objects(mut node: Node, region: u64, setup: &PairSetup) -> Result<Benc
     fill_pattern(region, &mut |at, bytes| Ok(source_memory.write(at, bytes)?))?;
     let (sink, sink_memory, sink_region) = register(&mut node, pd, "sink", region)?;
     let device = node.device_mut();
-    let slots = |depth: u16| u32::from(depth).saturating_mul(u32::from(setup.qps)).max(1);
-    let (send_cq, recv_cq) =
-        (device.create_cq(slots(setup.send_depth))?, device.create_cq(slots(setup.receive_depth))?);
-    let cap = QpCap {
-        max_send_wr: setup.send_depth,
-        max_recv_wr: setup.receive_depth,
-        max_send_sge: 1,
-        max_recv_sge: 1,
-        max_inline_data: setup.inline,
-    };
+    let [send_cqe, recv_cqe] = setup.cqe();
+    let (send_cq, recv_cq) = (device.create_cq(send_cqe)?, device.create_cq(recv_cqe)?);
+    let cap = setup.cap();
     let init = QpInit { pd, send_cq, recv_cq, srq: None, cap, sq_sig_all: false };
     let qps = (0..setup.qps).map(|_| device.create_qp(init)).collect::<Result<Vec<_>, _>>()?;
     // Placeholders until the peer describes its regions.

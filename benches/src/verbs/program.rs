@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail, ensure};
 use iwarp_verbs::{
-    Access, CmEventKind, CompletionQueue, ConnParam, Context, Data, Event, Id, Mr, ProtectionDomain, QpCap,
+    Access, CmEventKind, CompletionQueue, ConnParam, Context, Data, Event, Id, Mr, ProtectionDomain,
     QpOptions, QueuePair, RecvWr, SendFlags, SendOp, SendWr, WcStatus, WorkCompletion,
 };
 
@@ -51,16 +51,9 @@ impl ProgramEnd {
     fn open(socket: &Path, device: &str, region: u64, setup: &PairSetup) -> Result<Self> {
         let context = Context::open(socket, Some(device))?;
         let pd = context.alloc_pd()?;
-        let slots = |depth: u16| u32::from(depth).saturating_mul(u32::from(setup.qps)).max(1);
-        let send_cq = context.create_cq(slots(setup.send_depth))?;
-        let recv_cq = context.create_cq(slots(setup.receive_depth))?;
-        let cap = QpCap {
-            max_send_wr: setup.send_depth,
-            max_recv_wr: setup.receive_depth,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: setup.inline,
-        };
+        let [send_cqe, recv_cqe] = setup.cqe();
+        let (send_cq, recv_cq) = (context.create_cq(send_cqe)?, context.create_cq(recv_cqe)?);
+        let cap = setup.cap();
         let options = QpOptions { send_cq: &send_cq, recv_cq: &recv_cq, srq: None, cap, sq_sig_all: false };
         let qps = pd.create_qps(&options, setup.qps.into())?;
         let access = Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;

@@ -170,7 +170,7 @@ impl Transfer {
     /// Returns the number of bytes moved, and the memory, cut there.
     ///
     /// # Errors
-    /// That of the operation that ended the transfer.
+    /// The error of the operation that ended the transfer.
     pub(crate) fn result(mut self) -> Result<(u32, Vec<u8>), Errno> {
         let State::Done(result) = self.state else { return Err(Errno::CANCELED) };
         self.memory.truncate(self.moved);

@@ -365,7 +365,7 @@ fn times_have_64_bits() {
     let root = session.client.root.clone();
     let file = session.client.lookup(&root, "file").unwrap();
     let last = (u32::MAX, 999_999_999);
-    // What NFS 3 says of them is the nearest of its 32 bits (RFC 1813 §2.5).
+    // NFS 3 states the nearest time that its 32 bits can hold (RFC 1813 §2.5).
     for (seconds, nanoseconds, by_3) in [
         (1_i64 << 31, 7, (1 << 31, 7)),
         ((1 << 32) - 1, 1, (u32::MAX, 1)),

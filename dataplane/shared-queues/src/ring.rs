@@ -299,8 +299,8 @@ impl<M: AsRef<[AtomicU64]>> Consumer<M> {
         Ok(true)
     }
 
-    /// Copies the first `N` words of up to `out.len()` of the next entries, as far as an entry has so many, and returns
-    /// the number of entries. They stay in the ring until [`Self::take`].
+    /// Copies the first words of the next entries, one entry to each element of `out`, and returns the number of
+    /// entries. Shorter entries fill a part of their element. The entries stay in the ring until [`Self::take`].
     ///
     /// The lines of several entries arrive together from the other side's cache; [`Self::pop`] waits for each.
     ///

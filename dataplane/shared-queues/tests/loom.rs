@@ -21,6 +21,19 @@ impl AsRef<[AtomicU64]> for Memory {
     }
 }
 
+/// Publishes entries with the numbers from 1 to `last`, until the ring is full, and returns the last number.
+fn write(producer: &mut Producer<Memory>, last: u64) -> u64 {
+    let mut written = 0;
+    for number in 1..=last {
+        if producer.push(&[number, !number]).is_err() {
+            break;
+        }
+        producer.publish();
+        written = number;
+    }
+    written
+}
+
 /// A place is not overwritten before it was read, and what is read is what was written.
 #[test]
 fn entries_arrive_whole_and_in_order() {
@@ -29,17 +42,7 @@ fn entries_arrive_whole_and_in_order() {
         let memory = Memory::new(shape.words());
         let mut producer = Producer::new(memory.clone(), 0, shape).unwrap();
         let mut consumer = Consumer::new(memory, 0, shape).unwrap();
-        let writer = thread::spawn(move || {
-            let mut written = 0;
-            for number in 1..=4 {
-                if producer.push(&[number, !number]).is_err() {
-                    break;
-                }
-                producer.publish();
-                written = number;
-            }
-            written
-        });
+        let writer = thread::spawn(move || write(&mut producer, 4));
         let mut out = [0; 2];
         let mut next = 1;
         for _ in 0..4 {
@@ -67,14 +70,7 @@ fn entries_that_are_peeked_arrive_whole_and_in_order() {
         let memory = Memory::new(shape.words());
         let mut producer = Producer::new(memory.clone(), 0, shape).unwrap();
         let mut consumer = Consumer::new(memory, 0, shape).unwrap();
-        let writer = thread::spawn(move || {
-            for number in 1..=3 {
-                if producer.push(&[number, !number]).is_err() {
-                    break;
-                }
-                producer.publish();
-            }
-        });
+        let writer = thread::spawn(move || write(&mut producer, 3));
         let (mut first, mut next) = ([[0; 1]; 2], 1);
         for _ in 0..2 {
             let peeked = consumer.peek(&mut first).unwrap();

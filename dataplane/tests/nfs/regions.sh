@@ -62,7 +62,7 @@ region_transfers() { # NAME
     check "$1: a peer reads these bytes" in_region lab /tmp/payload
 }
 
-# What others write is seen by those who open the file then (close-to-open), and the reverse.
+# A client that opens a file sees what others have written before (close-to-open consistency), and the reverse.
 region_caches() {
     check "$1: the client has the region in its cache" guest 60 'cat /mnt/lab /mnt/lab >/dev/null'
     check "$1: a peer writes other bytes" random_region lab

@@ -86,7 +86,7 @@ impl<M: AsRef<[AtomicU64]>> Queue<M> {
             return (0, Posted::All);
         };
         let mut read = 0_usize;
-        let end = loop {
+        let end = 'ring: loop {
             let mut first = [[0; LINE_WORDS]; PEEKED_MAX];
             let most = max.saturating_sub(read).min(PEEKED_MAX);
             if most == 0 {
@@ -101,23 +101,16 @@ impl<M: AsRef<[AtomicU64]>> Queue<M> {
                     break Posted::All;
                 }
             };
-            let mut stopped = None;
             for first in first.iter().take(peeked) {
                 read = read.saturating_add(1);
                 match self.post_entry(first, words, device) {
                     Entry::Posted => self.ring.take(),
-                    Entry::Waits => stopped = Some(Posted::Waits),
+                    Entry::Waits => break 'ring Posted::Waits,
                     Entry::Refused => {
                         self.broken = true;
-                        stopped = Some(Posted::All);
+                        break 'ring Posted::All;
                     }
                 }
-                if stopped.is_some() {
-                    break;
-                }
-            }
-            if let Some(end) = stopped {
-                break end;
             }
         };
         self.ring.release();
