@@ -86,6 +86,12 @@ impl<M: ContextMemory> Context<M> {
         !self.ready_recv.is_empty() || !self.ready_send.is_empty()
     }
 
+    /// Returns true if [`Self::post`] has something to do.
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        self.has_rung() || self.has_work() || !self.waiting.is_empty()
+    }
+
     /// Posts up to `max` entries of the queues whose doorbells have rung, and returns their number. A message does not
     /// overtake the receive buffers that the program has posted before it: the peer may answer at once.
     #[inline]
@@ -187,27 +193,20 @@ impl<M: ContextMemory> Context<M> {
         true
     }
 
-    /// Delivers an event, or keeps it until the ring has room. Of the states of the port it keeps the last.
-    pub(super) fn event(&mut self, event: Event) {
+    /// Delivers an event, or keeps it until the ring has room. Of the states of the port it keeps the last. Returns true
+    /// if events are kept.
+    pub(super) fn event(&mut self, event: Event) -> bool {
         let of_port = |event: &Event| matches!(event, Event::PortActive | Event::PortDown);
         if of_port(&event) {
             self.events_kept.retain(|kept| !of_port(kept));
         }
         self.events_kept.push_back(event);
         self.resume_events();
+        !self.events_kept.is_empty()
     }
 
     /// Delivers the events that were kept, as far as the ring has room. Returns true if there was one.
-    #[inline]
     pub(super) fn resume_events(&mut self) -> bool {
-        if self.events_kept.is_empty() {
-            return false;
-        }
-        self.deliver_events()
-    }
-
-    #[cold]
-    fn deliver_events(&mut self) -> bool {
         let mut delivered = false;
         while !self.events_broken && !self.events_kept.is_empty() {
             match self.events.has_room() {

@@ -71,6 +71,8 @@ pub struct Contexts<M> {
     cqs: Vec<Option<CqRing<M>>>,
     /// Completion queues whose ring is full.
     full: std::collections::VecDeque<CqId>,
+    /// True if a context may have events for which its ring had no room.
+    events_kept: bool,
     qp_owners: HashMap<QpNum, ContextId>,
     srq_owners: HashMap<SrqId, ContextId>,
     entry: Box<EntryWords>,
@@ -86,6 +88,7 @@ impl<M: ContextMemory> Contexts<M> {
             next: 0,
             cqs: none(cqs_max.into()),
             full: std::collections::VecDeque::with_capacity(cqs_max.into()),
+            events_kept: false,
             qp_owners: HashMap::new(),
             srq_owners: HashMap::new(),
             entry: Box::new([0; RingShape::ENTRY_WORDS_MAX as usize]),
@@ -250,6 +253,9 @@ impl<M: ContextMemory> Contexts<M> {
                 if self.next.saturating_add(1) < self.open.len() { self.next.saturating_add(1) } else { 0 };
             let Some(id) = self.open.get(self.next) else { break };
             let Some(Some(context)) = self.places.get_mut(id.0 as usize) else { continue };
+            if !context.is_due() {
+                continue;
+            }
             let posted = context.post(device, left.min(CONTEXT_ENTRIES_MAX), &mut self.entry);
             left = left.saturating_sub(posted);
             busy |= context.has_work();
@@ -271,12 +277,21 @@ impl<M: ContextMemory> Contexts<M> {
         while let Some(event) = device.poll_async_event() {
             self.async_event(event, signals);
         }
+        if self.events_kept {
+            self.resume_events(signals);
+        }
+    }
+
+    /// Delivers the events for which the rings of their contexts had no room, as far as they have now.
+    #[cold]
+    fn resume_events(&mut self, signals: &mut impl Signals) {
+        self.events_kept = false;
         for id in &self.open {
-            if let Some(Some(context)) = self.places.get_mut(id.0 as usize)
-                && context.resume_events()
-            {
+            let Some(Some(context)) = self.places.get_mut(id.0 as usize) else { continue };
+            if context.resume_events() {
                 signals.event(*id);
             }
+            self.events_kept |= !context.events_kept.is_empty();
         }
     }
 
@@ -355,7 +370,7 @@ impl<M: ContextMemory> Contexts<M> {
 
     fn event(&mut self, owner: ContextId, event: Event, signals: &mut impl Signals) {
         if let Some(Some(context)) = self.places.get_mut(owner.0 as usize) {
-            context.event(event);
+            self.events_kept |= context.event(event);
             signals.event(owner);
         }
     }
