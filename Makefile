@@ -137,20 +137,21 @@ reload: root build ## a configuration that is read again, grants that are revoke
 verbs: root build ## applications: programs with queue pairs of two daemons, and what is left of them
 	dataplane/tests/verbs.sh
 
+PROGRAMS_OF_DEBIAN := ibverbs-utils perftest fio qperf libfabric-bin iperf3 libopenmpi-dev openmpi-bin
+
+programs: programs-pairs programs-lossy programs-siw migration ## unmodified verbs programs of Debian, all of it: an hour
+
 # What is not installed is told, and left out.
-programs: root build ## unmodified verbs programs of Debian between two daemons, and on one
-	@.ci/deps.sh ibverbs-utils perftest fio qperf libfabric-bin iperf3 libopenmpi-dev openmpi-bin || \
-	    echo "programs: goes on with the programs that are installed" >&2
+programs-pairs: root build ## of these, between two daemons, and with both ends on one
+	@.ci/deps.sh $(PROGRAMS_OF_DEBIAN) || echo "programs: goes on with the programs that are installed" >&2
 	dataplane/tests/programs.sh
 
 programs-lossy: root build ## the same between two daemons, where one frame in a hundred is lost
-	@.ci/deps.sh ibverbs-utils perftest fio qperf libfabric-bin iperf3 libopenmpi-dev openmpi-bin || \
-	    echo "programs: goes on with the programs that are installed" >&2
+	@.ci/deps.sh $(PROGRAMS_OF_DEBIAN) || echo "programs: goes on with the programs that are installed" >&2
 	LOSS=1 dataplane/tests/programs.sh
 
 programs-siw: root build ## the same against Linux soft-iWARP in a QEMU guest, in both roles, without loss and with it
-	@.ci/deps.sh ibverbs-utils perftest fio qperf libfabric-bin || \
-	    echo "programs-siw: goes on with the programs that are installed" >&2
+	@.ci/deps.sh $(PROGRAMS_OF_DEBIAN) || echo "programs: goes on with the programs that are installed" >&2
 	dataplane/tests/programs-siw.sh
 
 migration: root build ## a guest that QEMU migrates by `rdma:` from one daemon to another
@@ -208,7 +209,7 @@ nfs-malformed: build-deps ## ten million malformed calls to the NFS server: noth
 nfs-demo: root build ## Linux in a QEMU guest mounts a directory by NFS over RDMA, copies a tree, compares digests
 	dataplane/tests/nfs.sh
 
-nfs: root build ## the same at length, with loss, restarts, two clients, fsx, pjdfstest and tshark: an hour
+nfs: root build ## the same at length, with loss, restarts, two clients, fsx, pjdfstest and tshark: half an hour
 	dataplane/tests/nfs/full.sh
 
 nfs-figures: root build ## READ over RDMA and over TCP: rate, and CPU time per GiB of server and client

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Unmodified verbs programs of Debian on iwarpd, by iwarp-run: between two daemons that a switch connects, and both ends
-# on one of them. `make programs`; `make programs-lossy` with loss.
+# on one of them. `make programs-pairs`; `make programs-lossy` with loss.
 #
 #   ROUNDS   iterations of a measuring program
 #   SUITES   the groups of rows to run (default: all of them)

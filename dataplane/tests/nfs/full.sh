@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The whole proof of NFS over RDMA, by NFS 3 and 4.1 with Linux and soft-iWARP in QEMU guests: `make nfs`; needs root,
-# and an hour. Last line: `N passed, N failed`.
+# and half an hour. Last line: `N passed, N failed`.
 #
 #   full.sh [PART…]     files large loss restart clients regions versionless suites wire (default: all)
 #   NFS_VERSIONS        versions of NFS (default "3 4.1")

@@ -5,11 +5,17 @@
 guest_kind=programs
 source dataplane/tests/guest/debian.sh
 
-# guest_with_programs OUT PROGRAM…: writes the archive to OUT. The kernel unpacks archives that follow each other.
+# guest_with_programs OUT PROGRAM…: writes the archive to OUT; a program may also be a file, such as a library. The kernel unpacks archives that follow each other.
 guest_with_programs() {
     local out=$1 program paths=() root
     shift
-    for program in "$@"; do command -v "$program" >/dev/null && paths+=("$(command -v "$program")"); done
+    for program in "$@"; do
+        if [ -f "$program" ]; then
+            paths+=("$program")
+        elif command -v "$program" >/dev/null; then
+            paths+=("$(command -v "$program")")
+        fi
+    done
     root=$(mktemp -d "$out.XXXXXX") || return 1
     copy_with_libraries "$root" "${paths[@]}" || return 1
     # libfabric resolves it, if a server names no address.

@@ -456,5 +456,10 @@ fn a_wrong_configuration_is_explained() {
         .map(|mistake| mistake["line"].as_u64().unwrap())
         .collect();
     assert_eq!(lines, [6, 13]);
+    let run = alone(&["config", "check", "--format", "short", file]);
+    assert_eq!((run.code, run.stdout.as_str(), run.stderr.lines().count()), (1, "", 2), "{}", run.stderr);
+    for (mistake, line) in run.stderr.lines().zip(lines) {
+        assert!(mistake.starts_with(&format!("{file}:{line}:")), "{mistake}");
+    }
     assert_eq!(alone(&["config", "check", "/nonexistent.toml"]).code, 1);
 }
