@@ -172,7 +172,7 @@ pair() {
     while [ "$1" != -- ]; do server+=("$1") && shift; done
     shift
     [ "$ROLE" = ours ] || places=(ours siw)
-    for attempt in 1 2 3 4 5 6; do
+    for attempt in {1..12}; do
         status=0 ended=0
         serve "${server[@]}"
         use "$@" >"$LAB/client.out" 2>&1 || status=$?
