@@ -1,9 +1,9 @@
 #!/bin/bash
 # Compares the rate of `iwarpctl remote put` and `get` over a TAP for both families, with and without timestamps. Each
 # changes the MSS, and none may change the rate by much. The rates are medians of interleaved runs, compared within one
-# run of the script. net_tap has MTU 9000 from DPDK 24.11 on: `.ci/debian13.sh env MTUS=9000 dataplane/tests/put-rates.sh`
-# after `make debian13`. RATIO is the least rate of the slowest relative to the fastest of its MTU, percent. `make
-# put-rates`.
+# run of the script. RATIO is the least rate of the slowest relative to the fastest of its MTU, percent. `make
+# put-rates`. net_tap has MTU 9000 from DPDK 24.11 on: after `make debian13`,
+# `.ci/debian13.sh env MTUS=9000 dataplane/tests/put-rates.sh`.
 source "$(dirname "$0")/lib.sh"
 
 MTUS=${MTUS:-1280 1500 9000}
