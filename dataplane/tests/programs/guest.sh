@@ -5,7 +5,8 @@
 guest_kind=programs
 source dataplane/tests/guest/debian.sh
 
-# guest_with_programs OUT PROGRAM…: writes the archive to OUT; a program may also be a file, such as a library. The kernel unpacks archives that follow each other.
+# guest_with_programs OUT PROGRAM…: writes the archive to OUT. A program may be any file, such as a library. The kernel
+# unpacks archives that follow each other.
 guest_with_programs() {
     local out=$1 program paths=() root
     shift

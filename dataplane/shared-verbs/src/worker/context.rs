@@ -193,8 +193,8 @@ impl<M: ContextMemory> Context<M> {
         true
     }
 
-    /// Delivers an event, or keeps it until the ring has room. Of the states of the port it keeps the last. Returns true
-    /// if events are kept.
+    /// Delivers an event, or keeps it until the ring has room. Of the states of the port it keeps the last. Returns
+    /// true if events are kept.
     pub(super) fn event(&mut self, event: Event) -> bool {
         let of_port = |event: &Event| matches!(event, Event::PortActive | Event::PortDown);
         if of_port(&event) {
