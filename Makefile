@@ -139,7 +139,7 @@ verbs: root build ## applications: programs with queue pairs of two daemons, and
 
 PROGRAMS_OF_DEBIAN := ibverbs-utils perftest fio qperf libfabric-bin iperf3 libopenmpi-dev openmpi-bin
 
-programs: programs-pairs programs-lossy programs-siw migration ## unmodified verbs programs of Debian, all of it: half an hour
+programs: programs-pairs programs-lossy programs-siw migration ## unmodified programs of Debian, all of it: half an hour
 
 # What is not installed is told, and left out.
 programs-pairs: root build ## of these, between two daemons, and with both ends on one
