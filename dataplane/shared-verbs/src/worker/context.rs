@@ -77,7 +77,7 @@ impl<M: ContextMemory> Context<M> {
 
     /// Returns true if entries or events wait for room.
     pub(super) fn waits(&self) -> bool {
-        !self.waiting.is_empty() || !self.events_kept.is_empty()
+        !self.waiting.is_empty() || self.keeps_events()
     }
 
     /// Returns true if entries can be posted at once.
@@ -193,15 +193,18 @@ impl<M: ContextMemory> Context<M> {
         true
     }
 
-    /// Delivers an event, or keeps it until the ring has room. Of the states of the port it keeps the last. Returns
-    /// true if events are kept.
-    pub(super) fn event(&mut self, event: Event) -> bool {
+    /// Delivers an event, or keeps it until the ring has room. Of the states of the port it keeps the last.
+    pub(super) fn event(&mut self, event: Event) {
         let of_port = |event: &Event| matches!(event, Event::PortActive | Event::PortDown);
         if of_port(&event) {
             self.events_kept.retain(|kept| !of_port(kept));
         }
         self.events_kept.push_back(event);
         self.resume_events();
+    }
+
+    /// Returns true if events wait for room in the ring.
+    pub(super) fn keeps_events(&self) -> bool {
         !self.events_kept.is_empty()
     }
 

@@ -291,7 +291,7 @@ impl<M: ContextMemory> Contexts<M> {
             if context.resume_events() {
                 signals.event(*id);
             }
-            self.events_kept |= !context.events_kept.is_empty();
+            self.events_kept |= context.keeps_events();
         }
     }
 
@@ -370,7 +370,8 @@ impl<M: ContextMemory> Contexts<M> {
 
     fn event(&mut self, owner: ContextId, event: Event, signals: &mut impl Signals) {
         if let Some(Some(context)) = self.places.get_mut(owner.0 as usize) {
-            self.events_kept |= context.event(event);
+            context.event(event);
+            self.events_kept |= context.keeps_events();
             signals.event(owner);
         }
     }
