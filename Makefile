@@ -142,16 +142,16 @@ PROGRAMS_OF_DEBIAN := ibverbs-utils perftest fio qperf libfabric-bin iperf3 libo
 programs: programs-pairs programs-lossy programs-siw migration ## unmodified programs of Debian, all of it: half an hour
 
 # What is not installed is told, and left out.
-programs-pairs: root build ## of these, between two daemons, and with both ends on one
+programs-deps: root build
 	@.ci/deps.sh $(PROGRAMS_OF_DEBIAN) || echo "programs: goes on with the programs that are installed" >&2
+
+programs-pairs: programs-deps ## of these, between two daemons, and with both ends on one
 	dataplane/tests/programs.sh
 
-programs-lossy: root build ## the same between two daemons, where one frame in a hundred is lost
-	@.ci/deps.sh $(PROGRAMS_OF_DEBIAN) || echo "programs: goes on with the programs that are installed" >&2
+programs-lossy: programs-deps ## the same between two daemons, where one frame in a hundred is lost
 	LOSS=1 dataplane/tests/programs.sh
 
-programs-siw: root build ## the same against Linux soft-iWARP in a QEMU guest, in both roles, without loss and with it
-	@.ci/deps.sh $(PROGRAMS_OF_DEBIAN) || echo "programs: goes on with the programs that are installed" >&2
+programs-siw: programs-deps ## the same against Linux soft-iWARP in a QEMU guest, in both roles, without loss and with it
 	dataplane/tests/programs-siw.sh
 
 migration: root build ## a guest that QEMU migrates by `rdma:` from one daemon to another

@@ -5,17 +5,14 @@
 guest_kind=programs
 source dataplane/tests/guest/debian.sh
 
-# guest_with_programs OUT PROGRAM…: writes the archive to OUT. A program may be any file, such as a library. The kernel
+# guest_with_programs OUT PROGRAM…: writes the archive to OUT. A program may be the path of a library. The kernel
 # unpacks archives that follow each other.
 guest_with_programs() {
     local out=$1 program paths=() root
     shift
     for program in "$@"; do
-        if [ -f "$program" ]; then
-            paths+=("$program")
-        elif command -v "$program" >/dev/null; then
-            paths+=("$(command -v "$program")")
-        fi
+        # A library is not executable.
+        if [[ $program == /* ]] || program=$(command -v "$program"); then paths+=("$program"); fi
     done
     root=$(mktemp -d "$out.XXXXXX") || return 1
     copy_with_libraries "$root" "${paths[@]}" || return 1

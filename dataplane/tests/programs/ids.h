@@ -8,11 +8,7 @@ static void refused(struct sockaddr_in address)
 	struct rdma_cm_id *id;
 
 	address.sin_port = htons(7175);
-	NEED(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
-	NEED(rdma_resolve_addr(id, NULL, (struct sockaddr *)&address, 2000) == 0);
-	NEED(cm_event(RDMA_CM_EVENT_ADDR_RESOLVED) == id);
-	NEED(rdma_resolve_route(id, 2000) == 0);
-	NEED(cm_event(RDMA_CM_EVENT_ROUTE_RESOLVED) == id);
+	id = resolved((struct sockaddr *)&address);
 	create_qp(id, NULL, NULL);
 	NEED(rdma_connect(id, &param) == 0);
 	NEED(rdma_get_cm_event(channel, &event) == 0);
@@ -66,11 +62,7 @@ static void one_family(struct sockaddr_in address)
 		NEED(rdma_create_id(channel, &of, NULL, RDMA_PS_TCP) == 0);
 		NEED(rdma_set_option(of, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &only, sizeof(only)) == 0);
 		NEED(rdma_bind_addr(of, (struct sockaddr *)&any) == 0 && rdma_listen(of, 4) == 0);
-		NEED(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
-		NEED(rdma_resolve_addr(id, NULL, (struct sockaddr *)&address, 2000) == 0);
-		cm_event(RDMA_CM_EVENT_ADDR_RESOLVED);
-		NEED(rdma_resolve_route(id, 2000) == 0);
-		cm_event(RDMA_CM_EVENT_ROUTE_RESOLVED);
+		id = resolved((struct sockaddr *)&address);
 		create_qp(id, NULL, NULL);
 		NEED(rdma_connect(id, &param) == 0);
 		if (only) {

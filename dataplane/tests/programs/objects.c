@@ -96,6 +96,19 @@ static struct ibv_cq *create_cq_ex(struct ibv_context *context)
 	return ibv_cq_ex_to_cq(cq);
 }
 
+/* An id that knows its device, and the way to the address. */
+static struct rdma_cm_id *resolved(struct sockaddr *address)
+{
+	struct rdma_cm_id *id;
+
+	NEED(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
+	NEED(rdma_resolve_addr(id, NULL, address, 2000) == 0);
+	NEED(cm_event(RDMA_CM_EVENT_ADDR_RESOLVED) == id);
+	NEED(rdma_resolve_route(id, 2000) == 0);
+	NEED(cm_event(RDMA_CM_EVENT_ROUTE_RESOLVED) == id);
+	return id;
+}
+
 #include "ids.h"
 
 static void connect_both(struct sockaddr *address)
@@ -103,11 +116,7 @@ static void connect_both(struct sockaddr *address)
 	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
 	struct ibv_srq_init_attr shared = { .attr = { .max_wr = BUFFERS, .max_sge = 1 } };
 
-	NEED(rdma_create_id(channel, &client, NULL, RDMA_PS_TCP) == 0);
-	NEED(rdma_resolve_addr(client, NULL, address, 2000) == 0);
-	NEED(cm_event(RDMA_CM_EVENT_ADDR_RESOLVED) == client);
-	NEED(rdma_resolve_route(client, 2000) == 0);
-	NEED(cm_event(RDMA_CM_EVENT_ROUTE_RESOLVED) == client);
+	client = resolved(address);
 	client_cq = create_cq_ex(client->verbs);
 	NEED((server_cq = ibv_create_cq(client->verbs, 64, NULL, NULL, 0)));
 	NEED((srq = ibv_create_srq(client->pd, &shared)));
