@@ -197,7 +197,7 @@ impl Host {
         watch(true);
         let sent =
             verbs.poll(now, true, &mut received.drain(..), pool, &mut |frame| emitted.push(frame.buf), BURST);
-        verbs.run_deferred();
+        verbs.run_deferred(now, pool);
         watch(false);
         assert_eq!(sent, emitted.len());
         if !*unheard {

@@ -271,7 +271,7 @@ impl Host for Target {
         out: &mut Vec<Mbuf>,
     ) {
         self.0.poll(now, true, &mut frames.drain(..), pool, &mut |frame| out.push(frame.buf), BURST);
-        self.0.run_deferred();
+        self.0.run_deferred(now, pool);
     }
 }
 

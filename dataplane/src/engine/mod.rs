@@ -139,6 +139,9 @@ pub struct Engine<P: BufPool, M> {
     streams: StreamIds,
     /// Connections with output to transmit, each at most once.
     tx_ready: VecDeque<ConnId>,
+    /// Connections with output that [`Self::run_deferred`] queues: the segments that they have queued already are sent
+    /// first.
+    tx_late: ArrayVec<ConnId, TX_SERVICED_MAX>,
     /// Deadlines of RDMA connections: MPA handshake, incomplete FPDU, linger.
     deadlines: Deadlines,
     /// RDMA connections whose transmit completions, eviction policy and deadline [`Self::run_deferred`] updates.
@@ -170,6 +173,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             options: ConnOptions { out_of_order, ..config.conn },
             streams: StreamIds::default(),
             tx_ready: VecDeque::with_capacity(connections),
+            tx_late: ArrayVec::new(),
             deadlines: Deadlines::new(connections),
             deferred: ArrayVec::new(),
             notices: NoticeRing::default(),
@@ -229,7 +233,8 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     /// Runs work that can wait until the emitted frames have been sent. The caller of [`Self::poll`] runs it after it
     /// has handed the frames to the port.
     #[inline]
-    pub fn run_deferred(&mut self) {
+    pub fn run_deferred(&mut self, now: Instant, pool: &mut P) {
+        self.service_tx_late(now, pool);
         self.finish_deferred();
         self.deliver_to_contexts();
     }
@@ -372,33 +377,57 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         }
     }
 
-    /// Services connections with output, each up to the budget of a [`StreamSink`](crate::transport::StreamSink).
+    /// Services connections with output, each up to the budget of a [`StreamSink`](crate::transport::StreamSink). Those
+    /// with segments that TCP can send at once are serviced by [`Self::run_deferred`]: a window of few segments is sent
+    /// without waiting until the next ones are built.
     fn service_tx_ready(&mut self, now: Instant, pool: &mut P) {
         self.resume_waiting();
         for _ in 0..self.tx_ready.len().min(TX_SERVICED_MAX) {
             let Some(conn) = self.tx_ready.pop_front() else { break };
-            let Self { stack, conns, services, device, rdma, .. } = self;
-            let Some(entry) = conns.take_tx_ready(conn) else { continue };
-            let outcome = match &mut entry.service {
-                Service::Tcp(service) => {
-                    services.transmit(now, (conn, service, entry.peer_closed), stack, pool)
-                }
-                Service::Rdma(rdma_conn) => {
-                    let Some(id) = rdma_conn.id else { continue };
-                    let outcome = if rdma_conn.looped == Looped::No {
-                        rdma_conn::transmit(now, (conn, id), stack, pool, device, rdma)
-                    } else {
-                        self.transmit_looped(now, (conn, id), pool)
-                    };
-                    self.defer(conn);
-                    outcome
-                }
-            };
-            match outcome {
-                TxOutcome::Idle => {}
-                TxOutcome::Again => self.queue_tx(conn),
-                TxOutcome::Blocked => self.stack.notify_writable(conn),
+            if self.stack.may_send_queued(conn) && self.tx_late.try_push(conn).is_ok() {
+                continue;
             }
+            self.service_tx(now, conn, pool);
+        }
+    }
+
+    /// Services the connections whose queued segments were sent first.
+    #[inline]
+    fn service_tx_late(&mut self, now: Instant, pool: &mut P) {
+        if self.tx_late.is_empty() {
+            return;
+        }
+        for at in 0..self.tx_late.len() {
+            let Some(conn) = self.tx_late.get(at).copied() else { break };
+            self.service_tx(now, conn, pool);
+        }
+        self.tx_late.clear();
+        // Carries out requests of connections whose deferred work ran because `deferred` was full.
+        self.apply_requests(now);
+    }
+
+    /// Services one connection with output.
+    #[inline]
+    fn service_tx(&mut self, now: Instant, conn: ConnId, pool: &mut P) {
+        let Self { stack, conns, services, device, rdma, .. } = self;
+        let Some(entry) = conns.take_tx_ready(conn) else { return };
+        let outcome = match &mut entry.service {
+            Service::Tcp(service) => services.transmit(now, (conn, service, entry.peer_closed), stack, pool),
+            Service::Rdma(rdma_conn) => {
+                let Some(id) = rdma_conn.id else { return };
+                let outcome = if rdma_conn.looped == Looped::No {
+                    rdma_conn::transmit(now, (conn, id), stack, pool, device, rdma)
+                } else {
+                    self.transmit_looped(now, (conn, id), pool)
+                };
+                self.defer(conn);
+                outcome
+            }
+        };
+        match outcome {
+            TxOutcome::Idle => {}
+            TxOutcome::Again => self.queue_tx(conn),
+            TxOutcome::Blocked => self.stack.notify_writable(conn),
         }
     }
 

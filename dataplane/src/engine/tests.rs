@@ -9,6 +9,7 @@ mod drain;
 mod hostile;
 mod lab;
 mod notify;
+mod output;
 mod region;
 mod reload;
 mod services;

@@ -9,8 +9,11 @@ use tcp_stack::{Buf, BufClass, BufPool, ConnId, Instant, Stack};
 const FPDU_LEAST: usize = fpdu_len(MULPDU_MIN) + MARKER_LEN;
 const _: () = assert!(FPDU_LEAST <= tcp_stack::SEND_LEAST);
 
-/// Bytes that one connection may queue per service, before the next connection is serviced.
-const BUDGET: usize = 64 << 10;
+/// Most bytes that one connection may queue per service, before the next connection is serviced.
+const BUDGET_MAX: usize = 64 << 10;
+
+/// Full segments that one connection may queue per service at least, up to [`BUDGET_MAX`].
+const BUDGET_SEGMENTS_MIN: usize = 8;
 
 /// Outcome of servicing a connection that was ready to transmit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +48,10 @@ impl<'a, P: BufPool> StreamSink<'a, P> {
     /// Starts the service of a connection.
     pub(crate) fn new(stack: &'a mut Stack<P::Buf>, pool: &'a mut P, conn: ConnId, now: Instant) -> Self {
         let segment = stack.emss(conn).min(pool.data_room());
-        Self { stack, pool, conn, now, segment, share_max: segment / 2, budget: BUDGET, expected: false }
+        // The acknowledgments of a window wait while this service builds segments: half a window keeps its sender busy.
+        let half_window = stack.cwnd(conn) / 2;
+        let budget = half_window.max(BUDGET_SEGMENTS_MIN.saturating_mul(segment)).min(BUDGET_MAX);
+        Self { stack, pool, conn, now, segment, share_max: segment / 2, budget, expected: false }
     }
 
     /// Returns the outcome of the service; `pending` is true if the RDMA stream has more to send.

@@ -158,7 +158,7 @@ impl WorkerPort {
         // return to their own pool.
         drop(releases);
         self.transmit(now);
-        self.engine.run_deferred();
+        self.engine.run_deferred(now, &mut self.pool);
         if emitted > 0 {
             // Prefetched only now: earlier, the frames would have waited for it.
             self.pool.expect(NEXT_BUFFER_BYTES);

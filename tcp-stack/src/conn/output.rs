@@ -165,6 +165,15 @@ impl Conn {
         }
     }
 
+    /// Returns true if both windows admit a full segment more, and a segment waits to be sent.
+    #[inline]
+    pub(crate) fn may_send_queued(&self) -> bool {
+        let len = u32::from(self.snd.emss);
+        self.snd.queue.wants_output()
+            && self.pipe().saturating_add(len) <= self.window.cwnd
+            && self.usable(self.snd.nxt) >= len
+    }
+
     /// Returns the usable window from `seq` on, bytes.
     pub(super) fn usable(&self, seq: SeqNum) -> u32 {
         // Bytes that window probes carried lie before a closed window, not in it.

@@ -233,6 +233,19 @@ impl<B: Buf> Stack<B> {
         if free == 0 { 0 } else { usize::try_from(room).unwrap_or(0) }
     }
 
+    /// Returns the congestion window, bytes; 0 if the connection does not exist.
+    #[inline]
+    pub fn cwnd(&self, conn: ConnId) -> usize {
+        self.conns.get(conn).map_or(0, |conn| conn.window.cwnd as usize)
+    }
+
+    /// Returns true if segments are queued that the next [`Self::poll_transmit`] may send: an application that first
+    /// lets them go queues more while the peer already receives.
+    #[inline]
+    pub fn may_send_queued(&self, conn: ConnId) -> bool {
+        self.conns.get(conn).is_some_and(Conn::may_send_queued)
+    }
+
     /// Requests one [`Event::Writable`](crate::Event::Writable) when [`Self::send_capacity`] reaches a quarter of
     /// the send buffer and a full segment; if it has already, the next [`Self::poll_event`] returns it.
     pub fn notify_writable(&mut self, conn: ConnId) {

@@ -10,8 +10,8 @@ use rdma::service::{Prefix, RegionEntry, Token};
 use rdma::{Access, CrcPolicy, EndpointConfig, OutOfOrderPolicy, RegionId, VecMemory};
 use tcp_stack::testutil::{HeapBuf, HeapPool, Link, LinkConfig, Random};
 use tcp_stack::{
-    Buf, ConnId, ConnOptions, Duration, Instant, Ipv4Cidr, Ipv6Cidr, ListenOptions, MacAddr, RxChecksum,
-    RxFrame, StackConfig,
+    Buf, ConnId, ConnInfo, ConnOptions, Duration, Instant, Ipv4Cidr, Ipv6Cidr, ListenOptions, MacAddr,
+    RxChecksum, RxFrame, StackConfig,
 };
 
 use super::client::{Client, Session};
@@ -123,6 +123,10 @@ pub(crate) struct Lab {
     emitted: Vec<HeapBuf>,
     /// Most packet buffers of the engine in use at the same time.
     pub(crate) buffers_used_max: usize,
+    /// Frames that the engine emitted in its last poll, and the state of its oldest connection before it.
+    pub(crate) emitted_last: (usize, Option<ConnInfo>),
+    /// Bytes in the send queue of that connection after the last poll, and after the deferred work.
+    pub(crate) send_queue_bytes: [u32; 2],
 }
 
 impl Lab {
@@ -184,6 +188,8 @@ impl Lab {
             received: Vec::with_capacity(BURST),
             emitted: Vec::with_capacity(BURST),
             buffers_used_max: 0,
+            emitted_last: (0, None),
+            send_queue_bytes: [0; 2],
         }
     }
 
@@ -208,6 +214,7 @@ impl Lab {
     }
 
     fn poll_engine(&mut self) -> bool {
+        let before = oldest(&self.engine);
         let Self { inbox, pool, received, emitted, engine, now, sending, links, .. } = self;
         while sending.len() >= DESCRIPTORS || sending.front().is_some_and(|(until, _)| until <= now) {
             sending.pop_front();
@@ -227,9 +234,12 @@ impl Lab {
             &mut |frame| emitted.push(frame.buf),
             BURST,
         );
-        engine.run_deferred();
+        let queued = oldest(engine).map_or(0, |info| info.send_queue_bytes);
+        engine.run_deferred(*now, pool);
         (self.watch)(false);
         assert_eq!(sent, emitted.len());
+        self.emitted_last = (sent, before);
+        self.send_queue_bytes = [queued, oldest(engine).map_or(0, |info| info.send_queue_bytes)];
         self.buffers_used_max = self.buffers_used_max.max(pool.live());
         let [_, to_client] = links;
         for buf in emitted.drain(..) {
@@ -324,6 +334,12 @@ impl Lab {
     pub(crate) fn region_bytes(&self) -> &[u8] {
         self.engine.memory().bytes(self.lab).unwrap()
     }
+}
+
+/// Returns the state of the engine's connection in the first slot.
+fn oldest(engine: &Engine<HeapPool, VecMemory>) -> Option<ConnInfo> {
+    let stack = engine.stack();
+    stack.connections_from(0).next().and_then(|conn| stack.info(conn))
 }
 
 fn stack_config(setup: &Setup, mac: [u8; 6], address: Ipv4Addr, connections_max: u32) -> StackConfig {
