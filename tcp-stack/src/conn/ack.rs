@@ -213,6 +213,8 @@ impl Conn {
         // probe ends, it says nothing.
         let (before, echo) = (self.snd.queue.sacked(), delivery.echo.filter(|_| self.recovery.tlp.is_idle()));
         let mut steps = u32::from(self.episode.sack_steps);
+        // End of the last segment of which the acknowledged transmission is not known.
+        let mut ambiguous = None;
         for range in ranges {
             // A range that begins below SND.UNA still reports the part above it.
             let start = range.start.max(una);
@@ -233,12 +235,17 @@ impl Conn {
                     retransmitted: node.retransmitted(),
                     echo_is_older: echo.is_some_and(|echo| echo.wrapping_sub(sent).cast_signed() < 0),
                 };
-                rack.on_delivered(cx.now, &delivered, min_rtt);
+                if !rack.on_delivered(cx.now, &delivered, min_rtt) {
+                    ambiguous = Some(ambiguous.map_or(node.end(), |end: SeqNum| end.max(node.end())));
+                }
                 if !node.retransmitted() {
                     *ahead = (*ahead).max(Some(node.sent_at));
                 }
                 newest.on_delivered(node.seq_len(), node.rate, node.sent_at, node.retransmitted());
             });
+        }
+        if let Some(end) = ambiguous {
+            self.note_ambiguous(cx, end);
         }
         // If the steps ran out, the same blocks are processed again when they are reported again.
         self.episode.sack_seen = if steps > 0 { *blocks } else { SackBlocks::EMPTY };
@@ -249,6 +256,17 @@ impl Conn {
         delivery.delivered = delivery.delivered.saturating_add(newly);
         // RFC 6675 §2: an acknowledgment that SACKs new data is a duplicate one even if its window differs.
         delivery.duplicate &= newly == 0;
+    }
+
+    /// Takes what a SACKed segment that ends at `end` shows, if the acknowledged transmission is not known (RFC 8985
+    /// §6.2 step 2 takes nothing): also the first one followed all new segments before it. Otherwise, a probe that is
+    /// answered sooner than the least round-trip time would leave the lost flight before it to the timeout.
+    #[cold]
+    fn note_ambiguous<B: Buf>(&mut self, cx: &Cx<'_, B>, end: SeqNum) {
+        let newest = cx.tx.get(self.snd.queue.newest());
+        if let Some(node) = newest.filter(|node| !node.retransmitted() && node.end().before(end)) {
+            self.recovery.rack.advance(cx.now, node.sent_at, end);
+        }
     }
 
     /// Returns the duplicate that the first block reports, if the cumulative acknowledgment or the second block

@@ -188,6 +188,10 @@ impl SendQueue {
     pub(crate) fn oldest(&self) -> u32 {
         self.flight.first
     }
+    /// Returns the segment in flight that was sent last, or `NIL`.
+    pub(crate) fn newest(&self) -> u32 {
+        self.flight.last
+    }
     /// Returns the number of queued segments.
     pub(crate) fn segments(&self) -> u32 {
         self.segments

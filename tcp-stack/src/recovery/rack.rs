@@ -72,8 +72,9 @@ impl Rack {
     }
 
     /// Runs steps 2 and 3 for one segment newly acknowledged, cumulatively or selectively. `min_rtt` is in nanoseconds.
+    /// Returns false if the segment counts for nothing, because its first transmission may have been acknowledged.
     #[inline]
-    pub(crate) fn on_delivered(&mut self, now: Instant, segment: &Delivered, min_rtt: Option<u64>) {
+    pub(crate) fn on_delivered(&mut self, now: Instant, segment: &Delivered, min_rtt: Option<u64>) -> bool {
         if segment.end_seq.after(self.fack) {
             self.fack = segment.end_seq;
         } else if segment.end_seq.before(self.fack) && !segment.retransmitted {
@@ -81,16 +82,23 @@ impl Rack {
         }
         let rtt = now.nanos_since(segment.sent_at);
         if segment.retransmitted && (segment.echo_is_older || min_rtt.is_some_and(|min| rtt < min)) {
-            return;
+            return false;
         }
+        self.advance(now, segment.sent_at, segment.end_seq);
+        true
+    }
+
+    /// Notes that a segment that ends at `end_seq` was delivered and was sent at `sent_at` or later.
+    #[inline]
+    pub(crate) fn advance(&mut self, now: Instant, sent_at: Instant, end_seq: SeqNum) {
         // "in ascending order of Segment.xmit_ts": of the segments that one acknowledgment delivers, the one sent last
         // counts.
-        let rtt = units(rtt);
+        let rtt = units(now.nanos_since(sent_at));
         self.rtt = if self.rtt_is_new { self.rtt.min(rtt) } else { rtt };
         self.rtt_is_new = true;
-        if sent_after(segment.sent_at, segment.end_seq, self.xmit_ts, self.end_seq) {
-            self.xmit_ts = segment.sent_at;
-            self.end_seq = segment.end_seq;
+        if sent_after(sent_at, end_seq, self.xmit_ts, self.end_seq) {
+            self.xmit_ts = sent_at;
+            self.end_seq = end_seq;
         }
     }
 

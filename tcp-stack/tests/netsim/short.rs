@@ -28,8 +28,13 @@ const PATHS: [Path; 8] = [
 ];
 
 impl Path {
-    /// Returns a bulk transfer for a time in milliseconds, without end, over a link with these impairments.
+    /// Returns a bulk transfer with CUBIC for a time in milliseconds, without end, over a link with these impairments.
     fn transfer(&self, link: &LinkConfig, ms: u64) -> Scenario {
+        self.transfer_with(link, ms, Congestion::Cubic)
+    }
+
+    /// Same as [`Self::transfer`], with another congestion control.
+    fn transfer_with(&self, link: &LinkConfig, ms: u64, congestion: Congestion) -> Scenario {
         let link = LinkConfig {
             rate: self.gbps * 1_000_000_000,
             delay: Duration::from_nanos(self.rtt_us * 500),
@@ -48,7 +53,7 @@ impl Path {
             host.mtu = self.mtu;
             (host.buffers_max, host.held_segments_max, host.held_bytes_max) = (8192, 1024, 4 << 20);
             (host.send_buffer_bytes, host.receive_window_bytes) = (1 << 20, 1 << 20);
-            host.tcp = TcpConfig { congestion: Congestion::Cubic, ..TcpConfig::data_center() };
+            host.tcp = TcpConfig { congestion, ..TcpConfig::data_center() };
         }
         scenario
     }
@@ -123,14 +128,17 @@ fn bursts_of_loss_shorter_than_the_timeout_are_bridged_by_probes() {
     let ms = duration_ms(60);
     let burst = Burst { begins: 200, lasts: Duration::from_micros(100), loss: 100 * PERCENT };
     for path in PATHS {
-        let scenario = path.transfer(&LinkConfig { burst: Some(burst), ..LinkConfig::CLEAN }, ms);
-        for seed in seeds(0..1) {
-            let report = run(&scenario, seed);
-            let tcp = &report.stats[0].tcp;
-            let (lost, probes) = (report.links.lost, tcp.loss_probes);
-            println!("{path:?}: {:.2} Gbit/s, {lost} lost, {probes} probes", gbps(&report, ms));
-            assert!(lost > 50, "{path:?}: {lost}");
-            assert_eq!(tcp.timeouts, 0, "{path:?}, seed {seed}: {tcp:?}");
+        for congestion in [Congestion::Cubic, Congestion::Bbr] {
+            let link = LinkConfig { burst: Some(burst), ..LinkConfig::CLEAN };
+            let scenario = path.transfer_with(&link, ms, congestion);
+            for seed in seeds(0..1) {
+                let report = run(&scenario, seed);
+                let tcp = &report.stats[0].tcp;
+                let (lost, probes, rate) = (report.links.lost, tcp.loss_probes, gbps(&report, ms));
+                println!("{path:?}, {congestion:?}: {rate:.2} Gbit/s, {lost} lost, {probes} probes");
+                assert!(lost > 50, "{path:?}, {congestion:?}: {lost}");
+                assert_eq!(tcp.timeouts, 0, "{path:?}, {congestion:?}, seed {seed}: {tcp:?}");
+            }
         }
     }
 }
