@@ -21,7 +21,7 @@ use super::nodes;
 use super::peer_process::Rendezvous;
 use super::relay::{self, Impairments, Relay};
 use crate::peers::{LossyPeerRow, NotMeasured, measure_lossy};
-use crate::{Progress, Report, Samples, bandwidth_gbps, median, on_two_cores};
+use crate::{Progress, Report, Samples, Stopwatch, bandwidth_gbps, median, on_two_cores};
 
 /// Fractions of frames dropped, of frames held back, and of frames with which a burst of loss begins: none, for the
 /// baseline.
@@ -41,6 +41,9 @@ const HOLD: usize = 8;
 /// Default limit of the time that a frame is held, microseconds: four times what eight frames take at MTU 9000 and 25
 /// Gbit/s.
 const HOLD_US: u64 = 100;
+/// Time without a poll that counts as a pause of a node: nearly the least retransmission timeout of 5 ms. A node whose
+/// CPU is taken away for so long answers nothing, and its peer's timer expires.
+const PAUSE: Duration = Duration::from_millis(4);
 /// Seed of the relay's random sequence.
 const SEED: u64 = 5;
 /// Bytes of a message.
@@ -98,6 +101,10 @@ pub struct LossyRow {
     pub retransmitted_per_byte: f64,
     /// Retransmission timeouts, in all runs.
     pub timeouts: u64,
+    /// Retransmission timeouts beyond the number of pauses of either node, in all runs.
+    pub timeouts_without_pause: u64,
+    /// Times at which either node did not poll for 4 ms, because its CPU was taken away, in all runs.
+    pub pauses: u64,
     /// Retransmission timeouts per GiB placed.
     pub timeouts_per_gib: f64,
     /// Loss probes sent per GiB placed.
@@ -249,6 +256,20 @@ fn drain(left: &mut BenchNode, right: &mut BenchNode, relay: &mut Relay) {
     }
 }
 
+/// Counts the pauses of a node, between the first poll and the last.
+#[derive(Debug, Default)]
+struct PauseMeter {
+    last: Option<Stopwatch>,
+    pauses: u64,
+}
+
+impl PauseMeter {
+    fn poll(&mut self) {
+        let before = self.last.replace(Stopwatch::start());
+        self.pauses += u64::from(before.is_some_and(|last| last.elapsed() >= PAUSE));
+    }
+}
+
 /// Sums over the runs of a row.
 #[derive(Debug)]
 struct RunTotals {
@@ -261,6 +282,8 @@ struct RunTotals {
     sent: u64,
     sent_again: u64,
     timeouts: u64,
+    timeouts_without_pause: u64,
+    pauses: u64,
     probes: u64,
     lost_again: u64,
 }
@@ -276,6 +299,8 @@ impl RunTotals {
             sent: 0,
             sent_again: 0,
             timeouts: 0,
+            timeouts_without_pause: 0,
+            pauses: 0,
             probes: 0,
             lost_again: 0,
         }
@@ -303,11 +328,20 @@ impl RunTotals {
         };
         let ([mut left, mut right], mut relay) = open(eal, &options.load, &setup, impairments, SEED + round)?;
         let (bulk, rendezvous) = (Bulk::new(&options.load, &traffic, false), Rendezvous::default());
+        let (mut left_pauses, mut right_pauses) = (PauseMeter::default(), PauseMeter::default());
+        let poll_right = || {
+            right_pauses.poll();
+            relay.poll();
+        };
         let (_, seen) = on_two_cores(
             options.load.cores,
-            || rendezvous.guard(|| bulk.drive(&mut left, Role::Initiator, &rendezvous, || {})),
-            || rendezvous.guard(|| bulk.drive(&mut right, Role::Target, &rendezvous, || relay.poll())),
+            || {
+                rendezvous
+                    .guard(|| bulk.drive(&mut left, Role::Initiator, &rendezvous, || left_pauses.poll()))
+            },
+            || rendezvous.guard(|| bulk.drive(&mut right, Role::Target, &rendezvous, poll_right)),
         )?;
+        let pauses = left_pauses.pauses + right_pauses.pauses;
         let (mpa, tcp) = (right.node.engine().rdma_stats().mpa, left.node.engine().stack().stats().tcp);
         let total = Self {
             rates: vec![bandwidth_gbps(seen.bytes, seen.seconds)],
@@ -318,6 +352,8 @@ impl RunTotals {
             sent: tcp.bytes_out,
             sent_again: tcp.bytes_retransmitted,
             timeouts: tcp.timeouts,
+            timeouts_without_pause: tcp.timeouts.saturating_sub(pauses),
+            pauses,
             probes: tcp.loss_probes,
             lost_again: tcp.lost_retransmits,
         };
@@ -335,6 +371,8 @@ impl RunTotals {
         self.sent += other.sent;
         self.sent_again += other.sent_again;
         self.timeouts += other.timeouts;
+        self.timeouts_without_pause += other.timeouts_without_pause;
+        self.pauses += other.pauses;
         self.probes += other.probes;
         self.lost_again += other.lost_again;
     }
@@ -368,6 +406,8 @@ impl RunTotals {
             copied_per_byte: per(self.copied, self.placed),
             retransmitted_per_byte: per(self.sent_again, self.sent),
             timeouts: self.timeouts,
+            timeouts_without_pause: self.timeouts_without_pause,
+            pauses: self.pauses,
             timeouts_per_gib: per_gib(self.timeouts),
             probes_per_gib: per_gib(self.probes),
             lost_retransmits_per_gib: per_gib(self.lost_again),
@@ -377,14 +417,15 @@ impl RunTotals {
 
 impl Report for LossyReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "\n{}; timeouts, probes and lost retransmissions per GiB", self.congestion)?;
+        writeln!(out, "\n{}; RTOs, probes and lost retransmissions per GiB; pauses: RTOs", self.congestion)?;
+        writeln!(out, "without a pause of a CPU of 4 ms, and pauses, in all runs")?;
         let heads = ["MTU", "loss", "bursts", "reorder", "out-of-order", "BW[Gb/s]", "of baseline"];
         let [mtu, loss, bursts, reorder, placement, rate, baseline] = heads;
         write!(out, "{mtu:>5} {loss:>7} {bursts:>7} {reorder:>8} {placement:>12} {rate:>9} {baseline:>19} ")?;
-        let heads = ["held", "ooo", "copied", "resent", "timeouts", "probes", "lost again"];
-        let [held, out_of_order, copied, resent, timeouts, probes, lost_again] = heads;
+        let heads = ["held", "ooo", "copied", "resent", "RTOs", "pauses", "probes", "lost again"];
+        let [held, out_of_order, copied, resent, timeouts, pauses, probes, lost_again] = heads;
         write!(out, "{held:>7} {out_of_order:>7} {copied:>7} {resent:>7} ")?;
-        writeln!(out, "{timeouts:>8} {probes:>8} {lost_again:>10}")?;
+        writeln!(out, "{timeouts:>6} {pauses:>7} {probes:>8} {lost_again:>10}")?;
         for row in &self.rows {
             let placement = if row.out_of_order_placement { "placed" } else { "held" };
             let Impairments { loss, bursts, reorder, .. } = row.impairments;
@@ -393,8 +434,9 @@ impl Report for LossyReport {
             write!(out, "{:>9.2} {:>19} ", row.gbps, row.of_baseline.show(2))?;
             write!(out, "{:>7.3} {:>7.3} ", row.held_per_byte, row.out_of_order_per_byte)?;
             write!(out, "{:>7.3} {:>7.4} ", row.copied_per_byte, row.retransmitted_per_byte)?;
-            write!(out, "{:>8.2} {:>8.1} ", row.timeouts_per_gib, row.probes_per_gib)?;
-            writeln!(out, "{:>10.1}", row.lost_retransmits_per_gib)?;
+            let pauses = format!("{}/{}", row.timeouts_without_pause, row.pauses);
+            write!(out, "{:>6.2} {pauses:>7} ", row.timeouts_per_gib)?;
+            writeln!(out, "{:>8.1} {:>10.1}", row.probes_per_gib, row.lost_retransmits_per_gib)?;
         }
         if !self.peer.is_empty() {
             writeln!(out, "\nthe kernel's TCP over a veth pair without offloads")?;
