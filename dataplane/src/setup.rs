@@ -17,7 +17,8 @@ use tcp_stack::{ConnOptions, Keepalive, ListenOptions, StackConfig};
 
 use crate::admin::{PortEntry, Regions, Watched, WorkerHandle, object_limits};
 use crate::dpdk::{
-    Eal, EalConfig, EalMemory, Iova, MbufPool, Mempool, MempoolConfig, PoolError, RESERVE_MIN, WORKER_CACHE,
+    Eal, EalConfig, EalMemory, Iova, MbufPool, Mempool, MempoolConfig, PoolError, RESERVE_MIN, Reuse,
+    WORKER_CACHE,
 };
 use crate::engine::{Engine, EngineConfig, ListenerService, ListenerSetup};
 use crate::events::{NoticeReader, notice_ring};
@@ -297,7 +298,7 @@ fn make_worker_ports(
     let places = mesh(workers, entry.port.rss().is_some(), &local_ports);
     let offloads = entry.port.offloads();
     let make = |(((worker, pool), place), ends)| {
-        let pool = MbufPool::of_worker(Arc::clone(pool));
+        let pool = MbufPool::of_worker(Arc::clone(pool), Reuse::Lifo);
         Ok(WorkerPort::new(
             engine(config, (index, &local_ports), worker, &entry.port)?,
             ends,

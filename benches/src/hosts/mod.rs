@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use dataplane::dpdk::{
-    Eal, EalConfig, EalMemory, Iova, Mbuf, MbufPool, Mempool, MempoolConfig, WORKER_CACHE,
+    Eal, EalConfig, EalMemory, Iova, Mbuf, MbufPool, Mempool, MempoolConfig, Reuse, WORKER_CACHE,
 };
 use dataplane::engine::{Engine, EngineConfig, ListenerService, LocalPorts};
 use dataplane::memory::{HUGEPAGE_BYTES, RegionMemory, WorkerMemory, hugepages};
@@ -88,7 +88,7 @@ impl Sizes {
         let room = usize::from(self.mtu).saturating_add(HEADROOM + FRAME);
         let config =
             MempoolConfig { count: self.buffers, cache: WORKER_CACHE, data_room: u16::try_from(room)? };
-        Ok(MbufPool::of_worker(Arc::new(Mempool::new(dpdk()?, config)?)))
+        Ok(MbufPool::of_worker(Arc::new(Mempool::new(dpdk()?, config)?), Reuse::Lifo))
     }
 }
 

@@ -191,6 +191,11 @@ impl Mempool {
         self.config.data_room
     }
 
+    /// Bytes of memory that a buffer takes: its descriptor and its data room.
+    pub(super) fn buffer_bytes(&self) -> usize {
+        size_of::<dpdk_sys::rte_mbuf>() + usize::from(self.config.data_room)
+    }
+
     /// Bytes of a frame that one buffer holds: its data room without the headroom.
     pub fn frame_room(&self) -> u16 {
         // In range: checked in `new`.

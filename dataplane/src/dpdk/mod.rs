@@ -47,7 +47,7 @@ pub use error::{DpdkError, Errno};
 pub use mbuf::Mbuf;
 pub use mempool::{Mempool, MempoolConfig, PoolError};
 pub(crate) use pool::worker_reserve;
-pub use pool::{MbufPool, RESERVE_MIN, WORKER_CACHE};
+pub use pool::{MbufPool, RESERVE_MIN, Reuse, WORKER_CACHE};
 pub use queue::{BURST, OTHERS_MAX, RxQueue, RxQueueStats, TxBatch, TxQueue, TxQueueStats, Wake, wait_for};
 pub(crate) use release::ReleaseLast;
 pub use ring::{RING_QUEUES_MAX, Ring};

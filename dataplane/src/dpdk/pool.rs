@@ -1,11 +1,11 @@
 //! The packet buffers of a worker.
 #![allow(unsafe_code, reason = "allocates DPDK packet buffers in bulk")]
 
+use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
 use dpdk_sys::rte_mbuf;
 use tcp_stack::{BufClass, BufPool};
 
@@ -20,6 +20,32 @@ const BULK_U32: u32 = 32;
 pub const WORKER_CACHE: u32 = 256;
 /// The least that data leaves of a worker's pool, buffers.
 pub const RESERVE_MIN: u32 = 256;
+
+/// Memory of the packet buffers that [`Reuse::Fifo`] uses in turn, bytes: more than the private cache of a core, less
+/// than the cache that the cores share.
+const FIFO_BYTES: usize = 4 << 20;
+
+/// Order in which a worker uses its packet buffers again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reuse {
+    /// The buffer freed last comes first: the core's own cache holds it. For ports that copy a frame, or whose device
+    /// reads it.
+    Lifo,
+    /// A buffer comes after 4 MiB of others. For ports that hand the buffer itself to another core: that core's
+    /// private cache holds it at first, from which a write takes each line slowly. Meanwhile the lines move to the
+    /// cache that the cores share.
+    Fifo,
+}
+
+impl Reuse {
+    /// Returns the number of buffers of a pool to keep between their fetching and their use.
+    fn queued(self, pool: &Mempool) -> usize {
+        match self {
+            Self::Lifo => 0,
+            Self::Fifo => (FIFO_BYTES / pool.buffer_bytes()).min(pool.capacity() as usize / 4),
+        }
+    }
+}
 
 /// Returns the buffers of a worker's pool that data to be sent leaves free: an eighth, at least [`RESERVE_MIN`]. Data
 /// for a peer that does not read must leave room for the windows of all others.
@@ -41,20 +67,23 @@ pub struct MbufPool {
     data_left: u32,
     /// Data buffers refused.
     refused: u64,
-    /// Fetched and not yet given out.
-    fresh: ArrayVec<Mbuf, BULK>,
+    /// Fetched and not yet given out, in the order of their use.
+    fresh: VecDeque<Mbuf>,
+    /// Buffers to keep in `fresh` while the pool has more than the reserve.
+    queued: usize,
 }
 
 impl MbufPool {
     /// Allocates from `pool`, keeping `reserve` buffers for control frames and reception.
     pub fn new(pool: Arc<Mempool>, reserve: u32) -> Self {
-        Self { pool, reserve, data_left: 0, refused: 0, fresh: ArrayVec::new() }
+        Self { pool, reserve, data_left: 0, refused: 0, fresh: VecDeque::with_capacity(BULK), queued: 0 }
     }
 
     /// Allocates from a worker's own pool, keeping an eighth of it, at least [`RESERVE_MIN`] buffers.
-    pub fn of_worker(pool: Arc<Mempool>) -> Self {
-        let reserve = worker_reserve(pool.capacity());
-        Self::new(pool, reserve)
+    pub fn of_worker(pool: Arc<Mempool>, reuse: Reuse) -> Self {
+        let (reserve, queued) = (worker_reserve(pool.capacity()), reuse.queued(&pool));
+        let fresh = VecDeque::with_capacity(queued.max(BULK));
+        Self { fresh, queued, ..Self::new(pool, reserve) }
     }
 
     /// The pool behind it.
@@ -64,7 +93,7 @@ impl MbufPool {
 
     /// Buffers that this worker could have now.
     pub fn available(&self) -> u32 {
-        let fresh = u32::try_from(self.fresh.len()).unwrap_or(BULK_U32);
+        let fresh = u32::try_from(self.fresh.len()).unwrap_or(u32::MAX);
         self.pool.available_here().saturating_add(fresh)
     }
 
@@ -103,7 +132,15 @@ impl MbufPool {
         [BULK_U32, 1].into_iter().any(|count| self.fetch(count))
     }
 
-    /// Fetches exactly `count` (at most a bulk) buffers, or none. `fresh` is empty.
+    /// Fetches a bulk if the queue lacks one and the pool has more than the reserve without those already fetched.
+    fn fill_queue(&mut self) {
+        let lacking = self.fresh.len().saturating_add(BULK) <= self.queued;
+        if lacking && self.pool.available_here() > self.reserve.saturating_add(BULK_U32) {
+            self.fetch(BULK_U32);
+        }
+    }
+
+    /// Fetches exactly `count` (at most a bulk) buffers, or none. `fresh` has room for them.
     fn fetch(&mut self, count: u32) -> bool {
         let mut raw = [const { MaybeUninit::<*mut rte_mbuf>::uninit() }; BULK];
         // SAFETY: `raw` has room for `count` ≤ 32 pointers, and the pool is alive.
@@ -123,7 +160,7 @@ impl MbufPool {
             let Some(mbuf) = NonNull::new(mbuf) else { continue };
             // SAFETY: fresh from a pktmbuf pool: one segment, one reference, ours. The pool outlives it: it
             // is leaked rather than freed while a buffer is out.
-            self.fresh.push(unsafe { Mbuf::from_raw(mbuf) });
+            self.fresh.push_back(unsafe { Mbuf::from_raw(mbuf) });
         }
         true
     }
@@ -133,13 +170,14 @@ impl BufPool for MbufPool {
     type Buf = Mbuf;
 
     fn alloc(&mut self, class: BufClass) -> Option<Mbuf> {
+        self.fill_queue();
         if self.fresh.is_empty() && !self.refill() {
             return None;
         }
         if class == BufClass::Data && !self.take_data() {
             return None;
         }
-        let given = self.fresh.pop();
+        let given = self.fresh.pop_front();
         if self.fresh.is_empty() {
             // There is always one to be expected.
             self.refill();
@@ -157,7 +195,7 @@ impl BufPool for MbufPool {
 
     #[inline]
     fn expect(&mut self, bytes: usize) {
-        if let Some(next) = self.fresh.last() {
+        if let Some(next) = self.fresh.front() {
             next.prefetch_room(bytes);
         }
     }

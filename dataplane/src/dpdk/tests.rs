@@ -1,11 +1,14 @@
 //! Buffers, pools and threads, on a real EAL.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use tcp_stack::{Buf, BufClass, BufPool, HEADROOM, RxChecksum};
 
 use super::testutil::{eal, frame, pool};
-use super::{Mbuf, MbufPool, Mempool, MempoolConfig, Offloads, RegisteredThread, ReleaseLast};
+use super::{
+    Mbuf, MbufPool, Mempool, MempoolConfig, Offloads, RegisteredThread, ReleaseLast, Reuse, WORKER_CACHE,
+};
 
 const BYTES: &[u8] = b"frame memory";
 
@@ -151,15 +154,52 @@ fn data_leaves_the_reserve_to_control() {
 
 #[test]
 fn data_of_a_worker_leaves_an_eighth_of_its_pool() {
-    let pool = pool(4096);
-    let mut buffers = MbufPool::of_worker(Arc::clone(&pool));
-    let data = std::iter::from_fn(|| buffers.alloc(BufClass::Data)).collect::<Vec<_>>();
-    assert_eq!((data.len(), buffers.is_low()), (4096 - 512, false));
-    let received = std::iter::from_fn(|| (!buffers.is_low()).then(|| buffers.alloc(BufClass::Control)));
-    let received = received.collect::<Vec<_>>();
-    assert_eq!(received.len(), 512 - 127, "what is received may have nearly all of it");
-    drop((data, received, buffers));
-    assert_eq!(pool.in_use(), 0);
+    for reuse in [Reuse::Lifo, Reuse::Fifo] {
+        let pool = pool(4096);
+        let mut buffers = MbufPool::of_worker(Arc::clone(&pool), reuse);
+        let data = std::iter::from_fn(|| buffers.alloc(BufClass::Data)).collect::<Vec<_>>();
+        assert_eq!((data.len(), buffers.is_low()), (4096 - 512, false), "{reuse:?}");
+        let received = std::iter::from_fn(|| (!buffers.is_low()).then(|| buffers.alloc(BufClass::Control)));
+        let received = received.collect::<Vec<_>>();
+        assert_eq!(received.len(), 512 - 127, "what is received may have nearly all of it, {reuse:?}");
+        drop((data, received, buffers));
+        assert_eq!(pool.in_use(), 0);
+    }
+}
+
+/// Returns the number of buffers that a worker uses in turn while it needs one at a time.
+fn buffers_in_turn(config: MempoolConfig, reuse: Reuse) -> usize {
+    let pool = Arc::new(Mempool::new(eal(), config).unwrap());
+    let worker = std::thread::spawn(move || {
+        let _guard = RegisteredThread::new(eal()).unwrap();
+        let mut buffers = MbufPool::of_worker(Arc::clone(&pool), reuse);
+        let mut next = || buffers.alloc(BufClass::Data).unwrap().bytes().as_ptr();
+        (0..4 * config.count).map(|_| next()).collect::<HashSet<_>>().len()
+    });
+    worker.join().unwrap()
+}
+
+#[test]
+fn a_buffer_is_used_again_at_once_or_after_four_mebibytes_of_others() {
+    for (count, data_room) in [(8191, 2176), (4095, 9344), (16_383, 1024)] {
+        let config = MempoolConfig { count, cache: WORKER_CACHE, data_room };
+        let bytes = usize::from(data_room) + 128;
+        let lifo = buffers_in_turn(config, Reuse::Lifo);
+        assert!(lifo <= 64, "{lifo} buffers of {data_room}");
+        let fifo = buffers_in_turn(config, Reuse::Fifo);
+        let aim = (4 << 20) / bytes;
+        assert!((aim - 32..=aim + 64).contains(&fifo), "{fifo} buffers of {data_room}");
+    }
+}
+
+/// Buffers waiting for their use are those beyond the reserve, and a quarter of the pool at most.
+#[test]
+fn a_small_pool_is_used_in_turn_by_a_quarter() {
+    for count in [1300, 2047] {
+        let config = MempoolConfig { count, cache: WORKER_CACHE, data_room: 2176 };
+        let (fifo, quarter) = (buffers_in_turn(config, Reuse::Fifo), count as usize / 4);
+        assert!((quarter - 32..=quarter + 64).contains(&fifo), "{fifo} of {count}");
+    }
 }
 
 #[test]

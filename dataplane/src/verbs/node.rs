@@ -10,7 +10,7 @@ use rdma::EndpointConfig;
 use rdma::verbs::{Device, Limits, RegionId};
 use tcp_stack::{ConnOptions, Instant, Segment, StackConfig};
 
-use crate::dpdk::{Eal, Mbuf, MbufPool, Mempool, RegisteredThread};
+use crate::dpdk::{Eal, Mbuf, MbufPool, Mempool, RegisteredThread, Reuse};
 use crate::engine::{Engine, EngineConfig};
 use crate::memory::{RegionMemory, WorkerMemory};
 use crate::port::{Port, PortQueues, PortSpec};
@@ -75,7 +75,7 @@ impl Node {
     pub fn open(eal: &Eal, config: &Config, options: &NodeOptions, clock: &Clock) -> Result<Self> {
         let plan = Plan::new(eal, config, options)?;
         let opened = Port::open(eal, &plan.spec, &plan.pools)?;
-        plan.build(eal, clock, opened)
+        plan.build(eal, clock, opened, Reuse::Lifo)
     }
 
     /// Opens two ring ports that are connected to each other, for two threads of one process.
@@ -87,7 +87,8 @@ impl Node {
         let [left, right] = [Plan::new(eal, left.0, left.1)?, Plan::new(eal, right.0, right.1)?];
         let opened = Port::open_pair(eal, [&left.spec, &right.spec], [&left.pools, &right.pools])?;
         let [first, second] = opened;
-        Ok([left.build(eal, clock, first)?, right.build(eal, clock, second)?])
+        let reuse = if left.core == right.core { Reuse::Lifo } else { Reuse::Fifo };
+        Ok([left.build(eal, clock, first, reuse)?, right.build(eal, clock, second, reuse)?])
     }
 
     /// Starts DPDK and opens two nodes with these addresses, connected by a ring in memory: for examples, and for first
@@ -124,7 +125,7 @@ impl Node {
     ) -> Result<(Self, (Port, Vec<PortQueues>))> {
         let plan = Plan::new(eal, config, options)?;
         let [near, far] = Port::open_pair(eal, [&plan.spec, far], [&plan.pools, far_pools])?;
-        Ok((plan.build(eal, clock, near)?, far))
+        Ok((plan.build(eal, clock, near, Reuse::Fifo)?, far))
     }
 
     /// Makes the calling thread the node's thread: pins it to the node's CPU and registers it with DPDK. The program
@@ -276,7 +277,13 @@ impl<'a> Plan<'a> {
         Ok(Self { config, options, port, core: *core, spec, pools })
     }
 
-    fn build(self, eal: &Eal, clock: &Clock, (port, queues): (Port, Vec<PortQueues>)) -> Result<Node> {
+    fn build(
+        self,
+        eal: &Eal,
+        clock: &Clock,
+        (port, queues): (Port, Vec<PortQueues>),
+        reuse: Reuse,
+    ) -> Result<Node> {
         let Self { config, options, port: port_config, core, spec: _, pools } = self;
         let (Some(PortQueues { rx, tx }), Some(pool)) = (queues.into_iter().next(), pools.first()) else {
             bail!("port {}: no queue", port.name());
@@ -293,7 +300,7 @@ impl<'a> Plan<'a> {
             seed: setup::seed()?,
         };
         let memory = WorkerMemory::new(config.limits.regions_max as usize);
-        let pool = MbufPool::of_worker(Arc::clone(pool));
+        let pool = MbufPool::of_worker(Arc::clone(pool), reuse);
         let transmit = Transmit::Queue { queue: tx, relayed: Vec::new() };
         let place = mesh(1, false, &LocalPorts::default()).pop().context("no place for a worker")?;
         let poll_loop = PollLoop::new(clock, &config.workers.idle, None);
