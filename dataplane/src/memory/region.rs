@@ -303,6 +303,10 @@ impl RegionMemory {
     #[inline]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
         let Some(to) = self.at(offset, bytes.len()) else { return Err(self.beyond(offset, bytes.len())) };
+        if bytes.len() > prefetch::L1_RUN_BYTES {
+            // `prefetch_room` has taken the lines no further than the second-level cache.
+            prefetch::run(to, bytes.len(), prefetch::to_write);
+        }
         // SAFETY: `at` has checked that the bytes lie within the mapping. No reference to mapped memory exists,
         // so that `bytes` cannot overlap it.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
@@ -343,17 +347,18 @@ impl RegionMemory {
     #[inline]
     pub(super) fn prefetch(&self, offset: u64, len: usize) {
         let Some(from) = self.at(offset, len) else { return };
-        for at in (0..len).step_by(prefetch::LINE) {
-            prefetch::to_read(from.wrapping_add(at));
-        }
+        prefetch::run(from, len, prefetch::to_read);
     }
 
-    /// Prefetches `len` bytes at `offset` for writing, if they are inside the region.
+    /// Prefetches `len` bytes at `offset` for writing, if they are inside the region. A run that is too long for the
+    /// first-level cache goes into the second: otherwise its prefetches would delay the loads of the next frame.
     #[inline]
     pub(super) fn prefetch_room(&self, offset: u64, len: usize) {
         let Some(to) = self.at(offset, len) else { return };
-        for at in (0..len).step_by(prefetch::LINE) {
-            prefetch::to_write(to.wrapping_add(at));
+        if len > prefetch::L1_RUN_BYTES {
+            prefetch::run(to, len, prefetch::to_second_level);
+        } else {
+            prefetch::run(to, len, prefetch::to_write);
         }
     }
 
