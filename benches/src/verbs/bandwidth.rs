@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use rdma::CrcPolicy;
 use serde::{Deserialize, Serialize};
+use tcp_stack::Instant;
 
 use super::baseline_guard::BaselineGuard;
 use super::driver::{TrafficDriver, TrafficSpec};
@@ -294,11 +295,11 @@ impl TwoSided for Bulk {
     type Served = NodeResult;
 
     fn initiate(&self, node: &mut BenchNode, rendezvous: &Rendezvous) -> Result<NodeResult> {
-        self.drive(node, Role::Initiator, rendezvous, || {})
+        self.drive(node, Role::Initiator, rendezvous, |_| {})
     }
 
     fn serve(&self, node: &mut BenchNode, rendezvous: &Rendezvous) -> Result<NodeResult> {
-        self.drive(node, Role::Target, rendezvous, || {})
+        self.drive(node, Role::Target, rendezvous, |_| {})
     }
 
     fn run_program(&self, ends: &mut [ProgramEnd; 2]) -> Result<(NodeResult, NodeResult)> {
@@ -337,13 +338,14 @@ impl Bulk {
         self.iters.map(|count| if self.bidirectional || role == sink { bytes(count) } else { 0 })
     }
 
-    /// Runs a node until both have measured their time or received all bytes; calls `between` in each iteration.
+    /// Runs a node until both have measured their time or received all bytes; calls `between` in each iteration, with
+    /// the time at which it began.
     pub(super) fn drive(
         &self,
         node: &mut BenchNode,
         role: Role,
         rendezvous: &Rendezvous,
-        mut between: impl FnMut(),
+        mut between: impl FnMut(Instant),
     ) -> Result<NodeResult> {
         let (traffic, expected) = (self.traffic(role), self.expected(role, node.qps.len()));
         let time = Duration::from_secs_f64(self.duration);
@@ -359,7 +361,7 @@ impl Bulk {
             ensure!(rendezvous.is_open(), "the other node has failed");
             node.node.poll();
             driver.poll(node)?;
-            between();
+            between(node.node.now());
             if result.is_some() {
                 continue;
             }

@@ -11,6 +11,7 @@ use dataplane::verbs::Node;
 use dataplane::worker::Clock;
 use rdma::CrcPolicy;
 use serde::Serialize;
+use tcp_stack::Instant;
 
 use super::bandwidth::Bulk;
 use super::baseline_guard::BaselineGuard;
@@ -21,7 +22,7 @@ use super::nodes;
 use super::peer_process::Rendezvous;
 use super::relay::{self, Impairments, Relay};
 use crate::peers::{LossyPeerRow, NotMeasured, measure_lossy};
-use crate::{Progress, Report, Samples, Stopwatch, bandwidth_gbps, median, on_two_cores};
+use crate::{Progress, Report, Samples, bandwidth_gbps, median, on_two_cores};
 
 /// Fractions of frames dropped, of frames held back, and of frames with which a burst of loss begins: none, for the
 /// baseline.
@@ -240,7 +241,7 @@ fn open(
     };
     let ((initiator, initiator_port), (target, target_port)) = (open(Role::Initiator)?, open(Role::Target)?);
     let mut relay = Relay::new([initiator_port, target_port], impairments, seed)?;
-    let ends = nodes::connect([initiator, target], load.region, setup, || relay.poll())?;
+    let ends = nodes::connect([initiator, target], load.region, setup, || relay.poll(clock.now()))?;
     Ok((ends, relay))
 }
 
@@ -250,8 +251,8 @@ fn drain(left: &mut BenchNode, right: &mut BenchNode, relay: &mut Relay) {
     left.node.finish(Duration::ZERO);
     right.node.finish(Duration::ZERO);
     for _ in 0..ITERATIONS {
-        relay.poll();
         left.node.poll();
+        relay.poll(left.node.now());
         right.node.poll();
     }
 }
@@ -259,14 +260,15 @@ fn drain(left: &mut BenchNode, right: &mut BenchNode, relay: &mut Relay) {
 /// Counts the pauses of a node, between the first poll and the last.
 #[derive(Debug, Default)]
 struct PauseMeter {
-    last: Option<Stopwatch>,
+    last: Option<Instant>,
     pauses: u64,
 }
 
 impl PauseMeter {
-    fn poll(&mut self) {
-        let before = self.last.replace(Stopwatch::start());
-        self.pauses += u64::from(before.is_some_and(|last| last.elapsed() >= PAUSE));
+    /// Records a poll that began at `now`.
+    fn poll(&mut self, now: Instant) {
+        let before = self.last.replace(now);
+        self.pauses += u64::from(before.is_some_and(|last| now.saturating_since(last) >= PAUSE));
     }
 }
 
@@ -329,15 +331,15 @@ impl RunTotals {
         let ([mut left, mut right], mut relay) = open(eal, &options.load, &setup, impairments, SEED + round)?;
         let (bulk, rendezvous) = (Bulk::new(&options.load, &traffic, false), Rendezvous::default());
         let (mut left_pauses, mut right_pauses) = (PauseMeter::default(), PauseMeter::default());
-        let poll_right = || {
-            right_pauses.poll();
-            relay.poll();
+        let poll_right = |now| {
+            right_pauses.poll(now);
+            relay.poll(now);
         };
         let (_, seen) = on_two_cores(
             options.load.cores,
             || {
-                rendezvous
-                    .guard(|| bulk.drive(&mut left, Role::Initiator, &rendezvous, || left_pauses.poll()))
+                let poll_left = |now| left_pauses.poll(now);
+                rendezvous.guard(|| bulk.drive(&mut left, Role::Initiator, &rendezvous, poll_left))
             },
             || rendezvous.guard(|| bulk.drive(&mut right, Role::Target, &rendezvous, poll_right)),
         )?;

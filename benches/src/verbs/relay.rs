@@ -12,9 +12,7 @@ use iwarp_config::Driver;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
-use tcp_stack::{TxFrame, TxOffload};
-
-use crate::Stopwatch;
+use tcp_stack::{Instant, TxFrame, TxOffload};
 
 /// Impairments of the wire, in each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -46,7 +44,7 @@ struct Direction {
     /// Frames held back, oldest first.
     held: VecDeque<HeldFrame>,
     /// Frames that the current burst of loss is still to drop, and its end in any case.
-    burst: (usize, Duration),
+    burst: (usize, Instant),
     batch: TxBatch,
     received: ArrayVec<Mbuf, BURST>,
 }
@@ -58,13 +56,12 @@ struct HeldFrame {
     /// Frames that are still to overtake it.
     others: usize,
     /// Time of its release in any case.
-    until: Duration,
+    until: Instant,
 }
 
 /// A wire with impairments: both directions and the ports at its ends.
 #[derive(Debug)]
 pub(super) struct Relay {
-    watch: Stopwatch,
     directions: [Direction; 2],
     impairments: Impairments,
     random: SmallRng,
@@ -97,12 +94,11 @@ impl Relay {
             tx,
             ready: VecDeque::with_capacity(4 * BURST),
             held: VecDeque::with_capacity(4 * BURST),
-            burst: (0, Duration::ZERO),
+            burst: (0, Instant::ZERO),
             batch: TxBatch::new(),
             received: ArrayVec::new(),
         };
         Ok(Self {
-            watch: Stopwatch::start(),
             directions: [direction(left.rx, right.tx), direction(right.rx, left.tx)],
             impairments,
             random: SmallRng::seed_from_u64(seed),
@@ -111,9 +107,8 @@ impl Relay {
     }
 
     /// Receives a burst from either side and transmits the frames that are due.
-    pub(super) fn poll(&mut self) {
-        let Self { watch, directions, impairments, random, .. } = self;
-        let now = watch.elapsed();
+    pub(super) fn poll(&mut self, now: Instant) {
+        let Self { directions, impairments, random, .. } = self;
         for direction in directions {
             // While the other port's ring is full, frames wait in this port's ring.
             if direction.ready.is_empty() {
@@ -121,7 +116,7 @@ impl Relay {
             }
             for frame in direction.received.drain(..) {
                 if random.random_bool(impairments.bursts) {
-                    let until = now.saturating_add(Duration::from_micros(impairments.burst_us));
+                    let until = now + Duration::from_micros(impairments.burst_us);
                     direction.burst = (impairments.burst_frames, until);
                 }
                 let (left, until) = direction.burst;
@@ -133,7 +128,7 @@ impl Relay {
                     continue;
                 }
                 if random.random_bool(impairments.reorder) {
-                    let until = now.saturating_add(Duration::from_micros(impairments.hold_us));
+                    let until = now + Duration::from_micros(impairments.hold_us);
                     direction.held.push_back(HeldFrame { frame, others: impairments.hold_frames, until });
                     continue;
                 }
