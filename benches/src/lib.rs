@@ -13,9 +13,11 @@ pub mod compare;
 pub mod copies;
 mod cores;
 pub mod document;
+mod hand_off;
 pub mod hosts;
 mod machine;
 pub mod peers;
+mod placement;
 pub mod plot;
 mod report;
 pub mod roofline;
@@ -32,5 +34,6 @@ pub use machine::Machine;
 pub use per_packet::{
     BURST, Expected, PAYLOADS, build_write, parse_frame, tcp_frame, write_header, write_len,
 };
+pub(crate) use placement::Placement;
 pub use report::{Output, Progress, Report};
 pub use samples::{Samples, bandwidth_gbps, median, size};

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::process::{Program, is_installed};
 use super::veth::{Veth, VethConfig};
 use super::{Budget, iperf};
-use crate::{Cores, Samples, Stopwatch, median};
+use crate::{Cores, Placement, Samples, Stopwatch, median};
 
 /// Bytes of a write() and of a read().
 const MESSAGE: u64 = 64 << 10;
@@ -42,6 +42,7 @@ pub(crate) fn measure(
     (mtu, losses): (u16, &[f64]),
     (cores, control): (Cores, &str),
     (runs, duration): (usize, Duration),
+    placement: &mut Placement<impl FnMut() -> Result<f64>>,
 ) -> Result<Vec<LossyPeerRow>> {
     for (program, package) in [("iperf3", "iperf3"), ("nft", "nftables")] {
         ensure!(is_installed(program), "{program} is not installed: apt-get install {package}");
@@ -59,7 +60,7 @@ pub(crate) fn measure(
         veth.lose(*loss)?;
         let (before, mut gbps, mut name) = (counters()?, Vec::new(), String::new());
         for _ in 0..runs {
-            let run = iperf::once(&program, MESSAGE, seconds, control)?;
+            let run = placement.measure(|| iperf::once(&program, MESSAGE, seconds, control))?;
             gbps.push(run.gbps);
             name = run.congestion_control;
         }

@@ -8,10 +8,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::hand_off::hand_off_ns;
 use super::load::Load;
 use super::node::PairSetup;
 use crate::clock::pause;
+use crate::hand_off::hand_off_ns;
 use crate::{Cores, Stopwatch};
 
 /// Longest start of the daemon, seconds.

@@ -22,7 +22,7 @@ use super::nodes;
 use super::peer_process::Rendezvous;
 use super::relay::{self, Impairments, Relay};
 use crate::peers::{LossyPeerRow, NotMeasured, measure_lossy};
-use crate::{Progress, Report, Samples, bandwidth_gbps, median, on_two_cores};
+use crate::{Placement, Progress, Report, Samples, bandwidth_gbps, median, on_two_cores};
 
 /// Fractions of frames dropped, of frames held back, and of frames with which a burst of loss begins: none, for the
 /// baseline.
@@ -119,6 +119,12 @@ pub struct LossyRow {
 pub struct LossyReport {
     /// Congestion control of the connections.
     pub congestion: String,
+    /// Time that a cache line takes between the two CPUs, nanoseconds.
+    pub hand_off_ns: f64,
+    /// Runs that were repeated because the hypervisor had moved a CPU meanwhile.
+    pub runs_repeated: u64,
+    /// Times that the CPUs stayed elsewhere and further runs measured them there.
+    pub cpus_moved: u64,
     /// One row for each combination.
     pub rows: Vec<LossyRow>,
     /// The kernel's TCP over a veth pair with the same random loss, on the same cores.
@@ -139,40 +145,47 @@ pub fn run(options: &Options) -> Result<LossyReport> {
     let progress = Progress::new(runs + peers);
     let eal = nodes::start_dpdk(&options.load, &[Role::Initiator, Role::Target])?;
     let congestion = options.load.congestion.clone();
-    let mut report = LossyReport { congestion, rows: Vec::new(), peer: Vec::new(), absent: Vec::new() };
+    let mut placement = Placement::survey(options.load.cores)?;
+    let (mut measured, mut peer, mut absent) = (Vec::new(), Vec::new(), Vec::new());
     for of in rows {
         for out_of_order in [true, false] {
-            report.rows.extend(rounds(&eal, options, of, out_of_order, &progress)?);
+            measured.extend(rounds(&eal, options, (of, out_of_order), &mut placement, &progress)?);
         }
     }
-    if !options.no_peer {
-        for mtu in options.load.mtus() {
-            progress.step(format!("the kernel's TCP at MTU {mtu}"));
-            match options.measure_peer(*mtu) {
-                Ok(rows) => report.peer.extend(rows),
-                Err(error) => {
-                    let what = format!("the kernel's TCP at MTU {mtu}");
-                    report.absent.push(NotMeasured { what, why: format!("{error:#}") });
-                }
-            }
+    let measured_mtus = if options.no_peer { &[][..] } else { options.load.mtus() };
+    for mtu in measured_mtus {
+        let what = format!("the kernel's TCP at MTU {mtu}");
+        progress.step(what.clone());
+        match options.measure_peer(*mtu, &mut placement) {
+            Ok(rows) => peer.extend(rows),
+            Err(error) => absent.push(NotMeasured { what, why: format!("{error:#}") }),
         }
     }
-    Ok(report)
+    Ok(LossyReport {
+        congestion,
+        hand_off_ns: placement.reference_ns(),
+        runs_repeated: placement.repeated(),
+        cpus_moved: placement.moved(),
+        rows: measured,
+        peer,
+        absent,
+    })
 }
 
 /// Measures one MTU and placement in rounds: each has one run of every impairment, and a baseline before and after it.
 fn rounds(
     eal: &Eal,
     options: &Options,
-    of: (u16, CrcPolicy, u64),
-    out_of_order: bool,
+    (of, out_of_order): ((u16, CrcPolicy, u64), bool),
+    placement: &mut Placement<impl FnMut() -> Result<f64>>,
     progress: &Progress,
 ) -> Result<Vec<LossyRow>> {
     let (mtu, _, size) = of;
-    let run = |kind: (f64, f64, f64), round: usize| {
+    let mut run = |kind: (f64, f64, f64), round: usize| {
         let (loss, reorder, bursts) = kind;
         progress.step(format!("loss {loss}, reordering {reorder}, bursts {bursts} at MTU {mtu}"));
-        RunTotals::measure(eal, options, of, (options.impairments(kind), round as u64), out_of_order)
+        let impairments = (options.impairments(kind), round as u64);
+        placement.measure(|| RunTotals::measure(eal, options, of, impairments, out_of_order))
     };
     let (mut baseline, wanted) = (run(UNIMPAIRED, 0)?, options.runs.max(1));
     let mut guard = BaselineGuard::new(baseline.gbps(), wanted);
@@ -216,11 +229,15 @@ impl Options {
     }
 
     /// Measures the kernel's TCP with the congestion control of the same name.
-    fn measure_peer(&self, mtu: u16) -> Result<Vec<LossyPeerRow>> {
+    fn measure_peer(
+        &self,
+        mtu: u16,
+        placement: &mut Placement<impl FnMut() -> Result<f64>>,
+    ) -> Result<Vec<LossyPeerRow>> {
         let Load { congestion, cores, duration, .. } = &self.load;
         let control = if congestion == "newreno" { "reno" } else { congestion.as_str() };
         let duration = Duration::try_from_secs_f64(*duration)?;
-        measure_lossy((mtu, &PEER_LOSSES), (*cores, control), (self.runs.max(1), duration))
+        measure_lossy((mtu, &PEER_LOSSES), (*cores, control), (self.runs.max(1), duration), placement)
     }
 }
 
@@ -421,6 +438,12 @@ impl Report for LossyReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "\n{}; RTOs, probes and lost retransmissions per GiB; pauses: RTOs", self.congestion)?;
         writeln!(out, "without a pause of a CPU of 4 ms, and pauses, in all runs")?;
+        let Self { hand_off_ns, runs_repeated, cpus_moved, .. } = self;
+        write!(
+            out,
+            "a cache line takes {hand_off_ns:.0} ns between the CPUs; a CPU was moved in {runs_repeated} runs,"
+        )?;
+        writeln!(out, " which were repeated, and {cpus_moved} times for good")?;
         let heads = ["MTU", "loss", "bursts", "reorder", "out-of-order", "BW[Gb/s]", "of baseline"];
         let [mtu, loss, bursts, reorder, placement, rate, baseline] = heads;
         write!(out, "{mtu:>5} {loss:>7} {bursts:>7} {reorder:>8} {placement:>12} {rate:>9} {baseline:>19} ")?;

@@ -17,7 +17,6 @@ mod daemon;
 mod driver;
 mod end;
 pub mod fpdus;
-mod hand_off;
 pub mod latency;
 mod link;
 mod load;

@@ -22,7 +22,7 @@ struct Line(AtomicU64);
 ///
 /// # Errors
 /// A CPU is not available.
-pub(super) fn hand_off_ns(cores: Cores) -> Result<f64> {
+pub(crate) fn hand_off_ns(cores: Cores) -> Result<f64> {
     let line = Line(AtomicU64::new(0));
     let total = ROUND_TRIPS * SAMPLES;
     let wait = |value: u64| {
