@@ -11,8 +11,6 @@ use crate::clock::pause;
 use crate::hand_off::hand_off_ns;
 use crate::{Cores, Stopwatch};
 
-/// Largest ratio of two hand-off times of the same placement. Load on the host changes them less, a move more.
-const AGREE: f64 = 1.5;
 /// Time for which a new placement is looked for that is nearer than the first.
 const SURVEY: Duration = Duration::from_secs(2);
 /// Times that a run waits for the placement, and times that it is repeated.
@@ -21,6 +19,12 @@ const ATTEMPTS: u32 = 5;
 const WAIT: Duration = Duration::from_secs(3);
 /// Time between two looks.
 const STEP: Duration = Duration::from_millis(20);
+
+/// Returns true if two measurements, which a move of a CPU changes, are of the same placement: they differ by half at
+/// most. Load on the host changes them less, a move more.
+pub(crate) fn agree(one: f64, other: f64) -> bool {
+    one.max(other) <= one.min(other) * 1.5
+}
 
 /// The placement of two CPUs by the hypervisor: the time that a cache line takes between them.
 #[derive(Debug)]
@@ -92,7 +96,7 @@ impl<F: FnMut() -> Result<f64>> Placement<F> {
     /// Returns true if the CPUs are placed like the reference now.
     fn is_reference(&mut self) -> Result<bool> {
         let now = (self.hand_off_ns)()?;
-        Ok(now.max(self.reference_ns) <= now.min(self.reference_ns) * AGREE)
+        Ok(agree(now, self.reference_ns))
     }
 
     /// Waits until the CPUs are placed like the reference; returns false after the longest wait.
@@ -117,7 +121,7 @@ mod tests {
     /// Measures three runs while the hand-off times are those of `times`, the last one for ever. Returns what
     /// [`Placement`] counts, and the number of runs.
     fn three_runs(times: &[f64]) -> (f64, u64, u64, u32) {
-        let times = RefCell::new(times.iter().copied().peekable());
+        let times = RefCell::new(times.iter().copied());
         let last = Cell::new(0.0);
         let hand_off = || {
             last.set(times.borrow_mut().next().unwrap_or(last.get()));

@@ -3,8 +3,7 @@
 //! A hypervisor may move a virtual CPU during a run to a core three times as far from the other. A run counts if the
 //! baseline measurements before and after it agree; it is compared with their mean.
 
-/// Largest ratio of two baselines that agree. Other load on the host changes less, another placement of the CPU more.
-const AGREE: f64 = 1.5;
+use crate::placement::agree;
 
 /// Baseline before the next run, and the budget of runs that may be discarded.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +23,7 @@ impl BaselineGuard {
     /// Takes the baseline after a run; returns the mean to compare the run with, or `None` if the run does not count.
     pub(super) fn accept(&mut self, after: f64) -> Option<f64> {
         let before = std::mem::replace(&mut self.before, after);
-        if before.max(after) > before.min(after) * AGREE && self.spare > 0 {
+        if !agree(before, after) && self.spare > 0 {
             self.spare -= 1;
             self.discarded += 1;
             return None;

@@ -152,8 +152,8 @@ pub fn run(options: &Options) -> Result<LossyReport> {
             measured.extend(rounds(&eal, options, (of, out_of_order), &mut placement, &progress)?);
         }
     }
-    let measured_mtus = if options.no_peer { &[][..] } else { options.load.mtus() };
-    for mtu in measured_mtus {
+    let peer_mtus = if options.no_peer { &[][..] } else { options.load.mtus() };
+    for mtu in peer_mtus {
         let what = format!("the kernel's TCP at MTU {mtu}");
         progress.step(what.clone());
         match options.measure_peer(*mtu, &mut placement) {

@@ -254,9 +254,7 @@ impl Mbuf {
         let end = usize::from(self.data_off()).saturating_add(bytes).min(usize::from(self.buf_len()));
         let headers = usize::from(self.data_off()).saturating_sub(HEADERS);
         let start = self.data().wrapping_sub(usize::from(self.data_off()));
-        for at in (headers..end).step_by(prefetch::LINE) {
-            prefetch::to_write(start.wrapping_add(at));
-        }
+        prefetch::run(start.wrapping_add(headers), end.saturating_sub(headers), prefetch::to_write);
     }
 }
 
