@@ -20,7 +20,7 @@ use super::load::{Link, Load, Operation};
 use super::node::{BenchNode, PairSetup, Role};
 use super::nodes;
 use super::peer_process::Rendezvous;
-use super::relay::{self, Impairments, Relay};
+use super::relay::{self, Impairments, Wire};
 use crate::peers::{LossyPeerRow, NotMeasured, measure_lossy};
 use crate::{Placement, Progress, Report, Samples, bandwidth_gbps, median, on_two_cores};
 
@@ -248,7 +248,7 @@ fn open(
     setup: &PairSetup,
     impairments: Impairments,
     seed: u64,
-) -> Result<([BenchNode; 2], Relay)> {
+) -> Result<([BenchNode; 2], Wire)> {
     let clock = Clock::start();
     let (spec, pool) = (relay::spec(setup.mtu, load.descriptors), relay::few_buffers(eal, setup.mtu)?);
     let open = |role| {
@@ -257,19 +257,19 @@ fn open(
         Node::open_wired(eal, (&config, &options), (&spec, std::slice::from_ref(&pool)), &clock)
     };
     let ((initiator, initiator_port), (target, target_port)) = (open(Role::Initiator)?, open(Role::Target)?);
-    let mut relay = Relay::new([initiator_port, target_port], impairments, seed)?;
-    let ends = nodes::connect([initiator, target], load.region, setup, || relay.poll(clock.now()))?;
-    Ok((ends, relay))
+    let mut wire = Wire::new([initiator_port, target_port], impairments, seed)?;
+    let ends = nodes::connect([initiator, target], load.region, setup, || wire.poll(clock.now()))?;
+    Ok((ends, wire))
 }
 
 /// Closes the connections and drains the rings: their buffers belong to pools that are about to be freed.
-fn drain(left: &mut BenchNode, right: &mut BenchNode, relay: &mut Relay) {
+fn drain(left: &mut BenchNode, right: &mut BenchNode, wire: &mut Wire) {
     const ITERATIONS: usize = 1000;
     left.node.finish(Duration::ZERO);
     right.node.finish(Duration::ZERO);
     for _ in 0..ITERATIONS {
         left.node.poll();
-        relay.poll(left.node.now());
+        wire.poll(left.node.now());
         right.node.poll();
     }
 }
@@ -345,19 +345,21 @@ impl RunTotals {
             limit,
             inline: false,
         };
-        let ([mut left, mut right], mut relay) = open(eal, &options.load, &setup, impairments, SEED + round)?;
+        let ([mut left, mut right], mut wire) = open(eal, &options.load, &setup, impairments, SEED + round)?;
         let (bulk, rendezvous) = (Bulk::new(&options.load, &traffic, false), Rendezvous::default());
         let (mut left_pauses, mut right_pauses) = (PauseMeter::default(), PauseMeter::default());
+        let [to_left, to_right] = &mut wire.relays;
+        let poll_left = |now| {
+            left_pauses.poll(now);
+            to_left.poll(now);
+        };
         let poll_right = |now| {
             right_pauses.poll(now);
-            relay.poll(now);
+            to_right.poll(now);
         };
         let (_, seen) = on_two_cores(
             options.load.cores,
-            || {
-                let poll_left = |now| left_pauses.poll(now);
-                rendezvous.guard(|| bulk.drive(&mut left, Role::Initiator, &rendezvous, poll_left))
-            },
+            || rendezvous.guard(|| bulk.drive(&mut left, Role::Initiator, &rendezvous, poll_left)),
             || rendezvous.guard(|| bulk.drive(&mut right, Role::Target, &rendezvous, poll_right)),
         )?;
         let pauses = left_pauses.pauses + right_pauses.pauses;
@@ -376,7 +378,7 @@ impl RunTotals {
             probes: tcp.loss_probes,
             lost_again: tcp.lost_retransmits,
         };
-        drain(&mut left, &mut right, &mut relay);
+        drain(&mut left, &mut right, &mut wire);
         Ok(total)
     }
 

@@ -34,11 +34,22 @@ pub struct Impairments {
     pub hold_us: u64,
 }
 
+/// The wire between two nodes.
+#[derive(Debug)]
+pub(super) struct Wire {
+    /// Both directions, by the role of the node that receives. Each runs on the thread of that node: a frame waits no
+    /// longer than until its receiver looks for it.
+    pub(super) relays: [Relay; 2],
+    _ports: [Port; 2],
+}
+
 /// One direction of the wire.
 #[derive(Debug)]
-struct Direction {
+pub(super) struct Relay {
     rx: RxQueue,
     tx: TxQueue,
+    impairments: Impairments,
+    random: SmallRng,
     /// Frames to transmit, oldest first.
     ready: VecDeque<Mbuf>,
     /// Frames held back, oldest first.
@@ -59,15 +70,6 @@ struct HeldFrame {
     until: Instant,
 }
 
-/// A wire with impairments: both directions and the ports at its ends.
-#[derive(Debug)]
-pub(super) struct Relay {
-    directions: [Direction; 2],
-    impairments: Impairments,
-    random: SmallRng,
-    _ports: [Port; 2],
-}
-
 /// Returns the specification of the relay's port on either side.
 pub(super) fn spec(mtu: u16, descriptors: u16) -> PortSpec {
     let new = PortSpec::new("relay", Driver::Ring);
@@ -80,7 +82,8 @@ pub(crate) fn few_buffers(eal: &Eal, mtu: u16) -> Result<Arc<Mempool>> {
     Ok(Arc::new(Mempool::new(eal, config)?))
 }
 
-impl Relay {
+impl Wire {
+    /// Lays a wire between the ports of an initiator and a target.
     pub(super) fn new(
         ends: [(Port, Vec<PortQueues>); 2],
         impairments: Impairments,
@@ -89,66 +92,69 @@ impl Relay {
         let [(left_port, left), (right_port, right)] = ends;
         let first = |pairs: Vec<PortQueues>| pairs.into_iter().next().context("the port has no queue");
         let (left, right) = (first(left)?, first(right)?);
-        let direction = |rx, tx| Direction {
+        let mut seeds = SmallRng::seed_from_u64(seed);
+        let mut relay = |rx, tx| Relay {
             rx,
             tx,
+            impairments,
+            random: SmallRng::from_rng(&mut seeds),
             ready: VecDeque::with_capacity(4 * BURST),
             held: VecDeque::with_capacity(4 * BURST),
             burst: (0, Instant::ZERO),
             batch: TxBatch::new(),
             received: ArrayVec::new(),
         };
-        Ok(Self {
-            directions: [direction(left.rx, right.tx), direction(right.rx, left.tx)],
-            impairments,
-            random: SmallRng::seed_from_u64(seed),
-            _ports: [left_port, right_port],
-        })
+        let relays = [relay(right.rx, left.tx), relay(left.rx, right.tx)];
+        Ok(Self { relays, _ports: [left_port, right_port] })
     }
 
-    /// Receives a burst from either side and transmits the frames that are due.
+    /// Runs both directions.
     pub(super) fn poll(&mut self, now: Instant) {
-        let Self { directions, impairments, random, .. } = self;
-        for direction in directions {
-            // While the other port's ring is full, frames wait in this port's ring.
-            if direction.ready.is_empty() {
-                direction.rx.burst(&mut direction.received);
-            }
-            for frame in direction.received.drain(..) {
-                if random.random_bool(impairments.bursts) {
-                    let until = now + Duration::from_micros(impairments.burst_us);
-                    direction.burst = (impairments.burst_frames, until);
-                }
-                let (left, until) = direction.burst;
-                if left > 0 && now < until {
-                    direction.burst.0 = left.saturating_sub(1);
-                    continue;
-                }
-                if random.random_bool(impairments.loss) {
-                    continue;
-                }
-                if random.random_bool(impairments.reorder) {
-                    let until = now + Duration::from_micros(impairments.hold_us);
-                    direction.held.push_back(HeldFrame { frame, others: impairments.hold_frames, until });
-                    continue;
-                }
-                direction.ready.push_back(frame);
-                for held in &mut direction.held {
-                    held.others = held.others.saturating_sub(1);
-                }
-                while direction.held.front().is_some_and(|held| held.others == 0) {
-                    direction.ready.extend(direction.held.pop_front().map(|held| held.frame));
-                }
-            }
-            while direction.held.front().is_some_and(|held| held.until <= now) {
-                direction.ready.extend(direction.held.pop_front().map(|held| held.frame));
-            }
-            while !direction.batch.is_full() {
-                let Some(buf) = direction.ready.pop_front() else { break };
-                // The batch has room.
-                drop(direction.batch.push(TxFrame { buf, offload: TxOffload::default() }));
-            }
-            direction.tx.burst(&mut direction.batch);
+        self.relays.iter_mut().for_each(|relay| relay.poll(now));
+    }
+}
+
+impl Relay {
+    /// Receives a burst and transmits the frames that are due.
+    pub(super) fn poll(&mut self, now: Instant) {
+        let Self { rx, tx, impairments, random, ready, held, burst, batch, received } = self;
+        // While the other port's ring is full, frames wait in this port's ring.
+        if ready.is_empty() {
+            rx.burst(received);
         }
+        for frame in received.drain(..) {
+            if random.random_bool(impairments.bursts) {
+                *burst = (impairments.burst_frames, now + Duration::from_micros(impairments.burst_us));
+            }
+            let (left, until) = *burst;
+            if left > 0 && now < until {
+                burst.0 = left.saturating_sub(1);
+                continue;
+            }
+            if random.random_bool(impairments.loss) {
+                continue;
+            }
+            if random.random_bool(impairments.reorder) {
+                let until = now + Duration::from_micros(impairments.hold_us);
+                held.push_back(HeldFrame { frame, others: impairments.hold_frames, until });
+                continue;
+            }
+            ready.push_back(frame);
+            for held in held.iter_mut() {
+                held.others = held.others.saturating_sub(1);
+            }
+            while held.front().is_some_and(|held| held.others == 0) {
+                ready.extend(held.pop_front().map(|held| held.frame));
+            }
+        }
+        while held.front().is_some_and(|held| held.until <= now) {
+            ready.extend(held.pop_front().map(|held| held.frame));
+        }
+        while !batch.is_full() {
+            let Some(buf) = ready.pop_front() else { break };
+            // The batch has room.
+            drop(batch.push(TxFrame { buf, offload: TxOffload::default() }));
+        }
+        tx.burst(batch);
     }
 }
