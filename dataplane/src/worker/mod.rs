@@ -12,6 +12,7 @@ mod idle;
 mod loopback;
 mod poll_loop;
 mod published;
+mod rx_burst;
 mod settings_command;
 mod steer;
 mod visit;

@@ -10,6 +10,7 @@ use rtrb::{Consumer, Producer};
 use tcp_stack::{BufPool, Instant, RxFrame, TxFrame};
 
 use super::loopback::{Loopback, LoopbackStats};
+use super::rx_burst::RxBurst;
 use super::steer::Mesh;
 use crate::capture::{Capture, CaptureStats, Tap};
 use crate::dpdk::{
@@ -67,7 +68,7 @@ pub struct WorkerPort {
     mesh: Mesh<Mbuf>,
     /// The offloads of the port, which limit how far its checksum verdicts count.
     offloads: Offloads,
-    received: ArrayVec<Mbuf, BURST>,
+    received: RxBurst<Mbuf>,
     frames: ArrayVec<RxFrame<Mbuf>, BURST>,
     /// Frames sent to the port's own addresses.
     loopback: Loopback<Mbuf>,
@@ -103,7 +104,7 @@ impl WorkerPort {
             pool,
             mesh,
             offloads,
-            received: ArrayVec::new(),
+            received: RxBurst::new(),
             frames: ArrayVec::new(),
             loopback: Loopback::new(),
             stalled_since: None,
@@ -122,9 +123,9 @@ impl WorkerPort {
     #[inline]
     pub fn poll(&mut self, now: Instant) -> usize {
         // Requests posted since the last iteration are transmitted before the receive queue is polled again. The
-        // receive queue is still polled in every other iteration at least.
+        // receive queue is still polled in every other iteration at least, and a burst is processed to its end.
         let output = self.has_output();
-        self.polled_rx = !(output && self.polled_rx && !self.had_output);
+        self.polled_rx = !(self.received.is_empty() && output && self.polled_rx && !self.had_output);
         let received = if self.polled_rx { self.receive(now) } else { 0 };
         if received == 0 && !output && now < self.due() && !self.has_relayed() && !self.engine.contexts_wait()
         {
@@ -185,24 +186,29 @@ impl WorkerPort {
     fn receive_from_port(&mut self, now: Instant) -> usize {
         let Self { rx, tx, received, frames, mesh, pool, offloads, capture, .. } = self;
         let frame = |mbuf: Mbuf| RxFrame { checksum: mbuf.rx_checksum(*offloads), buf: mbuf };
-        let mut arrived = 0;
-        if let Some(queue) = rx {
-            arrived = queue.burst(received);
-            if arrived > 0 {
-                if capture.is_on() {
-                    capture.received(now, received);
+        if received.is_empty()
+            && let Some(queue) = rx
+        {
+            received.fill(|frames| {
+                if queue.burst(frames) > 0 {
+                    if capture.is_on() {
+                        capture.received(now, frames);
+                    }
+                    if pool.is_low() {
+                        queue.spare_buffers(frames);
+                    }
                 }
-                if let Transmit::Queue { queue: tx, .. } = tx {
-                    // A response or an acknowledgment usually follows.
-                    tx.expect();
-                }
-                if pool.is_low() {
-                    queue.spare_buffers(received);
-                }
-            }
+            });
         }
-        let alone = mesh.is_alone();
-        for mbuf in received.drain(..) {
+        let (alone, part) = (mesh.is_alone(), received.take_part());
+        let mut arrived = part.len();
+        if arrived > 0
+            && let Transmit::Queue { queue, .. } = tx
+        {
+            // A response or an acknowledgment usually follows.
+            queue.expect();
+        }
+        for mbuf in part {
             let kept = if alone { Some(frame(mbuf)) } else { mesh.keep(frame(mbuf), pool) };
             frames.extend(kept);
         }
