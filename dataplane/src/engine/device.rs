@@ -13,7 +13,7 @@ use super::rdma_conn::RdmaConn;
 use super::{Engine, ListenerOwner, Service};
 use crate::events::Notice;
 use crate::services::RegionResponder;
-use crate::transport::{DataRun, LINGER, since_start};
+use crate::transport::{DataRun, LINGER, since_start, taken_run};
 
 iwarp_counters::counters! {
     /// Counters of the TCP connections that the device uses.
@@ -200,12 +200,12 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         let Some(Service::Rdma(rdma_conn)) = conns.service_mut(conn) else { return None };
         let (id, at) = (rdma_conn.id, since_start(now));
         let (bytes, next) = if segment.was_taken() {
-            let bytes = segment.len();
+            let (bytes, ended) = taken_run(stack, conn, segment.len());
             if let Some(id) = id {
                 let chunks = device.receive_placed(id, at, offset, bytes, &mut rdma.env());
                 rdma_conn.retain((conn, chunks), stack, device, &mut rdma.stats);
             }
-            (bytes, None)
+            (bytes, ended)
         } else {
             let mut run = DataRun::new(stack, conn, (offset, segment));
             let chunks = id.map(|id| device.receive_all(id, at, &mut run, &mut rdma.env()));

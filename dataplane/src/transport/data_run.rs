@@ -3,6 +3,24 @@
 
 use tcp_stack::{Buf, ConnId, Event, Segment, Stack};
 
+/// Adds up the segments of consecutive `Data` events of one connection whose payload the application took while they
+/// were out of order; the first has `first` bytes. Returns the bytes of all, and the event after them.
+pub(crate) fn taken_run<B: Buf>(
+    stack: &mut Stack<B>,
+    conn: ConnId,
+    first: usize,
+) -> (usize, Option<Event<B>>) {
+    let mut bytes = first;
+    loop {
+        match stack.poll_event() {
+            Some(Event::Data { conn: of, segment, .. }) if of == conn && segment.was_taken() => {
+                bytes = bytes.saturating_add(segment.len());
+            }
+            next => return (bytes, next),
+        }
+    }
+}
+
 /// Iterator over the segments of consecutive `Data` events of one connection, each with its stream offset.
 pub(crate) struct DataRun<'a, B: Buf> {
     stack: &'a mut Stack<B>,

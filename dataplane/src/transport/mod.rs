@@ -13,7 +13,7 @@ mod stream_ids;
 #[cfg(test)]
 pub(crate) use conn_table::Conn;
 pub(crate) use conn_table::ConnTable;
-pub(crate) use data_run::DataRun;
+pub(crate) use data_run::{DataRun, taken_run};
 pub(crate) use deadlines::{Deadlines, LINGER, since_start};
 pub use local_ports::LocalPorts;
 pub(crate) use rdma_state::RdmaState;
