@@ -23,9 +23,8 @@ use crate::memory::WorkerMemory;
 /// Capacity of the ring that carries frames from a worker without a transmit queue to worker 0.
 const RELAY_FRAMES: usize = 512;
 
-/// Longest time between two checks of expired timers while frames keep arriving: an eighth of the tick of TCP's timer
-/// wheel.
-const TIMER_CHECK_INTERVAL: Duration = Duration::from_micros(16);
+/// Longest time between two checks of expired timers while frames keep arriving: a tick of TCP's timer wheel.
+const TIMER_CHECK_INTERVAL: Duration = Duration::from_micros(8);
 
 /// Time for which a port may accept no frame, with a full batch, before that is dropped. Otherwise a port without a
 /// link would keep the worker from sending to its own addresses.
@@ -123,7 +122,8 @@ impl WorkerPort {
     #[inline]
     pub fn poll(&mut self, now: Instant) -> usize {
         // Requests posted since the last iteration are transmitted before the receive queue is polled again. The
-        // receive queue is still polled in every other iteration at least, and a burst is processed to its end.
+        // receive queue is still polled in every other iteration at least, and the second half of a burst does not
+        // wait.
         let output = self.has_output();
         self.polled_rx = !(self.received.is_empty() && output && self.polled_rx && !self.had_output);
         let received = if self.polled_rx { self.receive(now) } else { 0 };
