@@ -166,6 +166,7 @@ impl Pair {
     /// them. Repeats a Write during which the thread was suspended for so long that the initiator sent a loss probe.
     fn burst_with(&mut self, segments: u32, before_poll: fn(&mut Self)) -> Vec<(u64, u64, u64)> {
         for _ in 0..100 {
+            self.open_window(segments + 8);
             let before = self.sent_again();
             let parts = self.parts_of(segments, before_poll);
             if self.sent_again() == before {
@@ -204,12 +205,11 @@ impl Pair {
 #[test]
 fn the_first_half_of_a_burst_is_acknowledged_before_the_second_is_processed() {
     let mut pair = Pair::connect();
-    pair.open_window(70);
     let segment = u64::from(SEGMENT);
     assert_eq!(pair.burst(23), [(23, 1, 23 * segment)]);
     assert_eq!(pair.burst(24), [(24, 1, 12 * segment), (0, 1, 12 * segment)]);
     assert_eq!(pair.burst(31), [(31, 1, 16 * segment), (0, 1, 15 * segment)]);
-    // The second burst follows a full one: the acknowledgment of both is no later than it.
+    // The second burst follows a full one: more frames may wait behind it.
     let full = BURST as u64;
     assert_eq!(
         pair.burst(64),
@@ -221,7 +221,6 @@ fn the_first_half_of_a_burst_is_acknowledged_before_the_second_is_processed() {
 #[test]
 fn a_program_that_posts_does_not_delay_the_second_half() {
     let mut pair = Pair::connect();
-    pair.open_window(70);
     let post = |pair: &mut Pair| {
         while pair.target.completion().is_some() {}
         pair.target.write(64, pair.initiator.mr);
