@@ -169,13 +169,15 @@ impl RxQueue {
         frames
     }
 
-    /// Drops the frames that bring data: buffers have run low. Acknowledgments, which give some back, stay.
+    /// Drops the frames that bring data: buffers have run low. Acknowledgments, which give some back, stay. Returns the
+    /// number of frames dropped.
     #[cold]
-    pub fn spare_buffers(&mut self, received: &mut ArrayVec<Mbuf, BURST>) {
+    pub fn spare_buffers(&mut self, received: &mut ArrayVec<Mbuf, BURST>) -> usize {
         let before = received.len();
         received.retain(|mbuf| mbuf.bytes().len() <= ACKNOWLEDGEMENT_MAX);
         let dropped = before.saturating_sub(received.len());
         self.stats.drop_no_buffers = self.stats.drop_no_buffers.wrapping_add(dropped as u64);
+        dropped
     }
 
     /// Makes a frame one segment; one that cannot be is dropped.

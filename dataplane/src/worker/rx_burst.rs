@@ -32,10 +32,9 @@ impl<B> RxBurst<B> {
         self.frames.is_empty()
     }
 
-    /// Replaces the frames by those that `receive` finds in the queue, and divides them.
+    /// Takes the frames that `receive` finds in the queue, after every part of the last burst, and divides them.
     #[inline]
     pub(super) fn fill(&mut self, receive: impl FnOnce(&mut ArrayVec<B, BURST>)) {
-        self.frames.clear();
         receive(&mut self.frames);
         let (frames, is_full) = (self.frames.len(), self.frames.is_full());
         let has_backlog = is_full && self.was_full;

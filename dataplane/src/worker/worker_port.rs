@@ -186,6 +186,7 @@ impl WorkerPort {
     fn receive_from_port(&mut self, now: Instant) -> usize {
         let Self { rx, tx, received, frames, mesh, pool, offloads, capture, .. } = self;
         let frame = |mbuf: Mbuf| RxFrame { checksum: mbuf.rx_checksum(*offloads), buf: mbuf };
+        let mut arrived = 0;
         if received.is_empty()
             && let Some(queue) = rx
         {
@@ -195,13 +196,14 @@ impl WorkerPort {
                         capture.received(now, frames);
                     }
                     if pool.is_low() {
-                        queue.spare_buffers(frames);
+                        // They count: in this iteration, connections give up buffers that they retain.
+                        arrived = queue.spare_buffers(frames);
                     }
                 }
             });
         }
         let (alone, part) = (mesh.is_alone(), received.take_part());
-        let mut arrived = part.len();
+        arrived = part.len().saturating_add(arrived);
         if arrived > 0
             && let Transmit::Queue { queue, .. } = tx
         {
