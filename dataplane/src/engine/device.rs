@@ -199,22 +199,17 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         let Self { stack, device, rdma, conns, stats, .. } = self;
         let Some(Service::Rdma(rdma_conn)) = conns.service_mut(conn) else { return None };
         let (id, at) = (rdma_conn.id, since_start(now));
-        let (bytes, next) = if segment.was_taken() {
-            let (bytes, ended) = taken_run(stack, conn, segment.len());
-            if let Some(id) = id {
-                let chunks = device.receive_placed(id, at, offset, bytes, &mut rdma.env());
-                rdma_conn.retain((conn, chunks), stack, device, &mut rdma.stats);
-            }
-            (bytes, ended)
+        let (chunks, (bytes, next)) = if segment.was_taken() {
+            let run = taken_run(stack, conn, segment.len());
+            (id.map(|id| device.receive_placed(id, at, offset, run.0, &mut rdma.env())), run)
         } else {
             let mut run = DataRun::new(stack, conn, (offset, segment));
             let chunks = id.map(|id| device.receive_all(id, at, &mut run, &mut rdma.env()));
-            let ended = run.end();
-            if let Some(chunks) = chunks {
-                rdma_conn.retain((conn, chunks), stack, device, &mut rdma.stats);
-            }
-            ended
+            (chunks, run.end())
         };
+        if let Some(chunks) = chunks {
+            rdma_conn.retain((conn, chunks), stack, device, &mut rdma.stats);
+        }
         if id.is_none() {
             stats.late_bytes += bytes as u64;
         }
