@@ -4,10 +4,10 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 
-IWARPD=${IWARPD:-target/release/iwarpd}
-IWARPCTL=${IWARPCTL:-target/release/iwarpctl}
-WATCH=${WATCH:-target/release/examples/watch}
-LAB_TOOL=${LAB_TOOL:-target/release/lab}
+IWARPD=${IWARPD:-${BUILT:-target/release}/iwarpd}
+IWARPCTL=${IWARPCTL:-${BUILT:-target/release}/iwarpctl}
+WATCH=${WATCH:-${BUILT:-target/release}/examples/watch}
+LAB_TOOL=${LAB_TOOL:-${BUILT:-target/release}/lab}
 PASSED=0
 FAILED=0
 

@@ -6,7 +6,7 @@
 #   BOOT_SECONDS, MIGRATION_SECONDS   how long these may take (default 120, 60)
 source "$(dirname "$0")/lib.sh"
 
-RUN=${RUN:-target/release/iwarp-run}
+RUN=${RUN:-${BUILT:-target/release}/iwarp-run}
 guest_kind=migration
 source dataplane/tests/guest/debian.sh
 

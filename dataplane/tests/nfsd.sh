@@ -3,7 +3,7 @@
 # its end with the daemon. No NFS client is needed; `make nfs-demo` mounts. `make nfsd`; needs root.
 # Last line: `N passed, N failed`.
 #
-#   IWARPD, IWARPCTL, NFSD, REGION_CLIENT, SLOW_CLIENT   the programs (default: target/release)
+#   IWARPD, IWARPCTL, NFSD, REGION_CLIENT, SLOW_CLIENT   the programs (default: those in BUILT, target/release)
 source "$(dirname "$0")/lib.sh"
 
 NFSD=${NFSD:-${IWARPD%/*}/iwarp-nfsd}

@@ -7,7 +7,7 @@ source "$(dirname "$0")/lib.sh"
 lab_open ironwarp-ops
 METRICS="$LAB/metrics.sock"
 MONITORING=configs/monitoring
-RPING=${RPING:-target/release/iwarp-rping}
+RPING=${RPING:-${BUILT:-target/release}/iwarp-rping}
 VERBS="$LAB/verbs.sock"
 
 config() { # METRICS-LINES

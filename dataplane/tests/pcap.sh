@@ -4,7 +4,7 @@
 source "$(dirname "$0")/lib.sh"
 source dataplane/tests/dissect.sh
 
-CAPTURE=${CAPTURE:-target/release/examples/capture}
+CAPTURE=${CAPTURE:-${BUILT:-target/release}/examples/capture}
 lab_open ironwarp-pcap
 .ci/hugepages.sh 320 || true
 

@@ -12,7 +12,7 @@ source dataplane/tests/siw/guest.sh
 source dataplane/tests/siw/loss.sh
 source dataplane/tests/programs/guest.sh
 
-RUN=${RUN:-target/release/iwarp-run}
+RUN=${RUN:-${BUILT:-target/release}/iwarp-run}
 SUITES=${SIW_SUITES:-basic writes reads sends sizes storage sockets agreeing}
 OURS=10.78.0.10 THEIRS=10.78.0.20
 # rdma-core's own preload library, in the guest.

@@ -7,7 +7,7 @@
 #   LIMIT    seconds that a program may take (default 60; twice that with loss)
 source "$(dirname "$0")/lib.sh"
 
-RUN=${RUN:-target/release/iwarp-run}
+RUN=${RUN:-${BUILT:-target/release}/iwarp-run}
 ROUNDS=${ROUNDS:-100}
 QUICK=${QUICK:-} # not empty: the first rows, in about a minute
 LOSS=${LOSS:-}   # not empty: one frame in a hundred is lost between the daemons

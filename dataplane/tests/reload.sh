@@ -9,7 +9,7 @@ chmod 711 "$LAB"
 head -c 200000 /dev/urandom >"$LAB/file"
 printf 'open sesame' >"$LAB/token"
 printf 'close sesame' >"$LAB/token2"
-RPING=${RPING:-target/release/iwarp-rping}
+RPING=${RPING:-${BUILT:-target/release}/iwarp-rping}
 CONFIG="$LAB/config.toml"
 VERBS="$LAB/verbs.sock"
 

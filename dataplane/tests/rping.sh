@@ -3,7 +3,7 @@
 # TCP is on neither side. They run over a bridge in a namespace, a TAP, and shared memory. `make rping`.
 source "$(dirname "$0")/lib.sh"
 
-RPING=${RPING:-target/release/iwarp-rping}
+RPING=${RPING:-${BUILT:-target/release}/iwarp-rping}
 
 lab_open ironwarp-rping
 

@@ -26,7 +26,7 @@ case $DRIVER in
     memif) KERNEL=iw0 PORT='' BIG=64 MTUS="" ;;
     *) echo "$0: no suite for the driver $DRIVER: tap, af_packet, af_xdp, pcap or memif" >&2; exit 2 ;;
 esac
-BRIDGE=${BRIDGE:-target/release/examples/bridge}
+BRIDGE=${BRIDGE:-${BUILT:-target/release}/examples/bridge}
 # Differs from the address of the kernel's interface, whose stack must not accept our frames.
 [ "$KERNEL" = iw0 ] || PORT="$PORT\\nmac = \"02:49:57:00:00:02\""
 

@@ -3,7 +3,7 @@
 # direct placement, over RDMA with a copy by the client, and over the kernel's TCP. `make nfs-figures`; needs root. The
 # server's processes run on one core, the client's on the other; the file is in the server's page cache.
 #
-#   READER             the client (default: target/release/examples/reader)
+#   READER             the client (default: examples/reader in BUILT, target/release)
 #   FIGURES_REPEAT     measurements of each row, whose medians count (default 5)
 #   FIGURES_SECONDS    seconds of each (default 3)
 #
@@ -11,7 +11,7 @@
 source "$(dirname "$0")/../lib.sh"
 
 NFSD=${NFSD:-${IWARPD%/*}/iwarp-nfsd}
-READER=${READER:-target/release/examples/reader}
+READER=${READER:-${BUILT:-target/release}/examples/reader}
 REPEAT=${FIGURES_REPEAT:-5}
 LENGTH_S=${FIGURES_SECONDS:-3}
 NFSD_PID=

@@ -2,7 +2,7 @@
 # Functions of the NFS tests: a daemon and iwarp-nfsd in a namespace, soft-iWARP guests on a bridge. Source it behind
 # ../lib.sh and ../siw/guest.sh.
 #
-#   IWARPD, IWARPCTL, NFSD   the programs (default: target/release)
+#   IWARPD, IWARPCTL, NFSD   the programs (default: those in BUILT, target/release)
 #   NFS_MIB                  size of the file `big` in MiB (default 32)
 #   NFS_PATIENCE             factor of all time limits (default 1)
 #   NFS_LEASE_S              lease of NFS 4.1 in seconds (default 15)

@@ -3,7 +3,7 @@
 # `make pci` and `make pci-quick`; needs root. A JOB is the arguments of card.sh, in quotes. Last line: `N passed, N
 # failed`.
 #
-#   IWARPD, IWARPCTL   the programs (default: target/release)
+#   IWARPD, IWARPCTL   the programs (default: those in BUILT, target/release)
 #   PCI_GUESTS         guests at a time (default: 2)
 set -uo pipefail
 cd "$(dirname "$0")/../../.." || exit 1

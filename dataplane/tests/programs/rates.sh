@@ -7,7 +7,7 @@
 cd "$(dirname "$0")/.." || exit 1
 source ./lib.sh
 
-RUN=${RUN:-target/release/iwarp-run}
+RUN=${RUN:-${BUILT:-target/release}/iwarp-run}
 RUNS=${RUNS:-5}
 WRITES=${WRITES:-4000}
 lab_open ironwarp-rates

@@ -2,7 +2,7 @@
 # Debian's rping in the guest against iwarp-rping, on a port of its own and as an application of the daemon, in both
 # roles. Sourced by run.sh.
 
-RPING=${RPING:-target/release/iwarp-rping}
+RPING=${RPING:-${BUILT:-target/release}/iwarp-rping}
 # Text sizes with rounds: rdma-core's shortest and longest, and some between. The emulated machine checks long texts
 # slowly.
 RPING_SIZES="23:600 64:2000 1000:400 1449:400 4096:200 16384:100 65535:50"

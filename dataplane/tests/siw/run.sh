@@ -2,7 +2,7 @@
 # Tests iwarpd against Linux soft-iWARP: a QEMU guest with siw reads and writes the daemon's regions over a bridge in a
 # namespace of its own. `make interop`; needs root. Last line: `N passed, N failed`.
 #
-#   IWARPD, IWARPCTL   the programs (default: target/release)
+#   IWARPD, IWARPCTL   the programs (default: those in BUILT, target/release)
 #   SIW_BYTES          how much of the region the bulk cases cover (default: all 64 MiB)
 #   SIW_SUITES         the suites to run (default: all of them)
 source "$(dirname "$0")/../lib.sh"

@@ -1,7 +1,7 @@
 # Suite `turns`: ping-pong of Writes, Reads and the four Sends (turns.h) between iwpeer in the guest and our `siw-peer`
 # on its own port, in both roles. Sourced by run.sh.
 
-SIW_PEER=${SIW_PEER:-target/release/examples/siw-peer}
+SIW_PEER=${SIW_PEER:-${BUILT:-target/release}/examples/siw-peer}
 
 # they_connect CRC PAIRS OPTIONS: iwpeer connects PAIRS queue pairs to ours.
 they_connect() {
