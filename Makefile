@@ -56,7 +56,7 @@ run: root build ## iwarpd in the foreground on the TAP iw0
 	$(IWARPD) --config configs/tap.toml
 
 # They count hugepages, have limits of time or rate, or use all cores: one at a time.
-ALONE := ports drivers verbs programs-quick flat load crowd-out flood starve forged-arp pci-quick
+ALONE := ports drivers verbs hostile programs-quick flat load crowd-out flood starve forged-arp pci-quick
 # They wait for a guest, a program or a timer: two at a time, the longest first. Each one's output comes when it ends.
 TOGETHER := interop deb-test instructions build-debian13 rping lifecycle operations reload nfsd idle wire-proof
 
@@ -136,6 +136,12 @@ reload: root build ## a configuration that is read again, grants that are revoke
 
 verbs: root build ## applications: programs with queue pairs of two daemons, and what is left of them
 	dataplane/tests/verbs.sh
+
+hostile: root build ## hostile local programs beside honest ones, each of which is served throughout
+	dataplane/tests/hostile.sh
+
+hostile-rates: root build ## the same, and honest programs keep 70 % of their rate; on a quiet machine
+	RATES=1 dataplane/tests/hostile.sh
 
 PROGRAMS_OF_DEBIAN := ibverbs-utils perftest fio qperf libfabric-bin iperf3 libopenmpi-dev openmpi-bin
 

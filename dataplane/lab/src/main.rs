@@ -5,6 +5,7 @@
 mod clients;
 mod flood;
 mod honest;
+mod hostile;
 mod load;
 mod packet;
 mod random;
@@ -37,6 +38,8 @@ enum Command {
     Load(load::Options),
     /// Measure the goodput of bulk connections in one direction over a fixed time.
     Transfer(transfer::Options),
+    /// Run a hostile local program of a daemon, or the honest programs beside it.
+    Hostile(hostile::Options),
     /// Serve echo, discard and chargen over the kernel's TCP.
     Serve(serve::Options),
 }
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         Command::Honest(options) => clients::block_on(honest::run(options)),
         Command::Load(options) => clients::block_on(load::run(options)),
         Command::Transfer(options) => clients::block_on(transfer::run(options)),
+        Command::Hostile(options) => hostile::run(&options),
         Command::Serve(options) => clients::block_on(serve::run(options)),
     };
     match result {

@@ -1,0 +1,87 @@
+//! Hostile local programs, and the honest ones beside them. `dataplane/tests/hostile.sh` runs each case as a user
+//! without rights, while an honest program of the daemon and an honest peer on the wire are served.
+//!
+//! A case has a file of its own: a function from [`Target`] to [`Attack`]. It fails unless its attack takes effect.
+
+mod burn;
+mod close;
+mod create;
+mod doorbells;
+mod honest;
+mod modify;
+mod raw;
+mod resize;
+
+use std::any::Any;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use serde_json::Value;
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    case: Case,
+}
+
+#[derive(clap::Subcommand)]
+enum Case {
+    /// Run an honest program and an honest peer, and measure how long either has waited for a round trip.
+    Honest(honest::Options),
+    /// Use up a core, and nothing else: the control of a measurement.
+    Burn(Target),
+    /// Close contexts with 960 queue pairs and a full completion queue.
+    Close(Target),
+    /// Be one of those contexts, until killed.
+    Full(Target),
+    /// Create and destroy large queue pairs.
+    Create(Target),
+    /// Resize a completion queue with 65,000 completions.
+    Resize(Target),
+    /// Move queue pairs with a full completion queue to Error and Idle.
+    Modify(Target),
+    /// Ring all doorbells of 31 contexts.
+    Doorbells(Target),
+}
+
+/// Daemon under attack.
+#[derive(clap::Args)]
+struct Target {
+    /// Verbs socket of the daemon
+    socket: PathBuf,
+    /// Time of the attack, seconds
+    #[arg(long, default_value_t = 2)]
+    seconds: u64,
+}
+
+impl Target {
+    /// Returns the time at which the attack ends.
+    fn end(&self) -> Instant {
+        Instant::now() + Duration::from_secs(self.seconds)
+    }
+}
+
+/// Report of an attack, and all that the program still has of the daemon.
+type Attack = (Value, Box<dyn Any>);
+
+/// Attacks, prints the report, and keeps all that the program has until it is killed.
+pub(crate) fn run(options: &Options) -> Result<Value> {
+    let (report, kept) = match &options.case {
+        Case::Honest(options) => return honest::run(options),
+        Case::Burn(target) => burn::run(target),
+        Case::Close(target) => close::run(target)?,
+        Case::Full(target) => close::full(target)?,
+        Case::Create(target) => create::run(target)?,
+        Case::Resize(target) => resize::run(target)?,
+        Case::Modify(target) => modify::run(target)?,
+        Case::Doorbells(target) => doorbells::run(target)?,
+    };
+    println!("{report}");
+    std::io::stdout().flush()?;
+    loop {
+        std::thread::park();
+        std::hint::black_box(&kept);
+    }
+}

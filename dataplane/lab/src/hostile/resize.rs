@@ -1,0 +1,40 @@
+//! A completion queue with nearly all completions that it may have, which is resized 256 times with each call.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use iwarp_shared_verbs::methods::REQUESTS_MAX;
+use iwarp_shared_verbs::{QueuePlace, Request};
+use rdma::verbs::QpState;
+use serde_json::json;
+
+use super::raw::{Raw, receive_queue};
+use super::{Attack, Target};
+
+const QUEUE_PAIRS: usize = 16;
+/// Completions of each.
+const BUFFERS: u16 = 4062;
+const COMPLETIONS: u32 = 65_536;
+const SMALLER: u32 = 65_000;
+
+pub(super) fn run(target: &Target) -> Result<Attack> {
+    let mut raw = Raw::open(&target.socket, 64 << 20)?;
+    let (pd, cq, place) = raw.objects(COMPLETIONS)?;
+    let pairs = raw.queue_pairs((pd, cq), BUFFERS, QUEUE_PAIRS)?;
+    let errors: Vec<_> = pairs.iter().map(|(qp, _)| Request::ModifyQp(*qp, QpState::Error)).collect();
+    raw.succeed(&errors)?;
+    let queues =
+        pairs.iter().map(|(_, places)| receive_queue(places)).collect::<Result<Vec<QueuePlace>>>()?;
+    raw.post_all(&queues, BUFFERS.into())?;
+    let completions = u64::from(BUFFERS) * u64::try_from(QUEUE_PAIRS)?;
+    ensure!(raw.completions(&place)? == completions, "completions are missing");
+    let sizes = [SMALLER, COMPLETIONS].map(|cqe| Request::ResizeCq(cq, cqe));
+    let requests: Vec<_> = sizes.iter().cloned().cycle().take(REQUESTS_MAX).collect();
+    let (until, mut resized) = (target.end(), 0_usize);
+    while Instant::now() < until {
+        resized += raw.succeed(&requests)?.len();
+    }
+    // A queue without those completions could be made small.
+    ensure!(raw.execute(&[Request::ResizeCq(cq, 1)])?.iter().all(Result::is_err), "the completions are gone");
+    Ok((json!({ "case": "resize", "resized": resized, "completions": completions }), Box::new(raw)))
+}
