@@ -13,6 +13,7 @@ use iwarp_config::{Config, ConfigErrors, Machine};
 const CUT_OFF: u8 = 3;
 
 fn main() -> ExitCode {
+    iwarp_terminal::abort_on_panic();
     let arguments = Arguments::parse();
     let config = if arguments.check && !arguments.machine {
         Config::load(&arguments.config)

@@ -33,6 +33,7 @@ use crate::args::Args;
 
 /// Runs the command line of this process and returns its exit code ([`iwarp_control::Exit`]).
 pub fn main() -> ExitCode {
+    iwarp_terminal::abort_on_panic();
     complete::if_asked();
     let exit = match Args::try_parse() {
         Ok(args) => {

@@ -8,6 +8,7 @@ use iwarp_config::{ConfigErrors, Machine, Nfsd};
 use iwarp_nfsd::args::{Arguments, Format};
 
 fn main() -> ExitCode {
+    iwarp_terminal::abort_on_panic();
     let arguments = Arguments::parse();
     let config = if arguments.check && !arguments.machine {
         Nfsd::load(&arguments.config)

@@ -7,7 +7,9 @@
 pub mod clock;
 mod failure;
 mod output;
+mod panic;
 pub mod units;
 
 pub use failure::{Failure, Report};
 pub use output::{Color, ERROR, Format, HELP, Output, Width};
+pub use panic::abort_on_panic;
