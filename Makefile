@@ -3,17 +3,21 @@
 
 SHELL := /bin/bash
 CARGO ?= cargo
-IWARPD := target/release/iwarpd
-IWARPCTL := target/release/iwarpctl
 FUZZ_SECONDS ?= 60
-# One selection of packages for what is built for release: another selection has other features, and would compile the
-# crates again.
-RELEASE := $(CARGO) build --release --locked \
-    $(addprefix -p ,dataplane mgmt-cli iwarp-verbs iwarp-lab iwarp-rping iwarp-nfsd iwarp-run rdma) \
-    $(addprefix -p ,benches iwarp-manual) \
-    $(addprefix --bin ,iwarpd iwarpctl iwarp-nfsd iwarp-rping iwarp-run lab) \
-    $(addprefix --example ,bridge capture exchange notify region register siw-peer slow watch)
+# Folder of the programs that the suites run, by its profile (Cargo.toml): tests, or release.
+BUILT ?= target/tests
+export BUILT
 export IRONWARP_CACHE ?= /var/cache/ironwarp
+
+# build PROFILE TARGETS…: builds these targets in target/PROFILE. The selection of packages is always the whole
+# workspace, and has an example, for which Cargo adds the features of tests: other features would compile it all again.
+build = $(CARGO) build --locked --profile $1 --workspace --example watch $2
+# programs PROFILE TARGETS…: the same, with the libraries of unmodified programs.
+define programs
+$(call build,$1,--lib $2)
+dataplane/drop-in/link.sh target/$1/libiwarp_drop_in.a target/$1/lib/ironwarp
+install -m 644 target/$1/librspreload.so target/$1/lib/ironwarp/
+endef
 
 .PHONY: $(shell sed -n 's/^\([a-z0-9-]*\):.*/\1/p' Makefile)
 
@@ -36,36 +40,101 @@ tools: deps ## install the test runner
 	@$(CARGO) nextest --version >/dev/null 2>&1 || \
 	    $(CARGO) install --locked --debug --no-default-features cargo-nextest@0.9.151
 
-build: deps ## iwarpd, iwarpctl and what goes with them, release
-	$(RELEASE)
-	$(CARGO) build --release --locked -p iwarp-drop-in
-	dataplane/drop-in/link.sh target/release/libiwarp_drop_in.a target/release/lib/ironwarp
-	$(CARGO) build --release --locked -p iwarp-preload
-	install -m 644 target/release/librspreload.so target/release/lib/ironwarp/
+build: build-deps ## iwarpd, iwarpctl and what goes with them: target/release
+	$(call programs,release,--bins --examples)
 
-man: deps ## manual pages and completions of all programs: target/man
+# The programs that the suites run.
+built: root deps
+	$(call programs,$(notdir $(BUILT)),--bins --examples)
+
+man: build-deps ## manual pages and completions of all programs: target/man
+	$(call build,$(notdir $(BUILT)),--bin iwarp-manual)
 	@rm -rf target/man
-	$(RELEASE) --bin iwarp-manual
-	target/release/iwarp-manual target/man
+	$(BUILT)/iwarp-manual target/man
 
-demo: root build ## put 256 MiB through a TAP, get it back, compare
+# Its packages are few, and so is what it builds.
+demo: export BUILT := target/release
+demo: root build-deps ## put 256 MiB through a TAP, get it back, compare: three minutes from a fresh clone
+	@.ci/deps.sh --build iproute2
+	$(call build,release,--bin iwarpd --bin iwarpctl)
 	@dataplane/tests/demo.sh
 
 run: root build ## iwarpd in the foreground on the TAP iw0
 	@.ci/hugepages.sh 512 || true
-	$(IWARPD) --config configs/tap.toml
+	target/release/iwarpd --config configs/tap.toml
 
-# They count hugepages, have limits of time or rate, or use all cores: one at a time.
-ALONE := ports drivers verbs hostile programs-quick flat load crowd-out flood starve forged-arp pci-quick
+# Suites of `make test`, each a target below. These use all cores, count hugepages, or have limits of time or rate: one
+# at a time.
+ALONE := \
+    ports \
+    drivers \
+    verbs \
+    hostile \
+    programs-quick \
+    flat \
+    load \
+    crowd-out \
+    flood \
+    starve \
+    forged-arp \
+    pci-quick
+
 # They wait for a guest, a program or a timer: two at a time, the longest first. Each one's output comes when it ends.
-TOGETHER := interop deb-test instructions build-debian13 rping lifecycle operations reload nfsd idle wire-proof
+TOGETHER := \
+    interop \
+    deb-test \
+    rping \
+    lifecycle \
+    operations \
+    reload \
+    nfsd \
+    idle \
+    wire-proof
+
+# They compile, at low priority while the suites above wait.
+BESIDE := \
+    clippy \
+    doc \
+    fuzz-check \
+    doctests \
+    instructions \
+    build-debian13
+
+# Names of several suites.
+group.tcp := drivers flood forged-arp load crowd-out starve wire-proof flat idle
+group.rdma := interop rping verbs hostile programs-quick
+group.nfs := nfsd
+group.service := ports lifecycle operations reload
+group.packages := deb-test build-debian13
+group.checks := fmt clippy doc fuzz-check
+GROUPS := $(patsubst group.%,%,$(filter group.%,$(.VARIABLES)))
+
+ALL := fmt unit $(TOGETHER) $(BESIDE) $(ALONE)
+SUITES ?= $(ALL)
+WANTED := $(foreach name,$(SUITES),$(or $(group.$(name)),$(name)))
+# run JOBS SUITES: those of the suites that are wanted.
+STAGES := $(MAKE) --no-print-directory --keep-going --output-sync=target
+run = $(if $(filter $(WANTED),$2),$(STAGES) --jobs=$1 $(patsubst %,stage-%,$(filter $(WANTED),$2)) || true)
 
 # Incremental compilation is for those who compile again.
 test: export CARGO_INCREMENTAL := 0
-test: root check unit build prepared ## everything; about 35 minutes on two cores
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(TOGETHER)
-	@$(MAKE) --no-print-directory --jobs=1 $(ALONE)
-	@echo "all suites passed"
+test: root ## everything, in about 25 minutes on two cores; SUITES="tcp nfs" runs some (`make suites` lists them)
+	@$(foreach name,$(filter-out $(ALL),$(WANTED)),echo "make test: no suite $(name): make suites" >&2; exit 2;) :
+	@rm -rf target/stages; mkdir -p target/stages
+	@$(call run,1,fmt unit)
+	@.ci/stage.sh built $(MAKE) --no-print-directory built prepared
+	@$(if $(filter $(WANTED),$(BESIDE)),nice -n 19 $(call run,1,$(BESIDE)) & )\
+	    $(call run,2,$(TOGETHER)); wait
+	@$(call run,1,$(ALONE))
+	@.ci/stage.sh --score
+
+# Programs are built, packages are installed: no suite looks again.
+stage-%:
+	@.ci/stage.sh $* $(MAKE) --no-print-directory --jobs=1 $(addprefix --old-file=,root tools deps build-deps built) $*
+
+suites: ## the names that SUITES takes
+	@$(foreach name,$(GROUPS),printf '%-16s%s\n' '$(name)' '$(group.$(name))';)
+	@echo $(ALL) | fold -s -w 100
 
 # Two suites at a time must neither install packages at the same time nor take each other's hugepages: 320 MiB each.
 prepared: root tools
@@ -83,8 +152,9 @@ check: fmt clippy fuzz-check doc ## format, lints, fuzz targets, documentation
 fmt:
 	$(CARGO) fmt --all --check
 
+# The profile of the tests: build scripts and procedural macros are compiled and run once.
 clippy: build-deps
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --profile tests --workspace --all-targets --locked -- -D warnings
 
 # A compiler that is not nightly checks them, so that a change of an API cannot break them unseen. Nothing is linked:
 # libFuzzer itself is not compiled.
@@ -94,7 +164,7 @@ fuzz-check: ## the fuzz targets compile
 	    $(CARGO) clippy --locked --quiet --manifest-path $$manifest --target-dir target/fuzz -- -D warnings; done
 
 doc: build-deps
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked --quiet
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --profile tests --workspace --no-deps --document-private-items --locked --quiet
 
 # Apart, because the advisories come from the network.
 deny: ## licenses, sources, duplicates and known vulnerabilities of the crates that we depend on (cargo-deny)
@@ -103,44 +173,55 @@ deny: ## licenses, sources, duplicates and known vulnerabilities of the crates t
 	$(CARGO) deny --locked check licenses bans sources
 	$(CARGO) deny --locked check advisories
 
+NEXTEST := $(CARGO) nextest run --cargo-profile tests --locked --no-fail-fast --workspace
+# Tests of the protocols need no DPDK and run first, while the rest is not compiled. They are chosen by name, not by
+# package, for the reason given at `build`.
+FIRST := $(wildcard tcp-stack/tests/*.rs rdma/tests/*.rs)
+FIRST += $(patsubst %/main.rs,%.rs,$(wildcard tcp-stack/tests/*/main.rs rdma/tests/*/main.rs))
+
 unit: root tools ## unit and property tests, simulations, CLI, DPDK in process
 	@.ci/hugepages.sh 64 || true
-	$(CARGO) nextest run --workspace --locked
-	$(CARGO) test --workspace --locked --doc --quiet
+	$(NEXTEST) $(addprefix --test ,$(basename $(notdir $(FIRST)))); first=$$?; \
+	    $(NEXTEST) -E 'not (kind(test) & (package(tcp-stack) | package(rdma)))' && exit $$first
 
+doctests: build-deps ## examples in the documentation of our crates
+	$(CARGO) test --profile tests --workspace --locked --doc --quiet
+
+# Budgets were recorded with whole-program optimization.
 instructions: deps ## how many instructions and cache lines the work per packet takes, under valgrind
-	$(CARGO) test --release --locked -p per-packet --test instructions --test lines
+	$(CARGO) test --profile dist --locked -p per-packet --test instructions --test lines
 
-tap: root build ## against the kernel's TCP, over a TAP in a namespace
+tap: root built ## against the kernel's TCP, over a TAP in a namespace
 	dataplane/tests/system.sh tap
 
-drivers: root build ## the same over each driver that one machine can offer
+drivers: root built ## the same over each driver that one machine can offer
 	dataplane/tests/system.sh tap af_packet af_xdp pcap memif
 	dataplane/tests/rings.sh
 
-ports: root build ## starting, refusing to, and a put and get over each kind of port
+ports: root built ## starting, refusing to, and a put and get over each kind of port
 	dataplane/tests/ports.sh
 
-lifecycle: root build ## a log that cannot be written, signals, a second daemon, interfaces that vanish
+lifecycle: root built ## a log that cannot be written, signals, a second daemon, interfaces that vanish
 	dataplane/tests/lifecycle.sh
 
-operations: root build ## metrics over HTTP and in DPDK's telemetry; live views, events, capture; transfers
+operations: root built ## metrics over HTTP and in DPDK's telemetry; live views, events, capture; transfers
 	dataplane/tests/operations.sh
 	dataplane/tests/transfers.sh
 
-captures: root build ## what docs/operations.md shows of top, doctor and monitor, from a daemon with traffic: target/captures
+captures: root built ## what docs/operations.md shows of top, doctor and monitor, from a daemon with traffic: target/captures
 	dataplane/tests/captures.sh target/captures
 
-reload: root build ## a configuration that is read again, grants that are revoked, connections that end before the daemon
+reload: root built ## a configuration that is read again, grants that are revoked, connections that end before the daemon
 	dataplane/tests/reload.sh
 
-verbs: root build ## applications: programs with queue pairs of two daemons, and what is left of them
+verbs: root built ## applications: programs with queue pairs of two daemons, and what is left of them
 	dataplane/tests/verbs.sh
 
-hostile: root build ## hostile local programs beside honest ones, each of which is served throughout
+hostile: root built ## hostile local programs beside honest ones, each of which is served throughout
 	dataplane/tests/hostile.sh
 
-hostile-rates: root build ## the same, and honest programs keep 70 % of their rate; on a quiet machine
+hostile-rates: export BUILT := target/release
+hostile-rates: root built ## the same, and honest programs keep 70 % of their rate; on a quiet machine
 	RATES=1 dataplane/tests/hostile.sh
 
 PROGRAMS_OF_DEBIAN := ibverbs-utils perftest fio qperf libfabric-bin iperf3 libopenmpi-dev openmpi-bin
@@ -148,7 +229,7 @@ PROGRAMS_OF_DEBIAN := ibverbs-utils perftest fio qperf libfabric-bin iperf3 libo
 programs: programs-pairs programs-lossy programs-siw migration ## unmodified programs of Debian, all of it: half an hour
 
 # What is not installed is told, and left out.
-programs-deps: root build
+programs-deps: root built
 	@.ci/deps.sh $(PROGRAMS_OF_DEBIAN) || echo "programs: goes on with the programs that are installed" >&2
 
 programs-pairs: programs-deps ## of these, between two daemons, and with both ends on one
@@ -160,72 +241,75 @@ programs-lossy: programs-deps ## the same between two daemons, where one frame i
 programs-siw: programs-deps ## the same against Linux soft-iWARP in a QEMU guest, in both roles, without loss and with it
 	dataplane/tests/programs-siw.sh
 
-migration: root build ## a guest that QEMU migrates by `rdma:` from one daemon to another
+migration: root built ## a guest that QEMU migrates by `rdma:` from one daemon to another
 	dataplane/tests/migration.sh
 
-programs-quick: root build ## the same, the most important of it: in about a minute
+programs-quick: root built ## the same, the most important of it: in about a minute
 	@.ci/deps.sh ibverbs-utils perftest || echo "programs: goes on with the programs that are installed" >&2
 	QUICK=1 dataplane/tests/programs.sh
 
-rping: root build ## rping and regions between programs that are their own dataplane
+rping: root built ## rping and regions between programs that are their own dataplane
 	dataplane/tests/rping.sh
 
-wire-proof: root build ## a pcap round trip, judged by tshark
+wire-proof: root built ## a pcap round trip, judged by tshark
 	dataplane/tests/pcap.sh
 
-flat: root build ## memory stays flat while 10 GiB move
+flat: root built ## memory stays flat while 10 GiB move
 	dataplane/tests/flat.sh
 
-idle: root build ## many idle connections, peers that vanish, regions that come and go
+idle: root built ## many idle connections, peers that vanish, regions that come and go
 	dataplane/tests/idle.sh
 
-against-linux: root build ## goodput over bad paths, beside Linux's own TCP
+against-linux: export BUILT := target/release
+against-linux: root built ## goodput over bad paths, beside Linux's own TCP
 	dataplane/tests/linux.sh
 
-incast: root build ## 64 senders that meet in one short queue, beside Linux's own TCP; on a quiet machine
+incast: export BUILT := target/release
+incast: root built ## 64 senders that meet in one short queue, beside Linux's own TCP; on a quiet machine
 	dataplane/tests/incast.sh
 
-put-rates: root build ## put and get over both families, with and without timestamps: the same rate; on a quiet machine
+put-rates: export BUILT := target/release
+put-rates: root built ## put and get over both families, with and without timestamps: the same rate; on a quiet machine
 	dataplane/tests/put-rates.sh
 
-flood: root build ## 200,000 SYNs a second, and clients that must be served
+flood: root built ## 200,000 SYNs a second, and clients that must be served
 	dataplane/tests/flood.sh
 
-forged-arp: root build ## somebody claims an honest peer's address; a peer that really moves
+forged-arp: root built ## somebody claims an honest peer's address; a peer that really moves
 	dataplane/tests/forged-arp.sh
 
-load: root build ## 1,000 connections at once on each service, IPv4 and IPv6
+load: root built ## 1,000 connections at once on each service, IPv4 and IPv6
 	dataplane/tests/load.sh
 
-starve: root build ## peers that want the daemon to run out of packet buffers, and an honest one's rate
+starve: root built ## peers that want the daemon to run out of packet buffers, and an honest one's rate
 	dataplane/tests/starve.sh
 
-crowd-out: root build ## one host that takes every connection, and an honest peer that must be served
+crowd-out: root built ## one host that takes every connection, and an honest peer that must be served
 	dataplane/tests/crowd-out.sh
 
-interop: root build ## Linux soft-iWARP in a QEMU guest
+interop: root built ## Linux soft-iWARP in a QEMU guest
 	dataplane/tests/siw/run.sh
 
-nfsd: root build ## the NFS server as a service: configuration, iwarpctl nfs, reload, signals
+nfsd: root built ## the NFS server as a service: configuration, iwarpctl nfs, reload, signals
 	dataplane/tests/nfsd.sh
 
 nfs-malformed: build-deps ## ten million malformed calls to the NFS server: nothing returned, no memory kept; minutes
-	MALFORMED_CALLS=10000000 $(CARGO) test --release --locked -p iwarp-nfsd --test malformed -- --nocapture
+	MALFORMED_CALLS=10000000 $(CARGO) test --profile tests --locked --workspace --test malformed -- --nocapture
 
-nfs-demo: root build ## Linux in a QEMU guest mounts a directory by NFS over RDMA, copies a tree, compares digests
+nfs-demo: root built ## Linux in a QEMU guest mounts a directory by NFS over RDMA, copies a tree, compares digests
 	dataplane/tests/nfs.sh
 
-nfs: root build ## the same at length, with loss, restarts, two clients, fsx, pjdfstest and tshark: half an hour
+nfs: root built ## the same at length, with loss, restarts, two clients, fsx, pjdfstest and tshark: half an hour
 	dataplane/tests/nfs/full.sh
 
-nfs-figures: root build ## READ over RDMA and over TCP: rate, and CPU time per GiB of server and client
-	$(CARGO) build --release --locked -p iwarp-nfsd --example reader
+nfs-figures: export BUILT := target/release
+nfs-figures: root built ## READ over RDMA and over TCP: rate, and CPU time per GiB of server and client
 	dataplane/tests/nfs/figures.sh
 
-pci: root build ## PCI cards that QEMU emulates, in guests: every card, driver and feature
+pci: root built ## PCI cards that QEMU emulates, in guests: every card, driver and feature
 	dataplane/tests/pci/run.sh all
 
-pci-quick: root build ## the same, the most important of it: at most three minutes
+pci-quick: root built ## the same, the most important of it: at most three minutes
 	dataplane/tests/pci/run.sh quick
 
 debian13: root tools ## build, unit, ports, tap and demo on Debian 13 (DPDK 24.11), in a chroot that is made for it
@@ -234,34 +318,58 @@ debian13: root tools ## build, unit, ports, tap and demo on Debian 13 (DPDK 24.1
 # Only what calls DPDK, and without code generation: under a minute, after the two or three that making the chroot takes.
 build-debian13: root tools ## the dataplane compiles on Debian 13, too
 	@if pkg-config --atleast-version=24.11 libdpdk; then echo "build-debian13: this machine has DPDK 24.11 or newer itself"; \
-	    else .ci/debian13.sh cargo check --locked -p dataplane --all-targets; fi
+	    else .ci/debian13.sh cargo check --locked --profile tests -p dataplane --all-targets; fi
 
+trained: export BUILT := target/release
 trained: root build ## the programs as they are installed, target/trained: optimized for what a load has shown
 	benches/train.sh
 
-# What its figures are compared with is Debian's; without it the report says what it lacks.
-bench: root trained ## throughput, latency and CPU time beside their peers: target/bench/report.html; on a quiet machine
-	@.ci/deps.sh iperf3 ucx-utils sockperf || echo "bench: goes on without the peers that cannot be installed" >&2
+# What its figures are compared with is Debian's; without it the report says what it lacks. BRIEF=--brief runs each
+# benchmark for an instant, and leaves docs/plots alone.
+PEERS := iperf3 ucx-utils sockperf
+BRIEF ?=
+
+bench: export BUILT := target/release
+bench: root build ## throughput, latency and CPU time beside their peers: target/bench/report.html; on a quiet machine
+	benches/train.sh --or-plain
+	@.ci/deps.sh $(PEERS) || echo "bench: goes on without the peers that cannot be installed" >&2
 	@.ci/hugepages.sh 512 || true
-	nice -n -15 target/trained/iwarp-bench suite --to target/bench
-	target/trained/iwarp-bench plots target/bench/report.json --to docs/plots
+	nice -n -15 target/trained/iwarp-bench suite $(BRIEF) --to target/bench
+	target/trained/iwarp-bench plots target/bench/report.json --to $(if $(BRIEF),target/bench/plots,docs/plots)
+
+# All benchmarks for an instant: that each works, and no figure lacks a quantity.
+bench-brief: root built
+	@.ci/deps.sh $(PEERS) || echo "bench-brief: goes on without the peers that cannot be installed" >&2
+	$(BUILT)/iwarp-bench suite --brief --to target/bench-brief
+	$(BUILT)/iwarp-bench plots target/bench-brief/report.json --to target/bench-brief/plots
+	@jq -e '.absent == [] and ([.figures[] | select(.met == null)] == [])' target/bench-brief/report.json >/dev/null || \
+	    { jq '.absent, [.figures[] | select(.met == null)]' target/bench-brief/report.json; exit 1; }
 
 profile: root deps ## instructions per FPDU of RDMA Writes, function by function, of both ends
-	$(CARGO) build --release --locked -p benches --bin iwarp-bench
+	$(call build,release,--bin iwarp-bench)
 	benches/profile.sh
 
 # What is installed comes from PROGRAMS: after `make trained`, `make deb PROGRAMS=target/trained` packages those.
-PROGRAMS ?= target/release
+PROGRAMS ?= target/dist
+INSTALLED := iwarpd iwarpctl iwarp-nfsd iwarp-rping iwarp-run iwarp-bench
 
 PACKAGING := debhelper lintian systemd-container
 
-deb: root build man ## Debian packages of this machine's release, ironwarp and ironwarp-bench: target/deb
-	@.ci/deps.sh $(PACKAGING)
-	$(RELEASE) --bin iwarp-bench
-	configs/debian/build.sh $(PROGRAMS) target/man target/deb
+# packages PROGRAMS FOLDER: Debian packages of these programs.
+define packages
+@.ci/deps.sh $(PACKAGING)
+@rm -rf target/man
+$1/iwarp-manual target/man
+configs/debian/build.sh $1 target/man $2
+endef
 
-deb-test: deb ## installs the packages in a chroot that is made for it; start, put, get, upgrade, remove, purge
-	dataplane/tests/deb.sh target/deb
+deb: root build-deps ## Debian packages of this machine's release, ironwarp and ironwarp-bench: target/deb
+	$(if $(filter target/dist,$(PROGRAMS)),$(call programs,dist,$(addprefix --bin ,$(INSTALLED) iwarp-manual)))
+	$(call packages,$(PROGRAMS),target/deb)
+
+deb-test: root built ## installs packages in a chroot that is made for it; start, put, get, upgrade, remove, purge
+	$(call packages,$(BUILT),target/deb-test)
+	dataplane/tests/deb.sh target/deb-test
 
 fuzz: deps ## FUZZ_SECONDS of libFuzzer on each target of each crate (60 by default; nightly Rust)
 	@$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install --locked --debug cargo-fuzz@0.13.2

@@ -1,11 +1,20 @@
 #!/bin/sh
 # deps.sh [PACKAGE…]: installs the Debian packages that building and testing need, and these packages, unless installed.
-# deps.sh --build: those that building needs, and no more.
+# deps.sh --build [PACKAGE…]: those that building needs, and these.
 set -eu
 
-building="libdpdk-dev libclang-dev pkg-config gcc make"
+installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q '^install ok installed'; }
+
+# bindgen needs the library libclang and the compiler's own headers. libclang-dev adds 250 MiB of C++ headers to them.
+clang=libclang-dev
+if ! installed $clang; then
+    version=$(apt-cache depends $clang 2>/dev/null | sed -n 's/.*Depends: libclang-\([0-9]*\)-dev$/\1/p')
+    [ -z "$version" ] || clang="libclang1-$version libclang-common-$version-dev"
+fi
+building="libdpdk-dev $clang pkg-config gcc libc6-dev make"
 if [ "${1:-}" = --build ]; then
-    packages=$building
+    shift
+    packages="$building $*"
 else
     packages="$building iproute2 nftables ethtool iputils-ping netcat-openbsd
  procps curl jq strace tmux tshark tcpdump qemu-system-x86 binutils cpio xz-utils busybox-static python3 librdmacm-dev
@@ -14,7 +23,7 @@ fi
 
 missing=""
 for package in $packages; do
-    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q '^install ok installed' || missing="$missing $package"
+    installed "$package" || missing="$missing $package"
 done
 [ -n "$missing" ] || exit 0
 

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Builds the programs for installation, target/trained/*, with profile-guided optimization: builds them with counters,
-# runs the load below, and builds them again with the recorded profile.
-# It needs root, for hugepages and namespaces, and the programs of `make build`, which the load uses.
+# train.sh [--or-plain]: builds the programs for installation, target/trained/*, with profile-guided optimization:
+# builds them with counters, runs the load below, and builds them again with the recorded profile.
+# It needs root, for hugepages and namespaces, the programs of `make build`, which the load uses, and llvm-profdata of
+# this Rust. With --or-plain it builds the programs without a profile where that is missing; reports say "plain" then.
 # The first run takes a quarter of an hour; later runs repeat only steps whose input has changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,13 +12,19 @@ host=$(rustc -vV | sed -n 's/^host: //p')
 tools=$(rustc --print sysroot)/lib/rustlib/$host/bin
 mkdir -p "$folder"
 
-# built PROFILE FLAG BIN…: builds these programs in target/PROFILE. Build scripts write no profile.
+installed=(iwarpd iwarpctl iwarp-nfsd iwarp-rping iwarp-run iwarp-bench iwarp-manual)
+
+# built PROFILE FLAGS BIN…: builds these programs in target/PROFILE; FLAGS is a list in TOML. Build scripts write no
+# profile.
 built() {
-    local profile=$1 flag=$2
+    local profile=$1 flags=$2
     shift 2
-    LLVM_PROFILE_FILE=/dev/null cargo build --locked --profile "$profile" \
-        --config "target.$host.rustflags=[\"$flag\"]" "${@/#/--bin=}"
+    LLVM_PROFILE_FILE=/dev/null cargo build --locked --profile "$profile" --workspace \
+        --config "target.$host.rustflags=[$flags]" "${@/#/--bin=}"
 }
+
+# The libraries of unmodified programs are those of `make build`: the load does not run them.
+with_libraries() { mkdir -p target/trained/lib && cp -r target/release/lib/ironwarp target/trained/lib/; }
 
 # load COMMAND…: runs a part of the load; prints its output if it fails.
 load() {
@@ -28,12 +35,16 @@ load() {
 if [ ! -x "$tools/llvm-profdata" ]; then
     rustup component add llvm-tools || {
         echo "train: needs llvm-profdata of this Rust: rustup component add llvm-tools" >&2
-        exit 1
+        [ "${1:-}" = --or-plain ] || exit 1
+        echo "train: builds the programs without a profile" >&2
+        built trained "" "${installed[@]}"
+        with_libraries
+        exit
     }
 fi
 
 # A fixed commit name, so that a new commit alone does not change the programs.
-IRONWARP_COMMIT=training built instrumented "-Cprofile-generate=$folder" iwarpd iwarp-bench
+IRONWARP_COMMIT=training built instrumented "\"-Cprofile-generate=$folder\"" iwarpd iwarp-bench
 counted=$(cat target/instrumented/{iwarpd,iwarp-bench} "$0" | sha256sum | cut -c1-16)
 if [ ! -e "$folder/$counted.profdata" ]; then
     rm -f "$folder"/*.profraw "$folder"/*.profdata
@@ -59,6 +70,5 @@ if [ ! -e "$folder/$counted.profdata" ]; then
     mv "$folder/merged" "$folder/$counted.profdata"
 fi
 export IRONWARP_BUILD=trained
-built trained "-Cprofile-use=$folder/$counted.profdata" iwarpd iwarpctl iwarp-nfsd iwarp-rping iwarp-run iwarp-bench
-# The libraries of unmodified programs are those of `make build`: the load does not run them.
-mkdir -p target/trained/lib && cp -r target/release/lib/ironwarp target/trained/lib/
+built trained "\"-Cprofile-use=$folder/$counted.profdata\"" "${installed[@]}"
+with_libraries

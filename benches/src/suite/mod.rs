@@ -71,6 +71,9 @@ pub struct Options {
     /// CPUs of initiator and target, pinned.
     #[arg(long, value_name = "A,B", default_value = "0,1")]
     cores: Cores,
+    /// Run each benchmark as briefly as it allows: a test that all of them work. The figures then mean nothing.
+    #[arg(long)]
+    brief: bool,
 }
 
 /// Report of a suite.
@@ -95,6 +98,19 @@ struct Part {
     plot: Option<String>,
 }
 
+/// Returns the flags of a step with its durations and repetitions at their least.
+fn brief(args: &str) -> String {
+    let mut words: Vec<&str> = args.split_whitespace().collect();
+    for index in 1..words.len() {
+        words[index] = match words[index - 1] {
+            "-D" => "0.02",
+            "--runs" | "--laps" => "3",
+            _ => words[index],
+        };
+    }
+    words.join(" ")
+}
+
 /// Runs the benchmarks. The report lists those that fail.
 ///
 /// # Errors
@@ -110,6 +126,7 @@ pub fn run(options: &Options) -> Result<SuiteReport> {
         if !options.only.is_empty() && !options.only.iter().any(|name| name == benchmark) {
             continue;
         }
+        let args = if options.brief { brief(args) } else { (*args).to_owned() };
         eprintln!("{:4.0} s  {benchmark} {args}", watch.seconds());
         let stem = folder.join(format!("{:02}-{benchmark}", number + 1));
         let mut command = Command::new("timeout");
