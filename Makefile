@@ -23,6 +23,7 @@ endef
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+	@printf '\nNames for SUITES of make test:\n' && $(MAKE) --no-print-directory suites
 
 # Said before anything is built for minutes.
 root:
@@ -59,6 +60,13 @@ demo: root build-deps ## put 256 MiB through a TAP, get it back, compare: three 
 	$(call build,release,--bin iwarpd --bin iwarpctl)
 	@dataplane/tests/demo.sh
 
+# The same with the programs of the tests.
+demonstration: root built
+	@dataplane/tests/demo.sh
+
+session: root built ## the session of README.md without root, command by command
+	dataplane/tests/session.sh
+
 run: root build ## iwarpd in the foreground on the TAP iw0
 	@.ci/hugepages.sh 512 || true
 	target/release/iwarpd --config configs/tap.toml
@@ -77,7 +85,8 @@ ALONE := \
     flood \
     starve \
     forged-arp \
-    pci-quick
+    pci-quick \
+    bench-brief
 
 # They wait for a guest, a program or a timer: two at a time, the longest first. Each one's output comes when it ends.
 TOGETHER := \
@@ -89,7 +98,10 @@ TOGETHER := \
     reload \
     nfsd \
     idle \
-    wire-proof
+    wire-proof \
+    session \
+    demonstration \
+    captures
 
 # They compile, at low priority while the suites above wait.
 BESIDE := \
@@ -97,6 +109,7 @@ BESIDE := \
     doc \
     fuzz-check \
     doctests \
+    loom \
     instructions \
     build-debian13
 
@@ -104,9 +117,9 @@ BESIDE := \
 group.tcp := drivers flood forged-arp load crowd-out starve wire-proof flat idle
 group.rdma := interop rping verbs hostile programs-quick
 group.nfs := nfsd
-group.service := ports lifecycle operations reload
+group.service := ports lifecycle operations reload session demonstration captures
 group.packages := deb-test build-debian13
-group.checks := fmt clippy doc fuzz-check
+group.checks := fmt clippy doc fuzz-check doctests
 GROUPS := $(patsubst group.%,%,$(filter group.%,$(.VARIABLES)))
 
 ALL := fmt unit $(TOGETHER) $(BESIDE) $(ALONE)

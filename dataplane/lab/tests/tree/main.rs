@@ -1,6 +1,7 @@
 //! Tests that judge the whole tree; they compile without DPDK.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod commands;
 mod language;
 mod tidy;
 mod unsafe_list;
