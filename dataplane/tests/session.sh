@@ -31,6 +31,7 @@ run() {
 }
 while read -r command; do run "$command"; done <begin
 daemon=$!
+trap 'kill "$daemon" 2>/dev/null || true' EXIT
 for _ in $(seq 100); do ready && break; sleep 0.1; done
 ready || { cat iwarpd.log; exit 1; }
 while read -r command; do run "$command"; done <session.commands
