@@ -16,29 +16,7 @@ cp configs/tap.toml "$LAB/home/configs/"
 chmod 755 "$LAB"
 chown -R 65534:65534 "$LAB/home"
 
-# The shell of the session: it fails at the first command that does. What repeats until it is interrupted runs for two
-# seconds, on a terminal.
-cat >"$LAB/home/session" <<'SHELL'
-set -eu
-ready() { target/release/iwarpctl status >status 2>&1 || [ $? = 6 ]; }
-run() {
-    echo "# $1"
-    case $1 in
-        *--watch | *" top") timeout -s INT 2 script -qec "$1" shown </dev/null >/dev/null 2>&1 || [ $? = 124 ] ;;
-        *" status") eval "$1" || [ $? = 6 ] ;;
-        *) eval "$1" ;;
-    esac
-}
-while read -r command; do run "$command"; done <begin
-daemon=$!
-trap 'kill "$daemon" 2>/dev/null || true' EXIT
-for _ in $(seq 100); do ready && break; sleep 0.1; done
-ready || { cat iwarpd.log; exit 1; }
-while read -r command; do run "$command"; done <session.commands
-cmp <(head -c 16M backup.img) copy.img
-kill "$daemon"
-wait "$daemon"
-SHELL
+cp dataplane/tests/session-inside.sh "$LAB/home/session"
 shown '#' 'Without root' | sed 's/ &$/ >iwarpd.log 2>\&1 \&/' >"$LAB/home/begin"
 shown '#' 'A session' >"$LAB/home/session.commands"
 enter=$(shown '\$' 'Without root')
