@@ -55,7 +55,7 @@ man: build-deps ## manual pages and completions of all programs: target/man
 
 # Its packages are few, and so is what it builds.
 demo: export BUILT := target/release
-demo: root build-deps ## put 256 MiB through a TAP, get it back, compare: three minutes from a fresh clone
+demo: root ## put 256 MiB through a TAP, get it back, compare: three minutes from a fresh clone
 	@.ci/deps.sh --build iproute2
 	$(call build,release,--bin iwarpd --bin iwarpctl)
 	@dataplane/tests/demo.sh
@@ -75,10 +75,7 @@ run: root build ## iwarpd in the foreground on the TAP iw0
 # at a time.
 ALONE := \
     ports \
-    drivers \
-    verbs \
     hostile \
-    programs-quick \
     flat \
     load \
     crowd-out \
@@ -91,7 +88,10 @@ ALONE := \
 # They wait for a guest, a program or a timer: two at a time, the longest first. Each one's output comes when it ends.
 TOGETHER := \
     interop \
+    drivers \
     deb-test \
+    verbs \
+    programs-quick \
     rping \
     lifecycle \
     operations \
@@ -105,6 +105,7 @@ TOGETHER := \
 
 # They compile, at low priority while the suites above wait.
 BESIDE := \
+    units-built \
     clippy \
     doc \
     fuzz-check \
@@ -119,27 +120,33 @@ group.rdma := interop rping verbs hostile programs-quick
 group.nfs := nfsd
 group.service := ports lifecycle operations reload session demonstration captures
 group.packages := deb-test build-debian13
+group.unit := protocols units-built units
 group.checks := fmt clippy doc fuzz-check doctests
 GROUPS := $(patsubst group.%,%,$(filter group.%,$(.VARIABLES)))
 
-ALL := fmt unit $(TOGETHER) $(BESIDE) $(ALONE)
+ALL := fmt protocols $(TOGETHER) $(BESIDE) units $(ALONE)
 SUITES ?= $(ALL)
 WANTED := $(foreach name,$(SUITES),$(or $(group.$(name)),$(name)))
-# run JOBS SUITES: those of the suites that are wanted.
+# run JOBS SUITES [PREFIX]: those of the suites that are wanted.
 STAGES := $(MAKE) --no-print-directory --keep-going --output-sync=target
-run = $(if $(filter $(WANTED),$2),$(STAGES) --jobs=$1 $(patsubst %,stage-%,$(filter $(WANTED),$2)) || true)
+run = $(if $(filter $(WANTED),$2),$3 $(STAGES) --jobs=$1 $(patsubst %,stage-%,$(filter $(WANTED),$2)) || true)
 
 # Incremental compilation is for those who compile again.
 test: export CARGO_INCREMENTAL := 0
-test: root ## everything, in about 25 minutes on two cores; SUITES="tcp nfs" runs some (`make suites` lists them)
+test: root tools ## everything, in about 25 minutes on two cores; SUITES="tcp nfs" runs some (`make suites` lists them)
 	@$(foreach name,$(filter-out $(ALL),$(WANTED)),echo "make test: no suite $(name): make suites" >&2; exit 2;) :
 	@rm -rf target/stages; mkdir -p target/stages
-	@$(call run,1,fmt unit)
+	@$(call run,1,fmt protocols)
 	@.ci/stage.sh built $(MAKE) --no-print-directory built prepared
-	@$(if $(filter $(WANTED),$(BESIDE)),nice -n 19 $(call run,1,$(BESIDE)) & )\
-	    $(call run,2,$(TOGETHER)); wait
-	@$(call run,1,$(ALONE))
+	@$(MAKE) --no-print-directory --jobs=2 together beside
+	@$(call run,1,units $(ALONE))
 	@.ci/stage.sh --score
+
+together:
+	@$(call run,2,$(TOGETHER))
+
+beside:
+	@$(call run,1,$(BESIDE),nice -n 19)
 
 # Programs are built, packages are installed: no suite looks again.
 stage-%:
@@ -189,13 +196,20 @@ deny: ## licenses, sources, duplicates and known vulnerabilities of the crates t
 NEXTEST := $(CARGO) nextest run --cargo-profile tests --locked --no-fail-fast --workspace
 # Tests of the protocols need no DPDK and run first, while the rest is not compiled. They are chosen by name, not by
 # package, for the reason given at `build`.
-FIRST := $(wildcard tcp-stack/tests/*.rs rdma/tests/*.rs)
-FIRST += $(patsubst %/main.rs,%.rs,$(wildcard tcp-stack/tests/*/main.rs rdma/tests/*/main.rs))
+PROTOCOLS := $(wildcard tcp-stack/tests/*.rs rdma/tests/*.rs)
+PROTOCOLS += $(patsubst %/main.rs,%.rs,$(wildcard tcp-stack/tests/*/main.rs rdma/tests/*/main.rs))
 
-unit: root tools ## unit and property tests, simulations, CLI, DPDK in process
+unit: protocols units ## unit and property tests, simulations, CLI, DPDK in process
+
+protocols: root tools
+	$(NEXTEST) $(addprefix --test ,$(basename $(notdir $(PROTOCOLS))))
+
+units: root tools
 	@.ci/hugepages.sh 64 || true
-	$(NEXTEST) $(addprefix --test ,$(basename $(notdir $(FIRST)))); first=$$?; \
-	    $(NEXTEST) -E 'not (kind(test) & (package(tcp-stack) | package(rdma)))' && exit $$first
+	$(NEXTEST) -E 'not (kind(test) & (package(tcp-stack) | package(rdma)))'
+
+units-built: root tools
+	$(NEXTEST) --no-run
 
 doctests: build-deps ## examples in the documentation of our crates
 	$(CARGO) test --profile tests --workspace --locked --doc --quiet

@@ -5,7 +5,7 @@ set -u
 notes=target/stages
 
 if [ "$1" = --score ]; then
-    cat "$notes"/* | sort -t ' ' -k 3 -rn
+    cat "$notes"/* | sort -k 3,3 -rn
     failed=$(grep -l FAILED "$notes"/* | xargs -rn 1 basename | tr '\n' ' ')
     [ -z "$failed" ] || { echo "failed: $failed" >&2; exit 1; }
     echo "all stages passed"
