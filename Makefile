@@ -110,6 +110,8 @@ BESIDE := \
     doc \
     fuzz-check \
     doctests \
+    micro \
+    profile-brief \
     loom \
     instructions \
     build-debian13
@@ -213,6 +215,10 @@ units-built: root tools
 
 doctests: build-deps ## examples in the documentation of our crates
 	$(CARGO) test --profile tests --workspace --locked --doc --quiet
+
+# Each once, as a test; `cargo bench -p benches` measures.
+micro: build-deps
+	$(CARGO) test --profile tests --workspace --locked --bench micro --quiet
 
 # Budgets were recorded with whole-program optimization.
 instructions: deps ## how many instructions and cache lines the work per packet takes, under valgrind
@@ -373,8 +379,11 @@ bench-brief: root built
 	    { jq '.absent, [.figures[] | select(.met == null)]' target/bench-brief/report.json; exit 1; }
 
 profile: root deps ## instructions per FPDU of RDMA Writes, function by function, of both ends
-	$(call build,release,--bin iwarp-bench)
+	$(call build,dist,--bin iwarp-bench)
 	benches/profile.sh
+
+profile-brief: root built
+	BENCH=$(BUILT)/iwarp-bench benches/profile.sh 4k 1500 50 8
 
 # What is installed comes from PROGRAMS: after `make trained`, `make deb PROGRAMS=target/trained` packages those.
 PROGRAMS ?= target/dist

@@ -2,6 +2,7 @@
 # Counts instructions per FPDU of RDMA Writes by function, for initiator and target:
 # benches/profile.sh [BYTES [MTU [MESSAGES [DEPTH]]]].
 #
+#   BENCH      the program (default: target/dist/iwarp-bench)
 #   LINES_OF   counts the lines of the source files whose path ends with this, in all, in place of functions
 #
 # callgrind counts, so that the load of the machine does not matter. It emulates a processor without AVX-512 and does
@@ -9,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bytes=${1:-64k} mtu=${2:-1500} messages=${3:-1000} depth=${4:-128}
-bench=target/release/iwarp-bench
+bench=${BENCH:-target/dist/iwarp-bench}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 # valgrind has no room for the addresses that DPDK reserves for hugepages; without hugepages DPDK takes ordinary pages.
