@@ -9,9 +9,10 @@ BUILT ?= target/tests
 export BUILT
 export IRONWARP_CACHE ?= /var/cache/ironwarp
 
-# build PROFILE TARGETS…: builds these targets in target/PROFILE. The selection of packages is always the whole
-# workspace, and has an example, for which Cargo adds the features of tests: other features would compile it all again.
-build = $(CARGO) build --locked --profile $1 --workspace --example watch $2
+# build PROFILE TARGETS…: builds these targets in target/PROFILE. The selection of packages is always the whole workspace:
+# another has other features, and would compile the crates again. So would targets without an example (or a test), for
+# which Cargo adds features; only what is installed is built without.
+build = $(CARGO) build --locked --profile $1 --workspace $2
 # programs PROFILE TARGETS…: the same, with the libraries of unmodified programs.
 define programs
 $(call build,$1,--lib $2)
@@ -49,7 +50,7 @@ built: root deps
 	$(call programs,$(notdir $(BUILT)),--bins --examples)
 
 man: build-deps ## manual pages and completions of all programs: target/man
-	$(call build,$(notdir $(BUILT)),--bin iwarp-manual)
+	$(call build,$(notdir $(BUILT)),--bin iwarp-manual --example watch)
 	@rm -rf target/man
 	$(BUILT)/iwarp-manual target/man
 
@@ -57,7 +58,7 @@ man: build-deps ## manual pages and completions of all programs: target/man
 demo: export BUILT := target/release
 demo: root ## put 256 MiB through a TAP, get it back, compare: three minutes from a fresh clone
 	@.ci/deps.sh --build iproute2
-	$(call build,release,--bin iwarpd --bin iwarpctl)
+	$(call build,release,--bin iwarpd --bin iwarpctl --example watch)
 	@dataplane/tests/demo.sh
 
 # The same with the programs of the tests.

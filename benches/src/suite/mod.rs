@@ -98,12 +98,16 @@ struct Part {
     plot: Option<String>,
 }
 
-/// Returns the flags of a step with its durations and repetitions at their least.
-fn brief(args: &str) -> String {
+/// Returns the flags of a step with its durations and repetitions at their least; `peers` knows whole seconds only.
+fn brief(benchmark: &str, args: &str) -> String {
     let mut words: Vec<&str> = args.split_whitespace().collect();
+    if benchmark == "application" {
+        words.extend(["-D", "", "--runs", ""]);
+    }
     for index in 1..words.len() {
         words[index] = match words[index - 1] {
-            "-D" => "0.02",
+            "-D" if benchmark == "peers" => "1",
+            "-D" => "0.05",
             "--runs" | "--laps" => "3",
             _ => words[index],
         };
@@ -126,7 +130,7 @@ pub fn run(options: &Options) -> Result<SuiteReport> {
         if !options.only.is_empty() && !options.only.iter().any(|name| name == benchmark) {
             continue;
         }
-        let args = if options.brief { brief(args) } else { (*args).to_owned() };
+        let args = if options.brief { brief(benchmark, args) } else { (*args).to_owned() };
         eprintln!("{:4.0} s  {benchmark} {args}", watch.seconds());
         let stem = folder.join(format!("{:02}-{benchmark}", number + 1));
         let mut command = Command::new("timeout");
