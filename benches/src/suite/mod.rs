@@ -107,8 +107,9 @@ fn brief(benchmark: &str, args: &str) -> String {
     for index in 1..words.len() {
         words[index] = match words[index - 1] {
             "-D" if benchmark == "peers" => "1",
-            "-D" => "0.05",
-            "--runs" | "--laps" => "3",
+            "-D" => "0.1",
+            "--runs" => "1",
+            "--laps" => "3",
             _ => words[index],
         };
     }
