@@ -362,3 +362,16 @@ fn the_steps_to_install_by_hand_are_complete() {
         "{install}: {packages:?}"
     );
 }
+
+/// A panic of any thread ends a program also in the profile `tests`, which unwinds.
+#[test]
+fn programs_abort_on_a_panic() {
+    let starts = ["dataplane/src/main.rs", "dataplane/nfsd/src/main.rs", "dataplane/rping/src/main.rs"];
+    let starts = starts.iter().chain(&["dataplane/iwarp-run/src/main.rs", "mgmt-cli/src/lib.rs"]);
+    let unwinds = |path: &&&str| {
+        let text = fs::read_to_string(root().join(path)).unwrap();
+        let body = text.split_once("fn main() -> ExitCode {\n").expect("a program starts in main").1;
+        body.lines().next().map(str::trim) != Some("iwarp_terminal::abort_on_panic();")
+    };
+    assert_none(&starts.filter(unwinds).map(|path| (*path).to_owned()).collect::<Vec<_>>());
+}
