@@ -56,7 +56,7 @@ man: build-deps ## manual pages and completions of all programs: target/man
 
 # Its packages are few, and so is what it builds.
 demo: export BUILT := target/release
-demo: root ## put 256 MiB through a TAP, get it back, compare: three minutes from a fresh clone
+demo: root ## put 256 MiB through a TAP, get it back, compare
 	@.ci/deps.sh --build iproute2
 	$(call build,release,--bin iwarpd --bin iwarpctl --example watch)
 	@dataplane/tests/demo.sh
@@ -136,7 +136,7 @@ run = $(if $(filter $(WANTED),$2),$3 $(STAGES) --jobs=$1 $(patsubst %,stage-%,$(
 
 # Incremental compilation is for those who compile again.
 test: export CARGO_INCREMENTAL := 0
-test: root tools ## everything, in about 25 minutes on two cores; SUITES="tcp nfs" runs some (`make suites` lists them)
+test: root tools ## everything; SUITES="tcp nfs" runs some (`make suites` lists them)
 	@$(foreach name,$(filter-out $(ALL),$(WANTED)),echo "make test: no suite $(name): make suites" >&2; exit 2;) :
 	@rm -rf target/stages; mkdir -p target/stages
 	@$(call run,1,fmt protocols)
