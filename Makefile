@@ -130,9 +130,9 @@ GROUPS := $(patsubst group.%,%,$(filter group.%,$(.VARIABLES)))
 ALL := fmt protocols $(TOGETHER) $(BESIDE) units $(ALONE)
 SUITES ?= $(ALL)
 WANTED := $(foreach name,$(SUITES),$(or $(group.$(name)),$(name)))
-# run JOBS SUITES [PREFIX]: those of the suites that are wanted.
-STAGES := $(MAKE) --no-print-directory --keep-going --output-sync=target
-run = $(if $(filter $(WANTED),$2),$3 $(STAGES) --jobs=$1 $(patsubst %,stage-%,$(filter $(WANTED),$2)) || true)
+# run JOBS SUITES [PREFIX]: runs those of the suites that are wanted. Where two run, each one's output comes at its end.
+run = $(if $(filter $(WANTED),$2),$3 $(MAKE) --no-print-directory --keep-going --jobs=$1 \
+    $(if $(filter-out 1,$1)$3,--output-sync=target) $(patsubst %,stage-%,$(filter $(WANTED),$2)) || true)
 
 # Incremental compilation is for those who compile again.
 test: export CARGO_INCREMENTAL := 0
