@@ -10,8 +10,8 @@ export BUILT
 export IRONWARP_CACHE ?= /var/cache/ironwarp
 
 # build PROFILE TARGETS…: builds these targets in target/PROFILE. The selection of packages is always the whole workspace:
-# another has other features, and would compile the crates again. So would targets without an example (or a test), for
-# which Cargo adds features; only what is installed is built without.
+# another has other features, and would compile the crates again. So would examples, for which Cargo adds the features of
+# tests: the suites have them, and what is installed has not.
 build = $(CARGO) build --locked --profile $1 --workspace $2
 # programs PROFILE TARGETS…: the same, with the libraries of unmodified programs.
 define programs
@@ -43,22 +43,22 @@ tools: deps ## install the test runner
 	    $(CARGO) install --locked --debug --no-default-features cargo-nextest@0.9.151
 
 build: build-deps ## iwarpd, iwarpctl and what goes with them: target/release
-	$(call programs,release,--bins --examples)
+	$(call programs,release,--bins)
 
 # The programs that the suites run.
 built: root deps
 	$(call programs,$(notdir $(BUILT)),--bins --examples)
 
 man: build-deps ## manual pages and completions of all programs: target/man
-	$(call build,$(notdir $(BUILT)),--bin iwarp-manual --example watch)
+	$(call build,release,--bin iwarp-manual)
 	@rm -rf target/man
-	$(BUILT)/iwarp-manual target/man
+	target/release/iwarp-manual target/man
 
 # Its packages are few, and so is what it builds.
 demo: export BUILT := target/release
 demo: root ## put 256 MiB through a TAP, get it back, compare
 	@.ci/deps.sh --build iproute2
-	$(call build,release,--bin iwarpd --bin iwarpctl --example watch)
+	$(call build,release,--bin iwarpd --bin iwarpctl)
 	@dataplane/tests/demo.sh
 
 # The same with the programs of the tests.
