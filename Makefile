@@ -9,9 +9,9 @@ BUILT ?= target/tests
 export BUILT
 export IRONWARP_CACHE ?= /var/cache/ironwarp
 
-# build PROFILE TARGETS…: builds these targets in target/PROFILE. The selection of packages is always the whole workspace:
-# another has other features, and would compile the crates again. So would examples, for which Cargo adds the features of
-# tests: the suites have them, and what is installed has not.
+# build PROFILE TARGETS…: builds these targets in target/PROFILE. The selection of packages is always the whole
+# workspace: another has other features, and would compile the crates again. So would examples, for which Cargo adds the
+# features of tests: the suites have them, and what is installed has not.
 build = $(CARGO) build --locked --profile $1 --workspace $2
 # programs PROFILE TARGETS…: the same, with the libraries of unmodified programs.
 define programs

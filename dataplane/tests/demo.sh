@@ -1,6 +1,6 @@
 #!/bin/bash
-# Demonstration in one run: a peer writes 256 MiB into a region of iwarpd by RDMA and reads it back, and a local program,
-# which waits for the last byte, finds the same bytes in its mapping of the region. `make demo`.
+# Demonstration in one run: a peer writes 256 MiB into a region of iwarpd by RDMA and reads it back, and a local program
+# that waits for the last byte finds the same bytes in its mapping of the region. `make demo`.
 source "$(dirname "$0")/lib.sh"
 
 MIB=256
