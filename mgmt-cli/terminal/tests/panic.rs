@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::Command;
 use std::thread;
 
-/// SIGABRT, see signal(7).
+/// Number of the signal SIGABRT, see signal(7).
 const SIGABRT: i32 = 6;
 
 /// Tells the test that it is the child.
