@@ -37,7 +37,7 @@ pub(super) fn run(target: &Target) -> Result<Attack> {
     Ok((json!({ "case": "close", "closed": closed, "queue_pairs": QUEUE_PAIRS }), Box::new(())))
 }
 
-/// Fills one context.
+/// Opens a context and fills its completion queue.
 pub(super) fn full(target: &Target) -> Result<Attack> {
     let mut raw = Raw::open(&target.socket, QUEUE_BYTES)?;
     let (pd, cq, place) = raw.objects(COMPLETIONS)?;

@@ -46,7 +46,7 @@ enum Case {
     Doorbells(Target),
 }
 
-/// Daemon under attack.
+/// The daemon that the program attacks.
 #[derive(clap::Args)]
 struct Target {
     /// Verbs socket of the daemon

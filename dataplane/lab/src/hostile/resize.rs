@@ -12,7 +12,7 @@ use super::raw::{Raw, receive_queue};
 use super::{Attack, Target};
 
 const QUEUE_PAIRS: usize = 16;
-/// Completions of each.
+/// Receive buffers of each queue pair, and so its completions.
 const BUFFERS: u16 = 4062;
 const COMPLETIONS: u32 = 65_536;
 const SMALLER: u32 = 65_000;
