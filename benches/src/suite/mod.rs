@@ -234,3 +234,16 @@ impl Report for SuiteReport {
         writeln!(out, "{:.0} s; {}", self.seconds, self.page.display())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn brief_steps_are_short_and_otherwise_the_same() {
+        assert_eq!(brief("write-bw", "-a -D 0.3 --runs 5 --cores @"), "-a -D 0.1 --runs 1 --cores @");
+        assert_eq!(brief("peers", "-D 1 --limit 225 --cores @"), "-D 1 --limit 225 --cores @");
+        assert_eq!(brief("application", "--region 4M"), "--region 4M -D 0.1 --runs 1");
+        assert_eq!(brief("conns", "--laps 2001"), "--laps 3");
+    }
+}
