@@ -4,19 +4,23 @@
 //! A log pipe without a reader, a full disk and a closed terminal must not affect the daemon. The subscriber's own
 //! error report, a message on the same stderr, would end the process.
 
+mod journal;
+
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use iwarp_config::{LogFormat, LogLevel};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tracing_journald::{Priority, PriorityMappings};
-use tracing_subscriber::Layer as _;
+use tracing::{Level, Subscriber};
+use tracing_subscriber::Layer;
 use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::{self, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -56,8 +60,8 @@ impl SinkStats {
     fn offer(&self, sink: &mut impl Write, line: &[u8]) {
         let missing = self.lost_in_a_row.load(Ordering::Relaxed);
         let notice = format!("iwarpd: {missing} log lines were lost here\n");
-        let notice = if missing > 0 { notice.as_bytes() } else { &[] };
-        if sink.write_all(notice).and_then(|()| sink.write_all(line)).is_ok() {
+        let notice = if missing > 0 { of_level(Level::WARN, &notice) } else { Cow::default() };
+        if sink.write_all(notice.as_bytes()).and_then(|()| sink.write_all(line)).is_ok() {
             self.written.fetch_add(1, Ordering::Relaxed);
             self.lost_in_a_row.store(0, Ordering::Relaxed);
         } else {
@@ -80,9 +84,14 @@ pub fn lost_in_a_row() -> u64 {
     STDERR.lost_in_a_row.load(Ordering::Relaxed)
 }
 
-/// Writes text to stderr outside the log. Text that stderr does not accept is counted as lost.
+/// Writes an error to stderr outside the log. Text that stderr does not accept is counted as lost.
 pub fn say(text: &str) {
-    STDERR.offer(&mut Stderr(io::stderr().lock()), text.as_bytes());
+    STDERR.offer(&mut Stderr(io::stderr().lock()), of_level(Level::ERROR, text).as_bytes());
+}
+
+/// Returns text as stderr takes it: with a priority if stderr is the journal.
+fn of_level(level: Level, text: &str) -> Cow<'_, str> {
+    if *journal::IS_STDERR { journal::with_priority(level, text).into() } else { text.into() }
 }
 
 /// Writer to stderr that blocks for [`WRITE_TIMEOUT`] at most.
@@ -160,11 +169,11 @@ impl Log {
     pub(crate) fn open(config: &iwarp_config::Log) -> Result<Self> {
         let (level, format) = (config.level, config.format);
         let (dial, handle) = reload::Layer::new(filter(level));
-        let lines = || tracing_subscriber::fmt::layer().with_writer(Lines).log_internal_errors(false);
+        let layer = || fmt::layer().with_writer(Lines).log_internal_errors(false);
         let sink = match format {
-            LogFormat::Text => lines().with_ansi(io::stderr().is_terminal()).boxed(),
-            LogFormat::Json => lines().json().flatten_event(true).boxed(),
-            LogFormat::Journald => journal()?.boxed(),
+            LogFormat::Text => lines(layer().with_ansi(io::stderr().is_terminal()), *journal::IS_STDERR),
+            LogFormat::Json => objects(layer(), *journal::IS_STDERR),
+            LogFormat::Journald => journal::entries()?.boxed(),
         };
         // A subscriber installed earlier stays.
         let _ = tracing_subscriber::registry().with(dial).with(sink).try_init();
@@ -209,16 +218,33 @@ impl Log {
     }
 }
 
-/// Connects to the systemd journal. Fields of a line are journal fields with the prefix `IWARP_`.
-fn journal() -> Result<tracing_journald::Layer> {
-    let layer = tracing_journald::layer().context(
-        "log.format = \"journald\": there is no journal to write to; `format = \"text\"` in [log] writes to stderr",
-    )?;
-    // The crate's own mapping has `info` as "notice", and `debug` as "informational".
-    let priorities =
-        PriorityMappings { info: Priority::Informational, debug: Priority::Debug, ..PriorityMappings::new() };
-    let layer = layer.with_priority_mappings(priorities);
-    Ok(layer.with_field_prefix(Some("IWARP".to_owned())).with_syslog_identifier("iwarpd".to_owned()))
+/// Layer of a log with the default format.
+type Plain<S, W> = fmt::Layer<S, fmt::format::DefaultFields, fmt::format::Format, W>;
+/// Any layer of a log.
+type Sink<S> = Box<dyn Layer<S> + Send + Sync>;
+
+/// Returns the layer that writes lines for people; to the journal, without the time.
+fn lines<S, W>(layer: Plain<S, W>, to_journal: bool) -> Sink<S>
+where
+    S: Subscriber + for<'span> LookupSpan<'span>,
+    W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
+{
+    if to_journal {
+        layer.without_time().map_event_format(journal::Prioritized).boxed()
+    } else {
+        layer.boxed()
+    }
+}
+
+/// Returns the layer that writes one JSON object per line. To the journal, too, an object has its time: who reads the
+/// objects alone needs it.
+fn objects<S, W>(layer: Plain<S, W>, to_journal: bool) -> Sink<S>
+where
+    S: Subscriber + for<'span> LookupSpan<'span>,
+    W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
+{
+    let layer = layer.json().flatten_event(true);
+    if to_journal { layer.map_event_format(journal::Prioritized).boxed() } else { layer.boxed() }
 }
 
 fn rank(level: LogLevel) -> Option<usize> {
