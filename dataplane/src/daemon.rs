@@ -63,6 +63,7 @@ async fn serve(config_path: &Path, config: &Config, log: Rc<Log>) -> Result<Ende
     let _claims = Claims::take(&config.ports)?;
     let privileges = Privileges::of(config);
     privileges.drop_of_daemon()?;
+    let starting = service_manager::Starting::begin();
     let clock = Clock::start();
     let Runtime { eal, regions, degraded, ports, workers, worker_handles, notices } =
         setup::build(config, &clock)?;
@@ -87,13 +88,11 @@ async fn serve(config_path: &Path, config: &Config, log: Rc<Log>) -> Result<Ende
         ControlHandler::new((info, clock), handles, ports, regions, server.stats(), reporting, running);
     let exporter_stats = exporter.as_ref().map(Exporter::stats).unwrap_or_default();
     let handler = Rc::new(handler.with_applications(applications).with_exporter(exporter_stats));
-    let threads = workers
-        .into_iter()
-        .map(|worker| spawn(worker, eal.clone(), privileges))
-        .collect::<Result<Vec<_>>>()?;
+    let threads = spawn_all(workers, &eal, privileges)?;
     let ended = Cell::new(Ok(Ended::Stopped));
     let served = match offer(config, &handler).await {
         Ok(()) => {
+            drop(starting);
             tracing::info!(socket = %config.control.socket.display(), "ready");
             service_manager::ready(&format!("serving on {}", config.control.socket.display()));
             let stop = async {
@@ -134,9 +133,10 @@ async fn until_asked(handler: &ControlHandler, signals: &mut Signals, log: &Log)
                 }
                 SignalRequest::Drain(name) if !by_signal => {
                     tracing::info!("{name}: going down when the connections have ended");
-                    service_manager::status("draining");
+                    let time = Duration::from_millis(handler.drain_timeout_ms());
+                    service_manager::draining(time);
                     by_signal = true;
-                    handler.drain(Duration::from_millis(handler.drain_timeout_ms()), None);
+                    handler.drain(time, None);
                 }
                 SignalRequest::Drain(name) | SignalRequest::End(name) => {
                     tracing::info!("{name}: going down");
@@ -221,6 +221,11 @@ async fn watch(handler: &ControlHandler, eal: &Eal) -> Result<()> {
         handler.watch_events().await;
         telemetry.publish(metrics::telemetry(&handler.families().await));
     }
+}
+
+/// Starts a thread for each worker.
+fn spawn_all(workers: Vec<Worker>, eal: &Eal, privileges: Privileges) -> Result<Vec<JoinHandle<Result<()>>>> {
+    workers.into_iter().map(|worker| spawn(worker, eal.clone(), privileges)).collect()
 }
 
 fn spawn(worker: Worker, eal: Eal, privileges: Privileges) -> Result<JoinHandle<Result<()>>> {

@@ -1,7 +1,10 @@
-//! Tells the service manager the daemon's state (sd_notify(3)): ready, stopping, and that the workers still poll, which
-//! feeds the manager's watchdog. Sends nothing if no service manager started the daemon. `daemon` runs it.
+//! Tells the service manager the daemon's state (sd_notify(3)): starting, ready, stopping, and that the workers still
+//! poll, which feeds the manager's watchdog. Sends nothing if no service manager started the daemon. `daemon` runs it.
 
+use std::fs;
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
@@ -12,6 +15,13 @@ use crate::worker::Published;
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Checks in a row after which the log says that a worker does not poll.
 const REPORTED_AFTER_CHECKS: u32 = 3;
+
+/// Interval of the messages of a start.
+const START_INTERVAL: Duration = Duration::from_secs(1);
+/// Time without such a message after which the manager may take the start for failed, if its own limit has passed.
+const START_LIMIT: Duration = Duration::from_secs(30);
+/// Time that the end of the daemon may take after a drain.
+const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// Sends the manager a state. A manager that does not listen is not an error of the daemon.
 fn send(state: &[NotifyState<'_>]) {
@@ -33,9 +43,72 @@ pub(crate) fn reloading() {
     }
 }
 
-/// Reports what the daemon does, in words.
-pub(crate) fn status(text: &str) {
-    send(&[NotifyState::Status(text)]);
+/// Reports that the daemon goes down after a drain of at most `time`, which may be longer than the manager's limit.
+pub(crate) fn draining(time: Duration) {
+    send(&[NotifyState::Status("draining"), extension(time.saturating_add(END_LIMIT))]);
+}
+
+/// Returns the message that the current step may take `time` from now on, longer than the manager's own limit.
+fn extension(time: Duration) -> NotifyState<'static> {
+    NotifyState::ExtendTimeoutUsec(u32::try_from(time.as_micros()).unwrap_or(u32::MAX))
+}
+
+/// The start of the daemon, which takes as long as its memory takes to be allocated. While it lives, a thread keeps the
+/// manager from ending the start at the manager's own limit, as long as the start makes progress.
+#[derive(Debug)]
+pub(crate) struct Starting {
+    /// Closed to end the thread.
+    running: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Starting {
+    /// Begins to report the progress of the calling thread, which is the one that starts the daemon. Called once it has
+    /// given up its privileges, since the new thread inherits those that are left.
+    pub(crate) fn begin() -> Self {
+        if std::env::var_os("NOTIFY_SOCKET").is_none() {
+            return Self { running: None, thread: None };
+        }
+        let (running, ended) = mpsc::channel();
+        let stat = format!("/proc/self/task/{}/stat", rustix::thread::gettid().as_raw_nonzero());
+        send(&[extension(START_LIMIT)]);
+        let report = move || {
+            let mut before = None;
+            while ended.recv_timeout(START_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                if progresses(&mut before, fs::read_to_string(&stat).ok().as_deref().and_then(ticks)) {
+                    send(&[extension(START_LIMIT)]);
+                }
+            }
+        };
+        // Without the thread the manager's own limit holds.
+        let thread = std::thread::Builder::new().name("start".to_owned()).spawn(report).ok();
+        Self { running: Some(running), thread }
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        self.running = None;
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has sent no more messages.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Returns true if a thread has run since the last call. One that waits for ever is the manager's to end.
+fn progresses(before: &mut Option<u64>, now: Option<u64>) -> bool {
+    let last = std::mem::replace(before, now);
+    now.is_some() && now != last
+}
+
+/// Returns the CPU time of a thread in clock ticks, from its `stat` (proc_pid_stat(5)): user time, field 14, and that
+/// of the kernel, which allocates the memory, field 15.
+fn ticks(stat: &str) -> Option<u64> {
+    // The name of the thread, field 2, may contain anything.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace().skip(11).map(str::parse::<u64>);
+    fields.next()?.ok()?.checked_add(fields.next()?.ok()?)
 }
 
 /// Reports that the daemon goes down.
@@ -128,6 +201,31 @@ mod tests {
         let mut progress = Progress::default();
         let checks = [7, 7, 7, 8].map(|rounds| progress.check(rounds));
         assert_eq!(checks, [Polls::Yes, Polls::Not, Polls::Not, Polls::Yes]);
+    }
+
+    #[test]
+    fn a_start_progresses_while_its_thread_runs() {
+        let mut before = None;
+        let checks =
+            [Some(3), Some(3), Some(4), None, Some(4), Some(4)].map(|now| progresses(&mut before, now));
+        assert_eq!(checks, [true, false, true, false, true, false]);
+    }
+
+    #[test]
+    fn the_cpu_time_of_a_thread_is_read() {
+        let line =
+            "77 (a) b (c) R 1 1 1 0 -1 4194560 96 0 0 0 1500 23 7 9 20 0 2 0 1 1 1 18446744073709551615";
+        assert_eq!(ticks(line), Some(1523));
+        assert_eq!(ticks("77 (x) R 1 1"), None);
+        let own = || ticks(&fs::read_to_string("/proc/thread-self/stat").unwrap()).unwrap();
+        let before = own();
+        while own() == before {}
+    }
+
+    #[test]
+    fn a_limit_is_extended_in_microseconds() {
+        assert_eq!(extension(Duration::from_secs(30)).to_string(), "EXTEND_TIMEOUT_USEC=30000000");
+        assert_eq!(extension(Duration::from_secs(1 << 40)).to_string(), "EXTEND_TIMEOUT_USEC=4294967295");
     }
 
     #[test]
