@@ -11,6 +11,7 @@
 //! Watch ── a program that receives the messages of peers to a region
 //! ```
 
+mod control_group;
 mod hugepages;
 mod parts;
 mod process;
@@ -21,6 +22,7 @@ mod tests;
 mod watches;
 mod worker;
 
+pub use control_group::GroupLimit;
 pub use hugepages::{HUGEPAGE_BYTES, HugepageStatus, hugepages};
 pub use parts::{Backing, KernelStats, Part, Parts, Source};
 pub use process::{ProcessMemory, ProcessMemoryError};

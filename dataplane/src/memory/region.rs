@@ -15,7 +15,8 @@ use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use super::hugepages::{HUGEPAGE_BYTES, hugepages};
+use super::control_group::{self, GroupLimit};
+use super::hugepages::{HUGEPAGE_BYTES, HugepageStatus, hugepages};
 use crate::dpdk::{DpdkError, Eal};
 use crate::prefetch;
 
@@ -64,6 +65,37 @@ pub enum MemoryError {
         available: u64,
         /// Pages of the machine in total.
         total: u64,
+        /// Error of the kernel.
+        source: Errno,
+    },
+    /// The machine has the hugepages, and a control group of this process may not use as many.
+    #[error(
+        "{needed} hugepages of 2 MiB needed, {available} available, and the control group of this process may use {} \
+         more: raise the limit in {}",
+        limit.left_bytes / HUGEPAGE_BYTES,
+        limit.file.display()
+    )]
+    ControlGroup {
+        /// Pages that are needed.
+        needed: u64,
+        /// Pages that are available.
+        available: u64,
+        /// Limit that is reached.
+        limit: GroupLimit,
+    },
+    /// The machine has the hugepages, and the kernel refuses them.
+    #[error(
+        "{needed} hugepages of 2 MiB needed, {available} available, and the kernel refuses them: a limit of a control \
+         group above this container (hugetlb.2MB.max), a limit of the address space (RLIMIT_AS), or NUMA nodes that \
+         this process may not use; {operation}"
+    )]
+    Refused {
+        /// Pages that are needed.
+        needed: u64,
+        /// Pages that are available.
+        available: u64,
+        /// Name of the system call.
+        operation: &'static str,
         /// Error of the kernel.
         source: Errno,
     },
@@ -123,19 +155,9 @@ impl RegionMemory {
         }
         match pages {
             Pages::Ordinary => Self::of_pages(name, bytes, PAGE_BYTES, seals)?.filled(),
-            Pages::Huge => {
-                Self::of_pages(name, bytes, HUGEPAGE_BYTES, seals).and_then(Self::filled).map_err(|error| {
-                    match error {
-                        MemoryError::System { source, .. } => {
-                            let status = hugepages();
-                            let needed = bytes.div_ceil(HUGEPAGE_BYTES);
-                            let (available, total) = (status.available(), status.total);
-                            MemoryError::Hugepages { needed, available, total, source }
-                        }
-                        error => error,
-                    }
-                })
-            }
+            Pages::Huge => Self::of_pages(name, bytes, HUGEPAGE_BYTES, seals)
+                .and_then(Self::filled)
+                .map_err(|error| without_hugepages(error, bytes, hugepages(), control_group::least())),
         }
     }
 
@@ -423,6 +445,28 @@ impl fmt::Debug for RegionMemory {
     }
 }
 
+/// Returns the error of an allocation on hugepages: what is missing, as far as it is known.
+fn without_hugepages(
+    error: MemoryError,
+    bytes: u64,
+    status: HugepageStatus,
+    limit: Option<GroupLimit>,
+) -> MemoryError {
+    let MemoryError::System { operation, source } = error else { return error };
+    // They have nothing to do with memory.
+    if [Errno::MFILE, Errno::NFILE, Errno::PERM, Errno::ACCESS, Errno::NOSYS].contains(&source) {
+        return MemoryError::System { operation, source };
+    }
+    let (needed, available) = (bytes.div_ceil(HUGEPAGE_BYTES), status.available());
+    if available < needed {
+        return MemoryError::Hugepages { needed, available, total: status.total, source };
+    }
+    match limit.filter(|limit| limit.left_bytes / HUGEPAGE_BYTES < needed) {
+        Some(limit) => MemoryError::ControlGroup { needed, available, limit },
+        None => MemoryError::Refused { needed, available, operation, source },
+    }
+}
+
 /// Returns the ordinary memory, bytes, that can be allocated without ending a process; `None` if `/proc` does not
 /// report it.
 fn memory_available() -> Option<u64> {
@@ -437,4 +481,49 @@ fn map(file: &OwnedFd, len: usize) -> Result<NonNull<u8>, Errno> {
     // SAFETY: a new mapping, at an address of the kernel's choice.
     let base = unsafe { rustix::mm::mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) }?;
     NonNull::new(base.cast()).ok_or(Errno::NOMEM)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The message for 16 MiB on a machine with `free` of 600 hugepages, `left` of them below a limit.
+    fn message(errno: Errno, free: u64, left: Option<u64>) -> String {
+        let status = HugepageStatus { page_bytes: HUGEPAGE_BYTES, total: 600, free, reserved: 4 };
+        let limit =
+            left.map(|pages| GroupLimit { file: "/g/max".into(), left_bytes: pages * HUGEPAGE_BYTES });
+        let error = MemoryError::System { operation: "mmap", source: errno };
+        format!("{:#}", anyhow::Error::new(without_hugepages(error, 16 << 20, status, limit)))
+    }
+
+    #[test]
+    fn the_reason_for_missing_hugepages_is_named() {
+        let few = message(Errno::NOMEM, 10, None);
+        assert!(
+            few.starts_with("8 hugepages of 2 MiB needed, 6 of 600 available: Cannot allocate memory"),
+            "{few}"
+        );
+        // The kernel sends SIGBUS beyond the limit, which the populating call returns as EFAULT.
+        let group = message(Errno::FAULT, 600, Some(3));
+        let expected = "8 hugepages of 2 MiB needed, 596 available, and the control group of this process may use 3 \
+                        more: raise the limit in /g/max";
+        assert_eq!(group, expected);
+        for left in [None, Some(8)] {
+            let refused = message(Errno::FAULT, 600, left);
+            assert!(
+                refused.contains("the kernel refuses them") && refused.contains("Bad address"),
+                "{refused}"
+            );
+        }
+        // The pool says more than a limit that is not reached first.
+        assert!(message(Errno::NOMEM, 10, Some(3)).contains("6 of 600 available"));
+    }
+
+    #[test]
+    fn other_errors_are_not_taken_for_missing_hugepages() {
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::PERM, Errno::ACCESS, Errno::NOSYS] {
+            let message = message(errno, 600, None);
+            assert!(message.starts_with("mmap: ") && !message.contains("hugepages"), "{message}");
+        }
+    }
 }
