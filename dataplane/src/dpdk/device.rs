@@ -132,12 +132,8 @@ impl Device {
     /// # Errors
     /// The driver refuses; its reasons are in the log.
     pub fn virtual_device(eal: &Eal, name: &str, arguments: &str) -> Result<Self, DpdkError> {
-        let operation = || format!("device {name} ({arguments})");
-        let (device, parameters) = (c_string(name)?, c_string(arguments)?);
-        // SAFETY: three C strings, copied by the call; DPDK is up, as `eal` proves.
-        let returned =
-            unsafe { dpdk_sys::rte_eal_hotplug_add(c"vdev".as_ptr(), device.as_ptr(), parameters.as_ptr()) };
-        check_for(returned, operation)?;
+        let device = format!("{name} ({arguments})");
+        eal.plug(c"vdev", &c_string(name)?, &c_string(arguments)?, &device)?;
         Self::by_name(eal, name, Kind::Virtual)
     }
 
@@ -147,11 +143,7 @@ impl Device {
     /// It is not there, or not bound to a driver that DPDK can use.
     pub fn pci(eal: &Eal, address: &str) -> Result<Self, DpdkError> {
         if port_id(address).is_err() {
-            let name = c_string(address)?;
-            // SAFETY: three C strings, copied by the call; DPDK is up, as `eal` proves.
-            let returned =
-                unsafe { dpdk_sys::rte_eal_hotplug_add(c"pci".as_ptr(), name.as_ptr(), c"".as_ptr()) };
-            check_for(returned, || format!("device {address}"))?;
+            eal.plug(c"pci", &c_string(address)?, c"", address)?;
         }
         let removal = RemovalRequest::watch(address)?;
         Self::by_name(eal, address, Kind::Pci { removal })

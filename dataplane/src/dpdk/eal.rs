@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::error::{DpdkError, Errno};
+use super::error::{DpdkError, Errno, check_for};
 use super::messages::{self, Weight};
 
 /// The configuration of DPDK's environment (EAL).
@@ -137,6 +137,25 @@ impl Eal {
         self.0.memory
     }
 
+    /// Has a bus probe a device, which messages call `device`.
+    ///
+    /// # Errors
+    /// The driver refuses, with DPDK's own words.
+    pub(super) fn plug(
+        &self,
+        bus: &CStr,
+        name: &CStr,
+        arguments: &CStr,
+        device: &str,
+    ) -> Result<(), DpdkError> {
+        let (returned, said) = messages::first_complaint(|| {
+            // SAFETY: three C strings, copied by the call; DPDK is up, as `self` proves.
+            unsafe { dpdk_sys::rte_eal_hotplug_add(bus.as_ptr(), name.as_ptr(), arguments.as_ptr()) }
+        });
+        let plugged = check_for(returned, || format!("device {device}"));
+        plugged.map(drop).map_err(|error| DpdkError { said, ..error })
+    }
+
     /// DPDK's release, e.g. `22.11.11`.
     pub fn version() -> String {
         // SAFETY: answers a constant; no precondition.
@@ -191,7 +210,11 @@ unsafe extern "C" fn log_line(level: u32, text: *const c_char, bytes: usize) {
         let text = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), bytes) };
         let text = String::from_utf8_lossy(text);
         let text = text.trim_end();
-        match messages::weigh(level, text) {
+        let weight = messages::weigh(level, text);
+        if matches!(weight, Weight::Error | Weight::Warning) {
+            messages::keep_complaint(text);
+        }
+        match weight {
             Weight::Error => tracing::error!(target: "dpdk", "{text}"),
             Weight::Warning => tracing::warn!(target: "dpdk", "{text}"),
             Weight::Step => tracing::debug!(target: "dpdk", "{text}"),

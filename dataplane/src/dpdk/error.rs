@@ -44,23 +44,25 @@ impl fmt::Debug for Errno {
 
 /// A DPDK call that failed.
 #[derive(Debug, thiserror::Error)]
-#[error("{operation}: {errno}")]
+#[error("{operation}: {errno}{}", said.as_ref().map(|said| format!("; DPDK: {said}")).unwrap_or_default())]
 pub struct DpdkError {
     /// The operation that failed, and its object.
     pub operation: String,
     /// Why it was not.
     pub errno: Errno,
+    /// DPDK's own words, which say more than the number; `None` if it said nothing.
+    pub said: Option<String>,
 }
 
 impl DpdkError {
     /// The failure of `operation` with the calling thread's `rte_errno`.
     pub(crate) fn last(operation: impl Into<String>) -> Self {
-        Self { operation: operation.into(), errno: Errno::last() }
+        Self { operation: operation.into(), errno: Errno::last(), said: None }
     }
 
     /// The failure of `operation` with an error number of our own.
     pub(crate) fn new(operation: impl Into<String>, errno: Errno) -> Self {
-        Self { operation: operation.into(), errno }
+        Self { operation: operation.into(), errno, said: None }
     }
 }
 
@@ -78,7 +80,7 @@ pub(crate) fn check(returned: c_int) -> Result<c_int, Errno> {
 
 /// As [`check`], naming the operation.
 pub(crate) fn check_for(returned: c_int, operation: impl FnOnce() -> String) -> Result<c_int, DpdkError> {
-    check(returned).map_err(|errno| DpdkError { operation: operation(), errno })
+    check(returned).map_err(|errno| DpdkError { operation: operation(), errno, said: None })
 }
 
 /// As [`check_for`], a feature that the driver lacks being no error.
@@ -86,7 +88,7 @@ pub(crate) fn check_optional(returned: c_int, operation: impl FnOnce() -> String
     match check(returned) {
         Ok(_) => Ok(true),
         Err(Errno(libc::ENOTSUP | libc::ENOSYS)) => Ok(false),
-        Err(errno) => Err(DpdkError { operation: operation(), errno }),
+        Err(errno) => Err(DpdkError { operation: operation(), errno, said: None }),
     }
 }
 
@@ -102,6 +104,17 @@ mod tests {
         assert_eq!(check(i32::MIN), Err(Errno(i32::MAX)));
         assert!(matches!(check_optional(-libc::ENOTSUP, String::new), Ok(false)));
         assert!(check_optional(-libc::EINVAL, String::new).is_err());
+    }
+
+    #[test]
+    fn the_words_of_dpdk_follow_the_number() {
+        let error = DpdkError::new("device net_tap0", Errno::INVALID);
+        assert_eq!(error.to_string(), "device net_tap0: Invalid argument (os error 22)");
+        let error = DpdkError { said: Some("TAP: no permission".into()), ..error };
+        assert_eq!(
+            error.to_string(),
+            "device net_tap0: Invalid argument (os error 22); DPDK: TAP: no permission"
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Classification of DPDK's log messages, for `eal`, which passes them to the daemon's log. DPDK logs
 //! conditions as errors that are harmless in this daemon.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Severity of a message in this daemon.
@@ -61,6 +62,28 @@ impl Drop for Attempt {
     }
 }
 
+thread_local! {
+    /// First error or warning of the call that this thread makes; `None` outside of [`first_complaint`].
+    static FIRST_COMPLAINT: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Makes a call of DPDK. Returns its result, and the first error or warning that DPDK logged meanwhile on this thread:
+/// the cause, of which the error number and what DPDK logs later say less.
+pub(super) fn first_complaint<T>(call: impl FnOnce() -> T) -> (T, Option<String>) {
+    FIRST_COMPLAINT.set(Some(String::new()));
+    let returned = call();
+    (returned, FIRST_COMPLAINT.take().filter(|text| !text.is_empty()))
+}
+
+/// Keeps an error or a warning that DPDK logs, if [`first_complaint`] waits for one.
+pub(super) fn keep_complaint(text: &str) {
+    FIRST_COMPLAINT.with_borrow_mut(|first| {
+        if let Some(first) = first.as_mut().filter(|first| first.is_empty()) {
+            text.clone_into(first);
+        }
+    });
+}
+
 /// Classifies a message of a DPDK level, 1 (emergency) to 8 (debug).
 pub(super) fn weigh(level: u32, text: &str) -> Weight {
     if level > dpdk_sys::DPDK_LOG_INFO {
@@ -104,6 +127,18 @@ mod tests {
         assert!(matches!(weigh(ERROR, vectors), Weight::Harmless(_)));
         drop(attempt);
         assert_eq!(weigh(ERROR, vectors), Weight::Error);
+    }
+
+    #[test]
+    fn the_first_complaint_of_a_call_is_its_cause() {
+        keep_complaint("before any call");
+        let (returned, said) = first_complaint(|| {
+            keep_complaint("cannot open /dev/net/tun");
+            keep_complaint("probing failed");
+            7
+        });
+        assert_eq!((returned, said.as_deref()), (7, Some("cannot open /dev/net/tun")));
+        assert_eq!(first_complaint(|| ()).1, None);
     }
 
     #[test]
