@@ -4,6 +4,7 @@
 //! All facts are files below a root directory, so that a test can build a machine in a folder of its own.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 /// A machine to check a configuration against.
@@ -159,6 +160,20 @@ impl Machine {
         self.place(path).is_dir()
     }
 
+    /// Returns why a file cannot be opened for reading and writing; `None` if it can be.
+    pub(crate) fn cannot_open(&self, path: &Path) -> Option<std::io::Error> {
+        fs::File::options().read(true).write(true).open(self.place(path)).err()
+    }
+
+    /// Returns true if this process has a capability, by its number (capabilities(7)), or if the system does not report
+    /// it. A daemon that runs has what it needs.
+    pub(crate) fn has_capability(&self, number: u32) -> bool {
+        let status = self.text("proc/self/status").unwrap_or_default();
+        let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        let effective = effective.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+        self.daemon.is_some() || effective.is_none_or(|set| set & (1 << number) != 0)
+    }
+
     /// Returns true if a path exists, absolute or below the root.
     pub fn exists(&self, path: &Path) -> bool {
         self.place(path).exists()
@@ -190,6 +205,15 @@ impl Machine {
     pub fn hugepages_total(&self) -> u64 {
         let text = self.text("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
         text.and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+
+    /// Sets the number of 2 MiB hugepages in the pool. The kernel may give less.
+    ///
+    /// # Errors
+    /// The process may not, or the machine has no such pages.
+    pub fn set_hugepages_total(&self, pages: u64) -> std::io::Result<()> {
+        let file = self.root.join("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
+        fs::File::options().write(true).truncate(true).open(file)?.write_all(format!("{pages}\n").as_bytes())
     }
 
     /// Returns the names in a folder, sorted; none if it cannot be read.

@@ -23,12 +23,15 @@ pub(super) fn examine(config: &Config, machine: &Machine) -> Vec<Finding> {
     findings
 }
 
-/// Returns the state of each kernel interface that a port uses; a TAP is made by the daemon.
+/// Returns the state of each kernel interface that a port uses.
 fn interfaces(config: &Config, machine: &Machine) -> Vec<Finding> {
-    let used = config.ports.iter().filter(|port| !matches!(port.driver, Driver::Tap { .. }));
-    let used = used.filter_map(|port| Some((port, port.driver.interface()?)));
+    let used = config.ports.iter().filter_map(|port| Some((port, port.driver.interface()?)));
     let mut findings = Vec::new();
     for (port, name) in used {
+        if matches!(port.driver, Driver::Tap { .. }) {
+            findings.push(Finding::ok("interfaces", format!("the daemon can make the TAP {name}")));
+            continue;
+        }
         let text = |file: &str| machine.text(&format!("sys/class/net/{name}/{file}"));
         let Some(flags) = text("flags") else { continue };
         let flags = u32::from_str_radix(flags.trim_start_matches("0x"), 16).unwrap_or(0);

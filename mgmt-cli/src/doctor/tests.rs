@@ -59,6 +59,8 @@ impl Bench {
             "proc/self/limits",
             "Limit  Soft Limit\nMax open files            65536    65536    files\n",
         );
+        bench.file("dev/net/tun", "");
+        bench.file("proc/self/status", "CapEff:\t000001ffffffffff\n");
         bench.file("etc/group", "iwarp:x:77:\n");
         bench.file("run/x", "");
         bench.file("usr/lib/x86_64-linux-gnu/librte_eal.so.23", "");
@@ -269,6 +271,23 @@ fn interfaces_and_mtu() {
     let mtu = examination.findings.iter().find(|finding| finding.check == "mtu").unwrap();
     assert_eq!((mtu.level, examination.exit()), (Level::Error, Exit::Failed));
     assert!(mtu.message.contains("MTU 9000 is more than that of the interface eth0, 1500"), "{mtu:?}");
+}
+
+/// Without them the start fails with an error of DPDK.
+#[test]
+fn device_and_capability_of_a_tap() {
+    let tap = PCI.replace("driver = 'pci'\naddress = '0000:3b:00.0'", "driver = 'tap'\ninterface = 'iw0'");
+    let bench = Bench::new(&tap);
+    assert_eq!(bench.examine().state, Level::Ok, "{:#?}", bench.examine());
+    bench.file("proc/self/status", "CapEff:\t0000000000000000\n");
+    bench.refuses("interfaces", "takes CAP_NET_ADMIN, which this process lacks", "--cap-add NET_ADMIN");
+    bench.file("proc/self/status", "CapEff:\t0000000000001000\n");
+    bench.remove("dev/net/tun");
+    bench.refuses(
+        "interfaces",
+        "/dev/net/tun, by which the daemon makes a TAP, cannot be opened",
+        "modprobe tun",
+    );
 }
 
 #[test]

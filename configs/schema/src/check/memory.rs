@@ -96,7 +96,8 @@ fn check_free(section: &Section<'_>, report: &Report, config: &Config, needed: u
         &section.place_of("hugepages"),
         format!("{needed} hugepages of 2 MiB are needed and {free} are free"),
         format!(
-            "reserve them (sysctl vm.nr_hugepages={total}), or allow ordinary pages with hugepages = \"prefer\""
+            "reserve them (`iwarpctl config reserve FILE`, as the systemd unit does before each start, or sysctl \
+             vm.nr_hugepages={total}), or allow ordinary pages with hugepages = \"prefer\""
         ),
     );
 }

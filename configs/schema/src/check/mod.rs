@@ -1,5 +1,6 @@
 //! Checks the text of a configuration file and builds the [`Config`]. Each submodule checks one part of the file.
 
+mod access;
 mod applications;
 mod memory;
 mod metrics;

@@ -334,6 +334,7 @@ fn complain(report: &Report, place: &Place, good: bool, gateway: IpAddr, net: Op
 /// Checks that the machine has the device, and that no other process uses it.
 fn check_device(section: &Section<'_>, report: &Report, driver: &Driver, mtu: u16) {
     let Some(machine) = report.machine() else { return };
+    super::access::check(section, report, machine, driver);
     match driver {
         Driver::Ring => {}
         Driver::Tap { interface } => check_tap(section, report, machine, interface),

@@ -40,6 +40,7 @@ fn machine() -> tempfile::TempDir {
     }
     file("sys/bus/pci/devices/0000:3b:00.1/class", "0x020000\n");
     file("sys/bus/pci/devices/0000:00:1f.2/class", "0x010601\n");
+    file("dev/net/tun", "");
     file("etc/group", "root:x:0:\niwarp:x:77:\n");
     file("run/some", "");
     file("proc/4711/comm", "qemu\n");
@@ -122,6 +123,60 @@ fn taps() {
     lacks(&tap("tap2"), "port[0].interface", "in use by process 4712 (iwarpd)");
     has(&tap("tap0"));
     has(&tap("new"));
+}
+
+/// Without the check, the start would fail with an error of DPDK.
+#[test]
+fn a_tap_takes_a_device_and_a_capability() {
+    let tap = port("driver = 'tap'\ninterface = 'new'", "");
+    let lacking = |machine: &tempfile::TempDir| {
+        let errors = check(machine.path(), &tap).expect_err("it lacks something");
+        assert!(errors.only_of_the_machine());
+        errors.short()
+    };
+    let machine = machine();
+    fs::remove_file(machine.path().join("dev/net/tun")).unwrap();
+    let said = lacking(&machine);
+    assert!(
+        said.contains("/dev/net/tun, by which the daemon makes a TAP, cannot be opened: No such file"),
+        "{said}"
+    );
+    fs::write(machine.path().join("dev/net/tun"), "").unwrap();
+    let status = machine.path().join("proc/self/status");
+    fs::create_dir_all(status.parent().unwrap()).unwrap();
+    let capabilities = |set: u64| fs::write(&status, format!("Name:\tx\nCapEff:\t{set:016x}\n")).unwrap();
+    capabilities(!(1 << 12));
+    let said = lacking(&machine);
+    assert!(
+        said.contains("takes CAP_NET_ADMIN, which this process lacks") && said.contains(".interface"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
+    capabilities(1 << 12);
+    check(machine.path(), &tap).unwrap();
+    // The daemon that runs has what it needs, also if another user asks.
+    capabilities(0);
+    Config::parse_on("t.toml", &tap, &Machine::at(machine.path()).beside(4711)).unwrap();
+}
+
+#[test]
+fn drivers_of_interfaces_take_capabilities() {
+    let machine = machine();
+    let status = machine.path().join("proc/self/status");
+    fs::create_dir_all(status.parent().unwrap()).unwrap();
+    fs::write(&status, "CapEff:\t0000000000000000\n").unwrap();
+    for (driver, names) in [
+        ("af_packet", vec!["CAP_NET_ADMIN", "CAP_NET_RAW"]),
+        ("pcap", vec!["CAP_NET_RAW"]),
+        ("af_xdp", vec!["CAP_NET_ADMIN", "CAP_NET_RAW"]),
+    ] {
+        let text = port(&format!("driver = '{driver}'\ninterface = 'eth0'"), "");
+        let errors = check(machine.path(), &text).expect_err(driver);
+        let said: Vec<_> = errors.mistakes().iter().map(|mistake| mistake.message.as_str()).collect();
+        assert_eq!(said.len(), names.len(), "{said:?}");
+        assert!(said.iter().zip(names).all(|(said, name)| said.contains(name)), "{said:?}");
+    }
+    check(machine.path(), &port(RING, "")).unwrap();
 }
 
 #[test]
