@@ -21,7 +21,7 @@ mod view;
 
 pub(crate) use nfs::{Nfs, NfsCommand};
 pub(crate) use observe::{Capture, Log, Monitor};
-pub(crate) use view::{ConnList, Drops, KEYS, Stats, Tab, Top, View};
+pub(crate) use view::{ConnList, Drops, KEYS, Stats, Status, Tab, Top, View};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -90,9 +90,7 @@ impl Global {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Shows the daemon's state on one screen.
-    #[command(after_help = "Exits with 6 if the daemon is degraded.\n\nExamples:\n  iwarpctl status\n  \
-                            iwarpctl status --watch\n  iwarpctl -j status | jq .state")]
-    Status(View),
+    Status(Status),
     /// Shows workers, ports, connections, regions and applications with their rates, live on a terminal.
     Top(Top),
     /// Poll-mode workers and their load.
@@ -419,13 +417,25 @@ pub(crate) enum Config {
         #[arg(short, long, value_enum, default_value_t = Mistakes::Full)]
         format: Mistakes,
     },
+    /// Raises the machine's pool of hugepages to what a configuration takes, as iwarpd's unit does before each start.
+    ///
+    /// Pages that are free already count, and those of the daemon that runs. The pool is never lowered.
+    #[command(after_help = "Exits with 1 if the machine does not give as many.\n\nExamples:\n  \
+                            iwarpctl config reserve /etc/iwarpd/iwarpd.toml")]
+    Reserve {
+        /// The configuration file to reserve for.
+        file: PathBuf,
+        /// Use the pool of the machine whose /sys lies below this folder; no daemon is asked then.
+        #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+        root: Option<PathBuf>,
+    },
 }
 
 #[derive(Debug, ClapArgs)]
 #[command(
     after_help = "Reads the machine before or while the daemon runs, and changes nothing. Exits with 0 if all is \
                         well, with 6 if there are\nwarnings, and with 1 if the daemon would not start.\n\n\
-                        Examples:\n  iwarpctl doctor\n  iwarpctl doctor configs/pci.toml --all\n  \
+                        Examples:\n  iwarpctl doctor\n  iwarpctl doctor pci.toml --all\n  \
                         iwarpctl -j doctor | jq '.findings[] | select(.level != \"ok\")'"
 )]
 pub(crate) struct Doctor {

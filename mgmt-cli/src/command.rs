@@ -5,13 +5,14 @@ use std::io::{self, Read as _};
 use std::path::Path;
 use std::time::Duration;
 
+use iwarp_config::Machine;
 use iwarp_control::{
     AppInfo, AppListMethod, AppObjects, AppShow, AppShowMethod, Client, ConnClose, ConnCloseMethod, ConnInfo,
     ConnListMethod, ConnShow, ConnShowMethod, CqListMethod, Drain, DrainMethod, DropRow, DropsMethod, Exit,
     LogLevelChange, LogLevelMethod, Method, MrListMethod, NoParams, PortInfo, PortListMethod, PortShow,
     PortShowMethod, PortStats, PortStatsMethod, QpListMethod, RegionDeregister, RegionDeregisterMethod,
     RegionInfo, RegionListMethod, RegionQuery, RegionRegister, RegionRegisterMethod, RegionShowMethod,
-    ReloadMethod, State, StatusMethod, bounds, nfs,
+    ReloadMethod, State, Status, StatusMethod, bounds, nfs,
 };
 use iwarp_remote::{KernelTcp, bench, read_token};
 use iwarp_terminal::{Failure, Output, Report, Width};
@@ -23,7 +24,7 @@ use crate::args::{
     App, Args, Call, Command, Config, Conn, Doctor, Global, Log, Mistakes, Nfs, NfsCommand, Objects, Port,
     Region, Register, RemoteCommand, View, Worker,
 };
-use crate::{args, capture, complete, doctor, monitor, render, stats, top, watch};
+use crate::{args, capture, complete, doctor, monitor, render, reserve, stats, top, wait, watch};
 
 /// Time that the daemon has to answer after the end of a drain.
 const DRAIN_ANSWER: Duration = Duration::from_secs(10);
@@ -32,7 +33,7 @@ const DRAIN_ANSWER: Duration = Duration::from_secs(10);
 pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
     let global = &args.global;
     match &args.command {
-        Command::Status(view) => return status(view, global, output),
+        Command::Status(options) => return status(options, global, output),
         Command::Top(options) => top::run(options, global, output)?,
         Command::Worker(Worker::List(view)) => {
             let ask = |client: &mut Client| Ok(client.call::<StatusMethod>(&NoParams {})?.workers);
@@ -62,6 +63,10 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
         Command::Nfs(command) => nfs(command, global, output)?,
         Command::Log(command) => log(command, global, output)?,
         Command::Config(Config::Check { file, machine, format }) => check(file, *machine, *format, output)?,
+        Command::Config(Config::Reserve { file, root }) => {
+            let (machine, _) = machine_of(file, root.as_deref(), global);
+            output.result(&reserve::reserve(file, &machine)?, render::config::reserved)?;
+        }
         Command::Doctor(options) => return examine(options, global, output),
         Command::Remote(RemoteCommand::Transfer(command)) => {
             iwarp_remote::run(&mut KernelTcp, command, global.timeout, output)?;
@@ -141,7 +146,14 @@ fn show<M: Method<Reply: Serialize>>(
     watch::show(view, global, output, ask, text).map(drop)
 }
 
-fn status(view: &View, global: &Global, output: &Output) -> Result<Exit, Failure> {
+fn status(
+    args::Status { wait, view }: &args::Status,
+    global: &Global,
+    output: &Output,
+) -> Result<Exit, Failure> {
+    if let Some(limit) = wait {
+        wait::until_it_serves(global, *limit)?;
+    }
     let ask = |client: &mut Client| Ok(client.call::<StatusMethod>(&NoParams {})?);
     let status = watch::show(view, global, output, ask, render::status::show)?;
     Ok(match status.state {
@@ -273,26 +285,35 @@ fn hexadecimal(bytes: &[u8]) -> String {
     })
 }
 
-/// Examines the machine. Asks the daemon that the command line names, else that of the configuration.
+/// Examines the machine that the options name.
 fn examine(options: &Doctor, global: &Global, output: &Output) -> Result<Exit, Failure> {
     let Doctor { config: file, all, root } = options;
-    let configured = || Some(iwarp_config::Config::load(file).ok()?.control.socket);
-    let named = (global.socket != Path::new(bounds::DEFAULT_SOCKET)).then(|| global.socket.clone());
-    let socket = named.or_else(configured).unwrap_or_else(|| global.socket.clone());
-    let machine = root.as_ref().map_or_else(iwarp_config::Machine::this, iwarp_config::Machine::at);
-    let daemon = match root {
-        None => Client::connect_with(&socket, global.timeout).ok(),
-        Some(_) => None,
-    };
-    let status = daemon.and_then(|mut daemon| daemon.call::<StatusMethod>(&NoParams {}).ok());
+    let (machine, status) = machine_of(file, root.as_deref(), global);
     let examination = doctor::examine(file, &machine, status.as_ref());
     output.result(&examination, |examination| render::doctor::show(examination, *all))?;
     Ok(examination.exit())
 }
 
+/// Returns the machine below `root`, or this one, as the daemon that runs here found it; and the daemon's status. Asks
+/// the daemon that the command line names, else that of the configuration.
+fn machine_of(file: &Path, root: Option<&Path>, global: &Global) -> (Machine, Option<Status>) {
+    if let Some(root) = root {
+        return (Machine::at(root), None);
+    }
+    let configured = || Some(iwarp_config::Config::load(file).ok()?.control.socket);
+    let named = (global.socket != Path::new(bounds::DEFAULT_SOCKET)).then(|| global.socket.clone());
+    let socket = named.or_else(configured).unwrap_or_else(|| global.socket.clone());
+    let daemon = Client::connect_with(&socket, global.timeout).ok();
+    let status = daemon.and_then(|mut daemon| daemon.call::<StatusMethod>(&NoParams {}).ok());
+    let machine = Machine::this();
+    let machine =
+        status.as_ref().map_or_else(|| machine.clone(), |status| machine.clone().beside(status.pid));
+    (machine, status)
+}
+
 fn check(file: &Path, machine: bool, format: Mistakes, output: &Output) -> Result<(), Failure> {
     let config = if machine {
-        iwarp_config::Config::load_on(file, &iwarp_config::Machine::this())
+        iwarp_config::Config::load_on(file, &Machine::this())
     } else {
         iwarp_config::Config::load(file)
     };

@@ -20,8 +20,10 @@ mod complete;
 mod doctor;
 mod monitor;
 mod render;
+mod reserve;
 mod stats;
 mod top;
+mod wait;
 mod watch;
 
 use std::process::ExitCode;

@@ -37,6 +37,24 @@ impl View {
     }
 }
 
+/// Time that `--wait` waits unless the command line has another one, in seconds.
+const WAIT: &str = "60";
+
+#[derive(Debug, ClapArgs)]
+#[command(
+    after_help = "Exits with 6 if the daemon is degraded. The control socket exists before the daemon serves: a \
+                        script that has started\nit uses --wait, which exits with 3 if the daemon does not serve in \
+                        time.\n\nExamples:\n  iwarpctl status\n  iwarpctl status --wait 30\n  \
+                        iwarpctl status --watch\n  iwarpctl -j status | jq .state"
+)]
+pub(crate) struct Status {
+    /// Wait until the daemon serves, at most this many seconds; 60 without a number.
+    #[arg(long, value_name = "SECS", num_args = 0..=1, default_missing_value = WAIT, value_parser = seconds)]
+    pub(crate) wait: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) view: View,
+}
+
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "A connection is listed if it meets every condition that is given.\n\nExamples:\n  \
                         iwarpctl conn list\n  iwarpctl conn list --state established --peer 10.77.0.0/24\n  \

@@ -75,10 +75,10 @@ impl Examination {
     }
 }
 
-/// Compares a machine with a configuration file; `daemon` is the status of the one that runs there already.
+/// Compares a machine with a configuration file; `daemon` is the status of the one that runs there already, beside
+/// which the machine is.
 pub(crate) fn examine(file: &Path, machine: &Machine, daemon: Option<&Status>) -> Examination {
-    let machine = daemon.map_or_else(|| machine.clone(), |daemon| machine.clone().beside(daemon.pid));
-    let mistakes = Config::load_on(file, &machine).err().map(|errors| errors.mistakes().to_vec());
+    let mistakes = Config::load_on(file, machine).err().map(|errors| errors.mistakes().to_vec());
     let mistakes = mistakes.unwrap_or_default();
     let mut findings: Vec<Finding> = daemon.map(running).unwrap_or_default();
     findings.extend(mistakes.iter().map(mistake));
@@ -86,10 +86,10 @@ pub(crate) fn examine(file: &Path, machine: &Machine, daemon: Option<&Status>) -
         findings.insert(0, Finding::ok("config", format!("{} has no mistakes", file.display())));
         let more = [
             present(&config),
-            memory::examine(&config, &machine),
-            devices::examine(&config, &machine),
-            cores::examine(&config, &machine),
-            limits::examine(&config, &machine, daemon.map(|daemon| daemon.pid)),
+            memory::examine(&config, machine),
+            devices::examine(&config, machine),
+            cores::examine(&config, machine),
+            limits::examine(&config, machine, daemon.map(|daemon| daemon.pid)),
         ];
         // A check that the daemon's start depends on has said more than its finding here.
         let failed = |finding: &Finding| {
@@ -119,7 +119,7 @@ fn running(status: &Status) -> Vec<Finding> {
     let mut findings = vec![Finding::ok("daemon", runs)];
     if status.state == State::Degraded {
         let reasons = status.degraded.iter();
-        let remedy = "docs/operations.md, *Degraded*, explains each reason";
+        let remedy = "the section *Degraded* of operations.md explains each reason";
         findings.extend(reasons.map(|reason| Finding::warning("daemon", reason, remedy)));
     }
     findings

@@ -8,6 +8,7 @@ use iwarp_terminal::units;
 use serde::Serialize;
 
 use super::{GOOD, Width, table};
+use crate::reserve::Reserved;
 
 /// A configuration without mistakes, and the memory it needs.
 #[derive(Debug, Serialize)]
@@ -73,4 +74,15 @@ pub(crate) fn checked(checked: &Checked, width: Width) -> String {
     );
     let _ = writeln!(text, "{}", checked.window_line);
     text
+}
+
+/// Formats what was reserved.
+pub(crate) fn reserved(reserved: &Reserved) -> String {
+    let Reserved { file, needed, free, pool_before, pool } = reserved;
+    let raised = if pool == pool_before {
+        format!("the pool has {pool}")
+    } else {
+        format!("the pool was raised from {pool_before} to {pool}")
+    };
+    format!("{}: {needed} hugepages of 2 MiB are needed and {free} are free; {raised}\n", file.display())
 }

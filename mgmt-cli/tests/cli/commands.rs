@@ -463,3 +463,26 @@ fn a_wrong_configuration_is_explained() {
     }
     assert_eq!(alone(&["config", "check", "/nonexistent.toml"]).code, 1);
 }
+
+#[test]
+fn hugepages_are_reserved_on_the_machine_that_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = folder.path().join("sys/kernel/mm/hugepages/hugepages-2048kB");
+    std::fs::create_dir_all(&pool).unwrap();
+    for (name, pages) in [("nr", "900\n"), ("free", "800\n"), ("resv", "0\n")] {
+        std::fs::write(pool.join(format!("{name}_hugepages")), pages).unwrap();
+    }
+    let file = folder.path().join("iwarpd.toml");
+    std::fs::write(&file, "[[port]]\ndriver = 'ring'\naddresses = ['10.0.0.2/24']\n").unwrap();
+    let (file, root) = (file.to_str().unwrap(), folder.path().to_str().unwrap());
+    let run = alone(&["config", "reserve", file, "--root", root]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert!(run.stdout.contains(" are needed and 800 are free; the pool has 900\n"), "{}", run.stdout);
+    let json = alone(&["-j", "config", "reserve", file, "--root", root]).json();
+    assert_eq!((json["pool_before"].as_u64(), json["pool"].as_u64()), (Some(900), Some(900)));
+    std::fs::write(pool.join("free_hugepages"), "1\n").unwrap();
+    let run = alone(&["-j", "config", "reserve", file, "--root", root]);
+    assert_eq!((run.code, run.error()["kind"].as_str()), (1, Some("hugepages")));
+    let raised: u64 = std::fs::read_to_string(pool.join("nr_hugepages")).unwrap().trim().parse().unwrap();
+    assert_eq!(raised, 900 + json["needed"].as_u64().unwrap() - 1);
+}

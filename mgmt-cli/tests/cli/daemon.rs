@@ -49,7 +49,11 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     pub(crate) fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::at(tempfile::tempdir().unwrap())
+    }
+
+    /// Starts a daemon whose socket is `control.sock` in a folder.
+    pub(crate) fn at(dir: tempfile::TempDir) -> Self {
         let socket = dir.path().join("control.sock");
         let listener = UnixListener::bind(&socket).unwrap();
         let memory = Arc::new(Mutex::new(Memory::default()));
