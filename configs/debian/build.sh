@@ -1,6 +1,7 @@
 #!/bin/bash
-# build.sh PROGRAMS SHARE OUT: makes the Debian packages ironwarp and ironwarp-bench in the folder OUT, from built
-# programs and from the manual pages and completions that `make man` writes. Fails if lintian reports an error.
+# build.sh PROGRAMS SHARE OUT: makes the Debian packages ironwarp, ironwarp-client and ironwarp-bench in the folder OUT,
+# from built programs and from the manual pages and completions that `make man` writes. Fails if lintian reports an
+# error.
 #
 #   MAINTAINER   "Name <address>" of who is responsible for the packages; who publishes them sets it
 set -euo pipefail
@@ -16,20 +17,22 @@ maintainer=${MAINTAINER:-Ironwarp <packages@ironwarp.invalid>}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 stage=$work/ironwarp-$version
-mkdir -p "$stage"/{bin,etc/iwarpd,sysctl,docs,examples}
+mkdir -p "$stage"/{bin,etc/iwarpd,docs,examples/siw,client}
 cp "$programs"/{iwarpd,iwarpctl,iwarp-nfsd,iwarp-rping,iwarp-run,iwarp-bench} "$stage/bin/"
 cp -r "$programs/lib" "$stage/lib"
 cp -r "$share" "$stage/share"
-cp configs/tap.toml "$stage/etc/iwarpd/iwarpd.toml"
-cp configs/nfsd.toml "$stage/etc/iwarpd/nfsd.toml"
-cp configs/80-iwarpd-hugepages.conf "$stage/sysctl/"
-cp configs/*.toml configs/monitoring/* dataplane/verbs/examples/wait.{c,py} "$stage/examples/"
-cp docs/{applications,nfs,programs,operations,region-service,limits,deviations,nics,rping,glossary}.md "$stage/docs/"
+cp configs/debian/{iwarpd,nfsd}.toml "$stage/etc/iwarpd/"
+configs/debian/pages.py "$stage/examples" configs/*.toml configs/monitoring/* dataplane/verbs/examples/wait.{c,py}
+cp dataplane/tests/siw/{client,cycle,violations,bulk,conn,region}.c \
+    dataplane/tests/siw/{cycle,violations,bulk,conn,region}.h "$stage/examples/siw/"
+configs/debian/pages.py "$stage/docs" docs/{applications,nfs,programs,operations,region-service}.md \
+    docs/{limits,deviations,nics,rping,glossary,remote,terminate,verbs}.md
 configs/debian/licenses.py \
     dataplane mgmt-cli iwarp-nfsd iwarp-rping iwarp-run iwarp-drop-in benches >"$stage/THIRD-PARTY-LICENSES"
+configs/debian/licenses.py mgmt-cli >"$stage/client/THIRD-PARTY-LICENSES"
 
 mkdir "$stage/debian"
-cp configs/debian/{control,rules,ironwarp.*,ironwarp-bench.*} "$stage/debian/"
+cp configs/debian/{control,rules,ironwarp.*,ironwarp-client.*,ironwarp-bench.*} "$stage/debian/"
 cp configs/iwarpd.service "$stage/debian/ironwarp.iwarpd.service"
 cp configs/iwarp-nfsd.service "$stage/debian/ironwarp.iwarp-nfsd.service"
 sed -i "s/@MAINTAINER@/$maintainer/" "$stage/debian/control"

@@ -9,7 +9,9 @@ use clap::{Parser, ValueEnum};
 #[command(
     name = "iwarpd",
     version,
-    after_help = "Try it without hardware: iwarpd --config configs/tap.toml (as root)"
+    after_help = "Try it without hardware, as root: iwarpd --config tap.toml, one of the example configurations.\n\n\
+                  Exit codes: 0 stopped, 1 failed or the machine lacks something, 2 wrong configuration or command\n\
+                  line, 3 stopped by a drain that cut connections off."
 )]
 pub struct Arguments {
     /// Path of the configuration file.

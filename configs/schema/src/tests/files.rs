@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::check::parse_parts;
-use crate::{Config, Driver, Hugepages, Idle, Service, memory_plan};
+use crate::{Config, Driver, Hugepages, Idle, Nfsd, Service, memory_plan};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -66,6 +66,21 @@ fn the_laboratory_is_as_promised() {
         ]
     );
     assert_eq!(c.control.socket, Path::new("/run/iwarpd/control.sock"));
+}
+
+/// Files of the Debian package: iwarpd starts with its own on any machine, and peers get nothing that nobody chose.
+#[test]
+fn the_installed_files_offer_nothing() {
+    let c = load("debian/iwarpd.toml");
+    assert!(c.regions.is_empty() && c.applications.is_none() && c.metrics.is_none());
+    assert!(c.listeners.iter().all(|listener| listener.service == Service::Region), "{:?}", c.listeners);
+    assert!(matches!(c.ports.as_slice(), [port] if matches!(port.driver, Driver::Tap { .. })));
+    assert_eq!((c.workers.cores.as_slice(), c.memory.hugepages), ([0].as_slice(), Hugepages::Prefer));
+    let limit = c.memory.hugepage_limit_bytes.unwrap();
+    assert!(memory_plan(&c).hugepage_bytes() + (256 << 20) <= limit, "room for regions");
+    let errors = Nfsd::load(&folder().join("debian/nfsd.toml")).expect_err("it exports nothing");
+    let [mistake] = errors.mistakes() else { panic!("{}", errors.short()) };
+    assert!(mistake.key == "export" && !errors.only_of_the_machine(), "{}", errors.short());
 }
 
 /// A fresh machine may have no hugepages, and the region is registered while the daemon runs.

@@ -339,22 +339,19 @@ fn root_commands(text: &str) -> Vec<String> {
 #[test]
 fn the_steps_to_install_by_hand_are_complete() {
     let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
-    let (document, control) = (read("docs/operations.md"), read("configs/debian/control"));
-    let section = document.split_once("\n### By hand\n").and_then(|(_, rest)| rest.split("\n## ").next());
+    let (document, control) = (read("docs/installing.md"), read("configs/debian/control"));
+    let section = document.split_once("\n## By hand\n").and_then(|(_, rest)| rest.split("\n## ").next());
     let commands = root_commands(section.expect("a section says how to install by hand"));
-    for (folder, command) in
-        [("/etc/systemd/system/", "systemctl daemon-reload"), ("/etc/sysctl.d/", "sysctl --system")]
-    {
-        let installed =
-            commands.iter().rposition(|line| line.starts_with("install ") && line.ends_with(folder));
-        let installed = installed.unwrap_or_else(|| panic!("nothing is installed in {folder}"));
-        assert!(commands[installed..].iter().any(|line| line == command), "{command} behind {folder}");
-    }
+    let (folder, command) = ("/etc/systemd/system/", "systemctl daemon-reload");
+    let installed = commands.iter().rposition(|line| line.starts_with("install ") && line.ends_with(folder));
+    let installed = installed.unwrap_or_else(|| panic!("nothing is installed in {folder}"));
+    assert!(commands[installed..].iter().any(|line| line == command), "{command} behind {folder}");
     for file in commands.iter().flat_map(|line| line.split(' ')).filter(|word| word.starts_with("configs/")) {
         assert!(root().join(file).is_file(), "{file}");
     }
     let depends = control.lines().find_map(|line| line.strip_prefix("Depends: ")).unwrap();
-    let packages: Vec<&str> = depends.split(", ").filter(|name| !name.starts_with("${")).collect();
+    // Not `iwarpctl`, which is built here.
+    let packages: Vec<&str> = depends.split([',', ' ']).filter(|name| name.starts_with("librte-")).collect();
     let install =
         commands.iter().find(|line| line.starts_with("apt-get install ")).expect("runtime packages");
     assert!(
