@@ -84,6 +84,36 @@ check "stats and status tell of lost lines" loses_lines
 check "SIGTERM ends it with status 0" ends
 exec 7>&-
 
+# --- the journal
+# A start whose stderr is the journal, as JOURNAL_STREAM says: a file here.
+journaled() {
+    config "$tap"
+    : >"$LAB/journal"
+    ip netns exec "$NS" env JOURNAL_STREAM="$(stat -c %d:%i "$LAB/journal")" "$IWARPD" --config "$LAB/config.toml" \
+        2>"$LAB/journal" &
+    DAEMON_PID=$!
+    local status=0
+    ctl status --wait 20 >/dev/null || status=$?
+    [ "$status" = 0 ] || [ "$status" = 6 ] || return 1
+    kernel_side iw0
+    ! remote get 10.77.0.2:7400/nothing "$LAB/nothing" --length 1 || return 1
+    becomes yes 5 journal_has '^<4> *WARN .*no such region' || return 1
+    cat "$LAB/journal"
+    journal_has '^<6> *INFO .*ready' && ! grep -vqE '^<[3-7]> *[A-Z]' "$LAB/journal"
+}
+journal_has() { grep -qE "$1" "$LAB/journal" && echo yes; }
+mistaken() { # a wrong configuration: exit status 2, and each line of the report is an error
+    local status=0
+    config 'driver = "ring"
+bogus = 1'
+    JOURNAL_STREAM="$(stat -c %d:%i "$LAB/journal")" "$IWARPD" --config "$LAB/config.toml" 2>"$LAB/journal" || status=$?
+    cat "$LAB/journal"
+    [ "$status" = 2 ] && grep -q bogus "$LAB/journal" && ! grep -vq '^<3>' "$LAB/journal"
+}
+check "status --wait returns when the daemon serves; lines to the journal have priorities and no time" journaled
+check "SIGTERM ends it with status 0" ends
+check "a wrong configuration ends it with status 2, and is an error in the journal" mistaken
+
 # --- signals
 serving() { config "$tap" && daemon_start "$LAB/config.toml" && kernel_side iw0; }
 log_has() { becomes yes 5 grepped "$1"; }
@@ -133,7 +163,22 @@ managed() { # a daemon whose service manager is a socket that records what it re
     MANAGER=$!
     becomes yes 5 bound || return 1
     NOTIFY_SOCKET=$LAB/notify WATCHDOG_USEC=1000000 serving || return 1
-    becomes 1 5 notified READY=1
+    becomes 1 5 notified READY=1 && [ "$(head -n 1 "$LAB/notified")" = EXTEND_TIMEOUT_USEC=30000000 ]
+}
+extended() { # the start takes a second and more for each GiB of ordinary pages, and asks for the time until it serves
+    rm -f "$LAB/notified" "$LAB/notify"
+    python3 dataplane/tests/manager.py listen "$LAB/notify" "$LAB/notified" &
+    MANAGER=$!
+    becomes yes 5 bound || return 1
+    config "$tap"
+    sed -i 's/^size = .*/size = "2G"/' "$LAB/config.toml"
+    NOTIFY_SOCKET=$LAB/notify daemon_start "$LAB/config.toml" && becomes 1 5 notified READY=1 || return 1
+    cat "$LAB/notified"
+    [ "$(sed '/^READY=1/,$d' "$LAB/notified" | grep -c ^EXTEND_TIMEOUT_USEC=30000000)" -ge 2 ] &&
+        [ "$(sed '1,/^READY=1/d' "$LAB/notified" | grep -c ^EXTEND)" = 0 ]
+}
+asks_for_a_drain() { # drain.timeout_ms and ten seconds
+    ends && grep -qx EXTEND_TIMEOUT_USEC=12000000 "$LAB/notified" && kill "$MANAGER"
 }
 bound() { [ -S "$LAB/notify" ] && echo yes; }
 fed() { # the watchdog is fed at least twice a second
@@ -177,6 +222,8 @@ check "a worker that stands still starves the watchdog" starved
 check "put and get" put_get
 check "every thread gave up what it does not need" unprivileged
 check "the daemon notifies its service manager before it stops" unmanaged
+check "a long start asks for more time while it goes on" extended
+check "SIGTERM asks for the time of the drain, and ends it with status 0" asks_for_a_drain
 hardened() { systemd-analyze security --offline=true --threshold=40 configs/iwarpd.service; }
 check "systemd-analyze rates the unit's exposure at most 4" hardened
 
@@ -316,4 +363,33 @@ check "iwarpctl config check --machine tells the same" \
     tells 1 "$IWARPCTL" config check --machine --format short "$LAB/config.toml"
 check "iwarpd and iwarpctl agree to the letter" agree
 check "without --machine the file is right" without_machine
+
+# Start, check and doctor name what a TAP takes. names PATTERN COMMAND…: run in a machine without it.
+names() {
+    local pattern=$1 status file="$LAB/config.toml"
+    shift
+    config "$tap"
+    for program in "$IWARPD --format short --config $file" \
+        "$IWARPCTL config check --machine --format short $file" "$IWARPCTL --socket $SOCKET doctor $file"; do
+        status=0
+        # shellcheck disable=SC2086 # words
+        in_ns "$@" timeout 20 $program >"$LAB/told" 2>&1 || status=$?
+        cat "$LAB/told"
+        [ "$status" = 1 ] && grep -qE "$pattern" "$LAB/told" || return 1
+    done
+}
+without_device() { unshare --mount sh -c 'mount -t tmpfs tmpfs /dev/net && exec "$@"' sh "$@"; }
+export -f without_device
+lent() { # a user namespace of its own has every capability, and none over the network namespace: DPDK says what failed
+    config "$tap"
+    in_ns unshare --user --map-root-user timeout 20 "$IWARPD" --config "$LAB/config.toml" >"$LAB/told" 2>&1
+    cat "$LAB/told"
+    grep -qE '^iwarpd: .*net_tap.*; DPDK: .*TUNSETIFF for iw0: Operation not permitted' "$LAB/told"
+}
+check "without CAP_NET_ADMIN: start, check and doctor name it" \
+    names 'takes CAP_NET_ADMIN, which this process lacks' setpriv --inh-caps=-all --bounding-set=-net_admin
+check "without /dev/net/tun: start, check and doctor name it" \
+    names '/dev/net/tun, by which the daemon makes a TAP, cannot be opened: No such file' \
+    bash -c 'without_device "$@"' bash
+check "an interface that the kernel refuses: DPDK's own words are in the message" lent
 score
