@@ -400,11 +400,12 @@ $1/iwarp-manual target/man
 configs/debian/build.sh $1 target/man $2
 endef
 
-deb: root build-deps ## Debian packages of this machine's release, ironwarp and ironwarp-bench: target/deb
+deb: root build-deps ## Debian packages of this machine's release: target/deb
 	$(if $(filter target/dist,$(PROGRAMS)),$(call programs,dist,$(addprefix --bin ,$(INSTALLED) iwarp-manual)))
 	$(call packages,$(PROGRAMS),target/deb)
 
-deb-test: root built ## installs packages in a chroot that is made for it; start, put, get, upgrade, remove, purge
+deb-test: export COMPRESSION := -Zgzip -z1
+deb-test: root built ## installs packages in a chroot, and in a container that systemd boots; upgrade, remove, purge
 	$(call packages,$(BUILT),target/deb-test)
 	dataplane/tests/deb.sh target/deb-test
 

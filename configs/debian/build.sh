@@ -3,7 +3,8 @@
 # from built programs and from the manual pages and completions that `make man` writes. Fails if lintian reports an
 # error.
 #
-#   MAINTAINER   "Name <address>" of who is responsible for the packages; who publishes them sets it
+#   MAINTAINER    "Name <address>" of who is responsible for the packages; who publishes them sets it
+#   COMPRESSION   options of dpkg-deb: `-Zgzip -z1` is fast; default: Debian's, which is small
 set -euo pipefail
 export LC_ALL=C.UTF-8
 programs=$(realpath "$1") share=$(realpath "$2")
