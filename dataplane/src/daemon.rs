@@ -25,6 +25,7 @@ use crate::privileges::Privileges;
 use crate::service_manager;
 use crate::setup::{self, Runtime};
 use crate::signals::{SignalRequest, Signals};
+use crate::wake::{WakeThread, Wakes};
 use crate::worker::{Clock, Worker};
 
 /// Interval at which the events of the workers are read.
@@ -73,13 +74,13 @@ async fn serve(config_path: &Path, config: &Config, log: Rc<Log>) -> Result<Ende
     let events = Rc::new(EventLog::new(config.log.events_per_s_max, &clock));
     let reporting = Reporting::new(&config.log, &log, &events, notices);
     let (handles, regions) = (Rc::new(worker_handles), Rc::new(Mutex::new(regions)));
+    let (wakes, _waker) = start_waker(&clock, privileges)?;
     let verbs = applications_server.zip(config.applications.clone()).map(|(server, settings)| {
         let devices = ports.iter().map(setup::device_info).collect();
         let (handles, regions) = (Rc::clone(&handles), Rc::clone(&regions));
-        let first_memory = config.limits.regions_max;
-        let control = control_settings.clone();
+        let (control, first_memory) = (control_settings.clone(), config.limits.regions_max);
         let applications =
-            Applications::new(settings, control, handles, devices, regions, first_memory, &events);
+            Applications::new(settings, control, handles, devices, regions, first_memory, (&events, wakes));
         (server, Rc::new(applications))
     });
     let applications = verbs.as_ref().map(|(_, applications)| Rc::clone(applications));
@@ -240,6 +241,16 @@ fn spawn(worker: Worker, eal: Eal, privileges: Privileges) -> Result<JoinHandle<
         Ok(())
     };
     std::thread::Builder::new().name(name).spawn(run).context("no thread for a worker")
+}
+
+/// Starts the thread that wakes programs. It makes no other calls than a worker does.
+fn start_waker(clock: &Clock, privileges: Privileges) -> Result<(Wakes, WakeThread)> {
+    let begin = move || {
+        if let Err(error) = privileges.drop_of_worker() {
+            tracing::warn!("the thread that wakes programs keeps its privileges: {error:#}");
+        }
+    };
+    Wakes::start(clock, begin).context("no thread to wake programs")
 }
 
 fn join(thread: JoinHandle<Result<()>>) -> Result<()> {

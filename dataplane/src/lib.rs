@@ -66,4 +66,5 @@ mod signals;
 pub mod testutil;
 mod transport;
 pub mod verbs;
+pub mod wake;
 pub mod worker;

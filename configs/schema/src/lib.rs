@@ -40,7 +40,8 @@ pub use plan::{Kind, MemoryPlan, PlanItem, connection_window_bytes, connection_w
 pub use reload::{Line, Plan, Refusals, RegionDiff, Step, plan};
 pub use text::{RegionName, parse_size, token_from_file, token_from_text};
 pub use types::{
-    Applications, Config, Control, Drain, Driver, Hugepages, Idle, Ip, Limits, Listener, Log, LogFormat,
-    LogLevel, Memif, MemifRole, Memory, Metrics, MetricsAddress, Mpa, NEIGHBORS_MAX, Neighbor, OnLoss,
-    PORTS_MAX, Pcap, Placement, Port, Privileges, Region, Service, Tcp, UserLimits, WORKERS_MAX, Workers,
+    Applications, CONTEXTS_MAX, Config, Control, Drain, Driver, Hugepages, Idle, Ip, Limits, Listener, Log,
+    LogFormat, LogLevel, Memif, MemifRole, Memory, Metrics, MetricsAddress, Mpa, NEIGHBORS_MAX, Neighbor,
+    OnLoss, PORTS_MAX, Pcap, Placement, Port, Privileges, Region, Service, Tcp, UserLimits, WORKERS_MAX,
+    Workers,
 };

@@ -15,6 +15,8 @@ use crate::text::RegionName;
 
 /// Maximum number of `[[port]]` tables.
 pub const PORTS_MAX: usize = 8;
+/// Most contexts of applications.
+pub const CONTEXTS_MAX: u16 = 1024;
 
 /// Maximum number of neighbors with a fixed MAC address per port.
 pub const NEIGHBORS_MAX: usize = 1024;

@@ -244,7 +244,7 @@ pub(crate) fn close(whole: &Whole) {
     let shared = &whole.open.shared;
     shared.closing.store(true, Ordering::Release);
     // Fails only if the counter is at its maximum: the thread is to wake already.
-    let _ = rustix::io::write(shared.context.event_fd(), &1_u64.to_ne_bytes());
+    let _ = rustix::io::write(shared.context.wake_fd(), &1_u64.to_ne_bytes());
 }
 
 const fn operations() -> abi::ContextOps {

@@ -114,7 +114,7 @@ impl RdmaServer {
         let backlog = NonZeroU16::new(BACKLOG).context("a backlog")?;
         listener.listen(backlog, &ConnParam::default())?;
         // The end of a transfer ends a sleep of the context, as one of the queue does.
-        let (max, wakes) = (limits.transfers_max, context.completion_fd());
+        let (max, wakes) = (limits.transfers_max, context.wake_fd());
         let ring = Ring::new(max, wakes);
         let no_ring = ring.as_ref().err().map(ToString::to_string);
         let disks = Disks { ring: ring.ok(), threads: Threads::new(max, wakes)? };

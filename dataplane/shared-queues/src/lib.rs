@@ -32,8 +32,8 @@ pub use ring::{Consumer, Producer, RingError, RingShape};
 pub use send::{INLINE_MAX, SgeList, decode_send, encode_send, send_length, send_words};
 pub use sync::AtomicU64;
 
-/// Version of the layout. Both sides compare it before they use the memory.
-pub const VERSION: u32 = 2;
+/// Version of the layout, and of the descriptors that come with it. Both sides compare it before they use the memory.
+pub const VERSION: u32 = 3;
 
 /// Words of a cache line. What one side writes often lies in a line that the other side does not write.
 pub const LINE_WORDS: usize = 8;

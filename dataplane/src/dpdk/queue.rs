@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use dpdk_sys::{field, rte_mbuf};
-use iwarp_config::PORTS_MAX;
+use iwarp_config::CONTEXTS_MAX;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FileType;
 use tcp_stack::{Buf, TxFrame};
@@ -81,8 +81,8 @@ pub enum Wake {
     Timeout,
 }
 
-/// Descriptors that a worker sleeps on besides its port's: that of each port's doorbells, and one for commands.
-pub const OTHERS_MAX: usize = PORTS_MAX + 1;
+/// Descriptors that a worker sleeps on besides its port's: the doorbell of each context, and one for commands.
+pub const OTHERS_MAX: usize = CONTEXTS_MAX as usize + 1;
 
 /// One receive queue of a port.
 #[derive(Debug)]
@@ -215,10 +215,10 @@ impl RxQueue {
         self.device.is_ring()
     }
 
-    /// Sleeps until frames arrive (if the port has an interrupt), one of `others` is readable, or `timeout` has passed.
-    /// If the device does not count frames, the wait may miss those that arrive while the interrupt is being armed;
-    /// the timeout ends it then.
-    pub fn wait(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> Wake {
+    /// Sleeps until frames arrive (if the port has an interrupt), one of `others` has an event, or `timeout` has
+    /// passed. If the device does not count frames, the wait may miss those that arrive while the interrupt is being
+    /// armed; the timeout ends it then.
+    pub fn wait(&mut self, others: &mut [PollFd<'_>], timeout: Duration) -> Wake {
         let armed = self.event_bytes.is_some() && self.descriptor.is_some() && self.interrupt(true);
         if armed && self.counts_frames && self.frames_arrived() != Some(0) {
             self.interrupt(false);
@@ -232,9 +232,7 @@ impl RxQueue {
             let _ = set.try_push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
         }
         let ports = set.len();
-        for &other in others {
-            let _ = set.try_push(PollFd::from_borrowed_fd(other, PollFlags::IN));
-        }
+        set.extend(others.iter().take(OTHERS_MAX).cloned());
         let wake = match (poll(&mut set, Some(&timespec(timeout))), set.as_slice()) {
             (Ok(1..), [first, ..]) if ports == 1 && is_dead(first.revents()) => {
                 // The interface behind it is gone: every further wait would end at once.
@@ -245,6 +243,7 @@ impl RxQueue {
             (Ok(1..), _) => Wake::Other,
             (Ok(0) | Err(_), _) => Wake::Timeout,
         };
+        others.iter_mut().zip(set.into_iter().skip(ports)).for_each(|(other, polled)| *other = polled);
         if armed {
             self.interrupt(false);
             if wake == Wake::Frames {
@@ -293,12 +292,10 @@ fn take_event(descriptor: BorrowedFd<'_>, bytes: usize) {
     let _ = rustix::io::read(descriptor, count.get_mut(..bytes).unwrap_or_default());
 }
 
-/// Sleeps until one of `others` is readable, or `timeout` has passed.
-pub fn wait_for(others: &[BorrowedFd<'_>], timeout: Duration) -> Wake {
-    let polled = |&other| PollFd::from_borrowed_fd(other, PollFlags::IN);
-    let mut set: ArrayVec<PollFd<'_>, OTHERS_MAX> = others.iter().take(OTHERS_MAX).map(polled).collect();
+/// Sleeps until one of `others` has an event, or `timeout` has passed.
+pub fn wait_for(others: &mut [PollFd<'_>], timeout: Duration) -> Wake {
     // A signal may end the sleep early: the next iteration finds out whether there is work.
-    match poll(&mut set, Some(&timespec(timeout))) {
+    match poll(others, Some(&timespec(timeout))) {
         Ok(1..) => Wake::Other,
         Ok(0) | Err(_) => Wake::Timeout,
     }

@@ -1,71 +1,63 @@
 //! Contexts of other processes: programs that post work and poll completions in memory that they share with this worker
 //! ([`iwarp_shared_verbs`]). They are clients of the device, beside the region service.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use iwarp_shared_verbs::worker::{ContextId, ContextStats, Contexts, CqStats, ObjectLimits, Signals};
 use iwarp_shared_verbs::{Request, Response};
 use rdma::verbs::{CqId, Device, VerbsError};
 use rdma::{Memory, RegionId};
-use rustix::event::epoll;
 use tcp_stack::{Buf, BufPool, Instant, Segment};
 
 use super::Engine;
 use crate::memory::SharedWords;
 use crate::transport::since_start;
+use crate::wake::{Doorbell, Waker};
 
-/// Event counters (eventfd) on which a program and its worker sleep.
+/// What ends the sleep of a program and of its worker.
 #[derive(Debug)]
 pub struct Wakers {
-    /// Written by the program when it has rung a doorbell of a worker that sleeps.
-    pub doorbell: OwnedFd,
-    /// Written when a completion queue that the program has armed has a completion.
-    pub completions: OwnedFd,
-    /// Written when the context has an event.
-    pub events: OwnedFd,
+    /// The program has rung for the worker, which sleeps.
+    pub doorbell: Doorbell,
+    /// A completion queue that the program has armed has a completion.
+    pub completions: Waker,
+    /// The context has an event.
+    pub events: Waker,
 }
 
 /// The contexts of an engine.
 #[derive(Debug)]
 pub(super) struct SharedContexts {
     contexts: Contexts<SharedWords>,
-    signals: Eventfds,
+    signals: AllWakers,
     /// Number of open contexts.
     open: u32,
     /// True if programs have queued work that was not posted in the last poll.
     busy: bool,
-    /// Set of all doorbell counters (epoll), for a worker that sleeps; made with the first context.
-    doorbells: Option<OwnedFd>,
 }
 
-/// Wakers by context.
+/// Wakers of each context, by its number.
 #[derive(Debug)]
-struct Eventfds(Vec<Option<Wakers>>);
+struct AllWakers(Vec<Option<Wakers>>);
 
-impl Eventfds {
+impl AllWakers {
     fn of(&self, context: ContextId) -> Option<&Wakers> {
         self.0.get(context.0 as usize)?.as_ref()
     }
 }
 
-impl Signals for Eventfds {
+impl Signals for AllWakers {
     fn completion(&mut self, context: ContextId, _: CqId) {
         if let Some(wakers) = self.of(context) {
-            wake(&wakers.completions);
+            wakers.completions.wake();
         }
     }
 
     fn event(&mut self, context: ContextId) {
         if let Some(wakers) = self.of(context) {
-            wake(&wakers.events);
+            wakers.events.wake();
         }
     }
-}
-
-/// Adds 1 to an event counter.
-fn wake(eventfd: &OwnedFd) {
-    // Fails only if the counter is at its maximum: the program is to wake already.
-    let _ = rustix::io::write(eventfd, &1_u64.to_ne_bytes());
 }
 
 impl SharedContexts {
@@ -73,21 +65,10 @@ impl SharedContexts {
     pub(super) fn new(contexts_max: u32, cqs_max: u16) -> Self {
         Self {
             contexts: Contexts::new(contexts_max, cqs_max),
-            signals: Eventfds((0..contexts_max).map(|_| None).collect()),
+            signals: AllWakers((0..contexts_max).map(|_| None).collect()),
             open: 0,
             busy: false,
-            doorbells: None,
         }
-    }
-
-    /// Adds a context's doorbell to the set on which the worker sleeps.
-    fn watch(&mut self, doorbell: &OwnedFd) -> rustix::io::Result<()> {
-        if self.doorbells.is_none() {
-            self.doorbells = Some(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        }
-        let Some(set) = &self.doorbells else { return Ok(()) };
-        // Edge-triggered: the worker does not read the counters, which a program could keep readable.
-        epoll::add(set, doorbell, epoll::EventData::new_u64(0), epoll::EventFlags::IN | epoll::EventFlags::ET)
     }
 
     /// Returns true if no context is open.
@@ -145,18 +126,15 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     /// Announces to all programs that the worker is awake.
     pub fn contexts_awake(&self) {
-        let SharedContexts { contexts, open, doorbells, .. } = &self.shared;
-        let Some(set) = doorbells.as_ref().filter(|_| *open > 0) else { return };
-        contexts.awake();
-        // Takes the events of the set, as far as they fit: others end the next sleep at once.
-        let mut events = [const { std::mem::MaybeUninit::uninit() }; 16];
-        let _ = epoll::wait(set, &mut events, Some(&rustix::time::Timespec::default()));
+        if self.shared.open > 0 {
+            self.shared.contexts.awake();
+        }
     }
 
-    /// Borrows the descriptor that is readable once a program has rung the doorbell of a sleeping worker; `None`
-    /// without contexts.
-    pub fn contexts_doorbell(&self) -> Option<BorrowedFd<'_>> {
-        self.shared.doorbells.as_ref().filter(|_| self.shared.open > 0).map(AsFd::as_fd)
+    /// Borrows the descriptors that are readable once a program has rung the doorbell of a sleeping worker, one for
+    /// each context.
+    pub fn contexts_doorbells(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.shared.signals.0.iter().flatten().map(|wakers| wakers.doorbell.as_fd())
     }
 }
 
@@ -173,7 +151,6 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         wakers: Wakers,
     ) -> Result<ContextId, VerbsError> {
         let Self { shared, .. } = self;
-        shared.watch(&wakers.doorbell).map_err(|_| VerbsError::NoResources)?;
         let id = shared.contexts.open(memory, limits)?;
         if let Some(place) = shared.signals.0.get_mut(id.0 as usize) {
             *place = Some(wakers);

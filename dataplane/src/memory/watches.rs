@@ -1,13 +1,13 @@
 //! Programs that watch the regions of one worker and port: they receive the messages of peers to these regions.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use iwarp_shared_verbs::worker::{NotificationRing, NotificationStats};
 use rdma::{Notification, RegionId};
 
 use super::shared_words::SharedWords;
+use crate::wake::Waker;
 
 /// One watch on this worker and port.
 #[derive(Debug)]
@@ -16,8 +16,8 @@ pub struct Watch {
     pub number: u64,
     /// Ring of notifications for the program.
     pub ring: NotificationRing<SharedWords>,
-    /// Event counter on which the program waits.
-    pub waker: Arc<OwnedFd>,
+    /// Wakes the program, which waits for all rings of the watch.
+    pub waker: Arc<Waker>,
 }
 
 /// Watches of each region that a program watches.
@@ -42,7 +42,7 @@ impl Watches {
     pub(super) fn close(&mut self, region: RegionId) {
         for mut watch in self.0.remove(&region).into_iter().flatten() {
             if watch.ring.close() {
-                wake(&watch.waker);
+                watch.waker.wake();
             }
         }
     }
@@ -55,7 +55,7 @@ impl Watches {
     pub(super) fn notify(&mut self, region: RegionId, notification: &Notification<'_>) {
         for watch in self.0.get_mut(&region).into_iter().flatten() {
             if watch.ring.push(notification) {
-                wake(&watch.waker);
+                watch.waker.wake();
             }
         }
     }
@@ -63,10 +63,4 @@ impl Watches {
     pub(super) fn stats(&self, region: RegionId, number: u64) -> Option<NotificationStats> {
         Some(self.0.get(&region)?.iter().find(|watch| watch.number == number)?.ring.stats())
     }
-}
-
-/// Adds 1 to an event counter, once per arming of its program.
-fn wake(waker: &OwnedFd) {
-    // Fails only if the counter is at its maximum: the program is to wake already.
-    let _ = rustix::io::write(waker, &1_u64.to_ne_bytes());
 }

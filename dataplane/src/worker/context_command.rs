@@ -47,7 +47,7 @@ pub enum ContextCommand {
         memory: SharedWords,
         /// Limits of its objects.
         limits: ObjectLimits,
-        /// Event counters of the context.
+        /// What ends the sleep of the program and of the worker.
         wakers: Box<Wakers>,
         /// Receives the context, or the engine's error.
         reply: oneshot::Sender<Result<ContextId, VerbsError>>,

@@ -1,17 +1,19 @@
 //! The poll loop of one thread, which a daemon worker and a program's [`Node`](crate::verbs::Node) run alike: every
 //! port receives, processes and transmits once per iteration.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use iwarp_config::Idle;
+use rustix::event::{PollFd, PollFlags};
 use tcp_stack::Instant;
 
 use super::idle::{Idler, Waking};
 use super::{Clock, WorkerPort, WorkerStats};
-use crate::dpdk::{OTHERS_MAX, Wake, wait_for};
+use crate::dpdk::{OTHERS_MAX, wait_for};
+use crate::wake::Doorbell;
 
 /// Outcome of one poll iteration.
 #[derive(Clone, Copy, Debug)]
@@ -102,20 +104,27 @@ impl PollLoop {
 
     fn wait(&self, ports: &mut [WorkerPort], time: Duration) {
         let mut queue = None;
-        let mut others = ArrayVec::<BorrowedFd<'_>, OTHERS_MAX>::new();
-        let mut add = |other| others.try_push(other).unwrap_or(());
+        let mut others = ArrayVec::<PollFd<'_>, OTHERS_MAX>::new();
+        let mut add = |other| {
+            // There is room: each context has one doorbell.
+            let _ = others.try_push(PollFd::from_borrowed_fd(other, PollFlags::IN));
+        };
         self.commands.iter().for_each(|counter| add(counter.as_fd()));
         for port in ports {
-            let (waking_queue, doorbell) = port.waits_for();
-            doorbell.into_iter().for_each(&mut add);
+            let (waking_queue, doorbells) = port.waits_for();
+            doorbells.for_each(&mut add);
             queue = queue.or(waking_queue);
         }
-        let wake = match queue {
-            Some(queue) => queue.wait(&others, time),
-            None => wait_for(&others, time),
+        match queue {
+            Some(queue) => queue.wait(&mut others, time),
+            None => wait_for(&mut others, time),
         };
-        if let (Wake::Other, Some(counter)) = (wake, &self.commands) {
+        let (commands, doorbells) = others.split_at(usize::from(self.commands.is_some()));
+        for counter in commands.iter().filter(|polled| !polled.revents().is_empty()) {
             let _ = rustix::io::read(counter, &mut [0; 8]);
+        }
+        for doorbell in doorbells.iter().filter(|polled| !polled.revents().is_empty()) {
+            Doorbell::clear(doorbell.as_fd());
         }
     }
 

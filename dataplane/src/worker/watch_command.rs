@@ -1,6 +1,5 @@
 //! Commands about programs that watch regions, on all ports of the worker.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use iwarp_shared_verbs::RingShape;
@@ -10,6 +9,7 @@ use tokio::sync::oneshot;
 
 use super::WorkerPort;
 use crate::memory::{SharedWords, Watch};
+use crate::wake::Waker;
 
 /// Watch to begin, with the memory of its rings.
 #[derive(Clone, Debug)]
@@ -22,8 +22,8 @@ pub struct NewWatch {
     pub shape: RingShape,
     /// Number of the ring of this worker's first port; those of its other ports follow.
     pub first_ring: usize,
-    /// Event counter on which the program waits.
-    pub waker: Arc<OwnedFd>,
+    /// Wakes the program, which waits for all its rings.
+    pub waker: Arc<Waker>,
 }
 
 /// A command about a watch.

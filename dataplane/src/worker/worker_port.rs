@@ -279,9 +279,9 @@ impl WorkerPort {
 
     /// Borrows what a sleeping worker waits for: the receive queue, if its frames can end a [wait](RxQueue::wait), and
     /// the doorbells of the programs.
-    pub(super) fn waits_for(&mut self) -> (Option<&mut RxQueue>, Option<BorrowedFd<'_>>) {
+    pub(super) fn waits_for(&mut self) -> (Option<&mut RxQueue>, impl Iterator<Item = BorrowedFd<'_>>) {
         let Self { rx, engine, .. } = self;
-        (rx.as_mut().filter(|queue| queue.has_descriptor()), engine.contexts_doorbell())
+        (rx.as_mut().filter(|queue| queue.has_descriptor()), engine.contexts_doorbells())
     }
 
     /// Returns true if everything that brings work to this port is among [`Self::waits_for`]. A ring is filled by the

@@ -17,6 +17,7 @@ use iwarp_shared_verbs::{Event, Request, Response};
 use rdma::verbs::{CmEventKind, CmId, CqId, VerbsError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
+use crate::bell::Bell;
 use crate::error::Error;
 use crate::exchange::OwnThread;
 use crate::mapping::{MapError, Mapping};
@@ -42,8 +43,8 @@ pub(crate) struct Inner {
     /// The socket, to notice that the daemon has ended.
     pub(crate) socket: OwnedFd,
     pub(crate) words: Words,
-    completions: OwnedFd,
-    events: OwnedFd,
+    completions: Bell,
+    events: Bell,
     doorbell: OwnedFd,
     ring: Mutex<Events<Words>>,
     /// Queue pairs by their connection, which become ready with its Established event.
@@ -111,8 +112,8 @@ impl Context {
             client: Mutex::new(client),
             socket,
             words,
-            completions,
-            events,
+            completions: Bell::new(completions)?,
+            events: Bell::new(events)?,
             doorbell,
             ring: Mutex::new(ring),
             connections: Mutex::default(),
@@ -173,10 +174,11 @@ impl Context {
         self.0.wait(&self.0.events, timeout, || self.poll_event())
     }
 
-    /// Borrows the descriptor that is readable when there may be an event, for poll, epoll and async runtimes. The
-    /// program reads it (8 bytes) before it calls [`Self::poll_event`] until that returns `None`.
+    /// Borrows the descriptor that is readable when there may be an event, for poll, epoll and async runtimes: a
+    /// socket, non-blocking, which the daemon writes to and closes. The program reads it (64 bytes) before it calls
+    /// [`Self::poll_event`] until that returns `None`. A program that uses it does not call [`Self::wait_event`].
     pub fn event_fd(&self) -> BorrowedFd<'_> {
-        self.0.events.as_fd()
+        self.0.events.daemon()
     }
 
     /// Returns an armed completion queue that has had a completion since it was armed, if there is one.
@@ -205,27 +207,34 @@ impl Context {
     }
 
     /// Borrows the descriptor that is readable when an armed completion queue may have a completion. The program reads
-    /// it (8 bytes) before it calls [`Self::poll_completion`] until that returns `None`.
+    /// it (64 bytes) before it calls [`Self::poll_completion`] until that returns `None`. Otherwise as
+    /// [`Self::event_fd`], for [`Self::wait_completion`].
     pub fn completion_fd(&self) -> BorrowedFd<'_> {
-        self.0.completions.as_fd()
+        self.0.completions.daemon()
+    }
+
+    /// Borrows an event counter (eventfd) of the program's own. Adding to it ends [`Self::wait`].
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.0.completions.own()
     }
 }
 
 impl Context {
-    /// Waits until there may be an event, or a completion in an armed queue. Returns false once `timeout` has passed.
+    /// Waits until there may be an event, or a completion in an armed queue, or [`Self::wake_fd`] is written. Returns
+    /// false once `timeout` has passed.
     ///
     /// # Errors
     /// [`Error::Lost`] once the daemon has ended and the program has received [`Event::DeviceFatal`].
     pub fn wait(&self, timeout: Duration) -> Result<bool, Error> {
         let Inner { completions, events, reported, .. } = self.0.as_ref();
-        let readable = match self.0.sleep(&[completions, events], timeout) {
-            Err(Error::Lost) if !reported.load(Ordering::Acquire) => true,
+        let readable = match self.0.sleep([completions, events], timeout) {
+            Err(Error::Lost) if !reported.load(Ordering::Acquire) => return Ok(true),
             readable => readable?,
         };
-        for counter in [completions, events] {
-            let _ = rustix::io::read(counter, &mut [0; 8]);
+        for (bell, _) in [completions, events].into_iter().zip(readable).filter(|(_, readable)| *readable) {
+            bell.reset();
         }
-        Ok(readable)
+        Ok(readable.contains(&true))
     }
 }
 
@@ -281,9 +290,8 @@ impl Inner {
     /// Notes that the daemon has ended, and wakes the program.
     fn lose(&self) {
         self.lost.store(true, Ordering::Release);
-        for counter in [&self.completions, &self.events] {
-            let _ = rustix::io::write(counter, &1_u64.to_ne_bytes());
-        }
+        self.completions.ring();
+        self.events.ring();
     }
 
     /// Wakes the worker, which sleeps.
@@ -328,21 +336,24 @@ impl Inner {
         }
     }
 
-    /// Waits on an event counter until `take` returns something.
+    /// Waits on a bell until `take` returns something.
     #[allow(clippy::disallowed_methods, reason = "a wait with a time limit reads the clock")]
     fn wait<T>(
         &self,
-        counter: &OwnedFd,
+        bell: &Bell,
         timeout: Duration,
         take: impl Fn() -> Option<T>,
     ) -> Result<Option<T>, Error> {
         let until = Instant::now().checked_add(timeout);
         loop {
-            // Reset first: what comes after `take` has looked writes it again.
-            let _ = rustix::io::read(counter, &mut [0; 8]);
+            // The bell stays rung for other threads: there may be more.
             if let Some(taken) = take() {
-                // There may be more, for another thread.
-                let _ = rustix::io::write(counter, &1_u64.to_ne_bytes());
+                return Ok(Some(taken));
+            }
+            // What comes after `take` has looked once more rings again.
+            bell.reset();
+            if let Some(taken) = take() {
+                bell.ring();
                 return Ok(Some(taken));
             }
             if self.lost.load(Ordering::Acquire) {
@@ -352,7 +363,7 @@ impl Inner {
             if left.is_zero() {
                 return Ok(None);
             }
-            match self.sleep(&[counter], left) {
+            match self.sleep([bell], left) {
                 // What came before the end is still taken.
                 Ok(_) | Err(Error::Lost) => {}
                 Err(error) => return Err(error),
@@ -360,14 +371,17 @@ impl Inner {
         }
     }
 
-    /// Sleeps until a counter is readable. Returns false once `timeout` has passed, or a signal has come.
-    fn sleep(&self, counters: &[&OwnedFd], timeout: Duration) -> Result<bool, Error> {
+    /// Sleeps until a bell has rung, and returns for each if it has: none once `timeout` has passed, or a signal has
+    /// come.
+    fn sleep<const N: usize>(&self, bells: [&Bell; N], timeout: Duration) -> Result<[bool; N], Error> {
         if self.lost.load(Ordering::Acquire) {
             return Err(Error::Lost);
         }
         let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
         let time = Timespec { tv_sec: seconds, tv_nsec: timeout.subsec_nanos().into() };
-        let mut set: Vec<PollFd<'_>> = counters.iter().map(|fd| PollFd::new(*fd, PollFlags::IN)).collect();
+        let polled = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        let mut set = Vec::with_capacity(bells.len().saturating_mul(2).saturating_add(1));
+        set.extend(bells.iter().flat_map(|bell| [polled(bell.daemon()), polled(bell.own())]));
         set.push(PollFd::new(&self.socket, PollFlags::RDHUP));
         match poll(&mut set, Some(&time)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -377,8 +391,11 @@ impl Inner {
         if has_ended {
             self.lost.store(true, Ordering::Release);
         }
-        let readable = set.iter().any(|counter| !counter.revents().is_empty());
-        if has_ended && !readable { Err(Error::Lost) } else { Ok(readable) }
+        let mut rung = [false; N];
+        for (rung, pair) in rung.iter_mut().zip(set.chunks(2)) {
+            *rung = pair.iter().any(|polled| !polled.revents().is_empty());
+        }
+        if has_ended && !rung.contains(&true) { Err(Error::Lost) } else { Ok(rung) }
     }
 }
 

@@ -31,6 +31,7 @@
 //! [`attach`] maps a region of the daemon for a program that reads its bytes. [`watch`](watch()) also waits for the
 //! messages of peers to it: Immediate Data behind their RDMA Writes, and Sends.
 
+mod bell;
 mod cm;
 mod context;
 mod cq;

@@ -50,6 +50,13 @@ fn shared_memory() -> OwnedFd {
     fd
 }
 
+/// Returns the daemon's and the program's end of a bell.
+pub(crate) fn bell_ends() -> (OwnedFd, OwnedFd) {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap()
+}
+
 fn serve(listener: &UnixListener) {
     let (stream, _) = listener.accept().unwrap();
     let mut net = Net::with(Limits::default());
@@ -60,18 +67,19 @@ fn serve(listener: &UnixListener) {
     let mut contexts = Contexts::new(1, device.limits().cqs);
     let limits = ObjectLimits { pds: 4, mrs: 4, mws: 4, cqs: 4, qps: 8, srqs: 4, ids: 8 };
     let context = contexts.open(words, limits).unwrap();
+    let ends = [(); 2].map(|()| bell_ends());
     for line in BufReader::new(stream.try_clone().unwrap()).split(b'\n') {
         let Ok(Message { id, method, params: given, .. }) = Message::from_line(&line.unwrap()) else {
             return;
         };
-        let counter = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
         match method.as_str() {
             "context.open" => {
                 params::<OpenMethod>(given).unwrap();
                 let device = DeviceInfo { name: "fake".to_owned(), addresses: Vec::new(), mtu: 1500 };
                 let line = answer(id, Opened { app: 1, device, bytes: BYTES, link_up: true });
-                let counters = [counter(), counter(), counter()];
-                let fds: Vec<_> = std::iter::once(&fd).chain(&counters).map(AsFd::as_fd).collect();
+                let doorbell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
+                let ends = [&ends[0].1, &ends[1].1, &doorbell];
+                let fds: Vec<_> = std::iter::once(&fd).chain(ends).map(AsFd::as_fd).collect();
                 transfer::send(&stream, &line, &fds).unwrap();
             }
             "context.execute" => {

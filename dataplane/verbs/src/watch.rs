@@ -28,6 +28,7 @@ use iwarp_shared_verbs::program::Notifications;
 use iwarp_shared_verbs::{Content, notification_ring_words};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
+use crate::bell::Bell;
 use crate::context::{Context, Inner, Words, lock, map};
 use crate::error::Error;
 use crate::region::Region;
@@ -55,8 +56,8 @@ pub struct Watch {
     name: Arc<str>,
     region: Region,
     queue: Mutex<Notifications<Words>>,
-    counter: OwnedFd,
-    /// Set (epoll) of the counter and the socket.
+    bell: Bell,
+    /// Set (epoll) of the bell and the socket.
     set: OwnedFd,
 }
 
@@ -111,18 +112,19 @@ impl Watch {
         let params = WatchRegion { name: name.to_owned() };
         let (watching, fds) = link.call(|client| client.call_with_fds::<WatchRegionMethod>(&params))?;
         let wrong = || Error::Protocol("region.watch");
-        let Ok([memory, rings, counter]) = <[OwnedFd; 3]>::try_from(fds) else { return Err(wrong()) };
+        let Ok([memory, rings, daemon]) = <[OwnedFd; 3]>::try_from(fds) else { return Err(wrong()) };
         let Watching { watch: number, name, bytes, page_bytes, access, rings: count, shape } = watching;
         let count = usize::try_from(count).map_err(|_| wrong())?;
         let ring_bytes = notification_ring_words(shape).saturating_mul(count).saturating_mul(8);
         let words = Words(Arc::new(map(&rings, ring_bytes as u64, 4096)?));
         let queue = Notifications::new(words, count, shape).ok_or_else(wrong)?;
         let region = Region::of(map(&memory, bytes, page_bytes)?, name.clone(), access);
-        let set = set_of(&counter, &link.socket()?)?;
+        let bell = Bell::new(daemon)?;
+        let set = set_of(&bell, &link.socket()?)?;
         // The rings are not armed yet: messages that came already are found by the first poll.
-        let _ = rustix::io::write(&counter, &1_u64.to_ne_bytes());
+        bell.ring();
         let queue = Mutex::new(queue);
-        Ok(Self { link, number, name: name.into(), region, queue, counter, set })
+        Ok(Self { link, number, name: name.into(), region, queue, bell, set })
     }
 
     /// Returns the region and its memory.
@@ -140,8 +142,8 @@ impl Watch {
         let mut queue = lock(&self.queue);
         let mut taken = queue.poll();
         if taken.is_none() && !queue.is_armed() {
-            // Reset before the rings are armed: what comes after writes it again.
-            let _ = rustix::io::read(&self.counter, &mut [0; 8]);
+            // Reset before the rings are armed: what comes after rings again.
+            self.bell.reset();
             queue.arm();
             taken = queue.poll();
         }
@@ -196,21 +198,22 @@ impl Watch {
 
     /// Returns true once the daemon has closed the connection.
     fn has_ended(&self) -> bool {
-        let mut events = [const { std::mem::MaybeUninit::uninit() }; 2];
+        let mut events = [const { std::mem::MaybeUninit::uninit() }; 3];
         let ready = epoll::wait(&self.set, &mut events, Some(&Timespec::default()));
         ready.is_ok_and(|(ready, _)| ready.iter().any(|event| event.data.u64() == SOCKET))
     }
 }
 
-/// Numbers of the two descriptors of the set.
-const COUNTER: u64 = 0;
+/// Numbers of the descriptors of the set.
+const BELL: u64 = 0;
 const SOCKET: u64 = 1;
 
-/// Creates the set that is readable when the counter is, or when the daemon has closed the connection.
-fn set_of(counter: &OwnedFd, socket: &OwnedFd) -> Result<OwnedFd, Error> {
+/// Creates the set that is readable when the bell has rung, or when the daemon has closed the connection.
+fn set_of(bell: &Bell, socket: &OwnedFd) -> Result<OwnedFd, Error> {
     let failed = |cause: rustix::io::Errno| Error::System { call: "epoll", cause: cause.into() };
     let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
-    let members = [(counter, COUNTER, epoll::EventFlags::IN), (socket, SOCKET, epoll::EventFlags::RDHUP)];
+    let (rung, ended) = (epoll::EventFlags::IN, epoll::EventFlags::RDHUP);
+    let members = [(bell.daemon(), BELL, rung), (bell.own(), BELL, rung), (socket.as_fd(), SOCKET, ended)];
     for (fd, number, events) in members {
         epoll::add(&set, fd, epoll::EventData::new_u64(number), events).map_err(failed)?;
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::service::{check_socket, group, mode, socket_path};
 use crate::read::{Report, Section};
-use crate::types::{Applications, Control, UserLimits};
+use crate::types::{Applications, CONTEXTS_MAX, Control, UserLimits};
 
 /// Most bytes that one user's programs may have: 16 TiB.
 const MEMORY_BYTES_MAX: u64 = 16 << 40;
@@ -16,7 +16,7 @@ pub(super) fn read(mut section: Section<'_>, report: &Report, control: &Control)
         socket: socket.unwrap_or_else(|| PathBuf::from("/run/iwarpd/verbs.sock")),
         mode: mode(&mut section, report, &[0o600, 0o660, 0o666]).unwrap_or(0o660),
         group: section.parsed("group", "the name or number of a group", group),
-        contexts_max: section.number("contexts_max", 1..=1024, "contexts at a time").unwrap_or(64),
+        contexts_max: section.number("contexts_max", 1..=CONTEXTS_MAX, "contexts at a time").unwrap_or(64),
         queue_pairs_max: section
             .number("queue_pairs_max", 1..=16_384, "queue pairs per worker and port")
             .unwrap_or(1024),

@@ -2,7 +2,7 @@
 //! checks the user's limits, allocates memory, and passes requests on. When the connection ends, it closes the context.
 //!
 //! ```text
-//!  program ── context.open ──▶ least loaded worker: ContextCommand::Open ──▶ memfd and event counters to the program
+//!  program ── context.open ──▶ least loaded worker: ContextCommand::Open ──▶ memfd and descriptors to the program
 //!          ── context.execute ▶ limits ─▶ ContextCommand::Execute, 16 requests at a time ─▶ results
 //!          ── end of connection ────────▶ ContextCommand::Close ─▶ memory unmapped, numbers free
 //! ```
@@ -31,7 +31,6 @@ use iwarp_shared_verbs::worker::ObjectLimits;
 use iwarp_shared_verbs::{Request, words_min};
 use rdma::RegionId;
 use rdma::verbs::{MemoryRegion, VerbsError};
-use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::{Mutex, oneshot};
 
 use super::regions::Regions;
@@ -40,6 +39,7 @@ use crate::control::{Handler, Peer, Reply, SharedSettings};
 use crate::engine::Wakers;
 use crate::events::{Event, EventLog};
 use crate::memory::{ProcessMemory, RegionMemory, SharedWords};
+use crate::wake::Wakes;
 use crate::worker::{Command, ContextCommand, NewMr};
 pub(super) use lists::no_such_app;
 use registry::{App, AppMemory, ContextPlace, Exchange, Registry, Usage};
@@ -64,6 +64,8 @@ pub struct Applications {
     regions: Rc<Mutex<Regions>>,
     registry: Registry,
     events: Rc<EventLog>,
+    /// Wakes programs that sleep.
+    wakes: Wakes,
 }
 
 /// Session of one program.
@@ -86,12 +88,12 @@ impl Applications {
         devices: Vec<DeviceInfo>,
         regions: Rc<Mutex<Regions>>,
         first_memory: u32,
-        events: &Rc<EventLog>,
+        (events, wakes): (&Rc<EventLog>, Wakes),
     ) -> Self {
         let registry = Registry::new(first_memory, settings.memory_regions_max);
         let (links, events) = (vec![Cell::new(true); devices.len()], Rc::clone(events));
         let settings = RefCell::new(settings);
-        Self { settings, control, workers, devices, links, regions, registry, events }
+        Self { settings, control, workers, devices, links, regions, registry, events, wakes }
     }
 
     /// Reports to the programs of a port how its link is, if that has changed. Called once per second.
@@ -159,7 +161,8 @@ impl Applications {
             return Err(ErrorObject::new(ErrorKind::TooLarge, message));
         }
         self.reserve(&session.app, Usage { memory_bytes: bytes, ..Usage::default() })?;
-        let opened = self.open_on(port, bytes).await;
+        let user = session.app.borrow().peer.uid;
+        let opened = self.open_on(port, bytes, user).await;
         let mut app = session.app.borrow_mut();
         app.pending = Usage::default();
         let (place, memory, descriptors) = opened?;
@@ -183,20 +186,17 @@ impl Applications {
         &self,
         port: usize,
         bytes: u64,
+        user: u32,
     ) -> Result<(ContextPlace, SharedWords, Vec<OwnedFd>), ErrorObject> {
         let words = usize::try_from(bytes / 8).unwrap_or(usize::MAX);
         let memory = off_thread(move || SharedWords::new("verbs", words)).await?;
         let memory = memory.map_err(|error| no_resources(&error))?;
-        let counter = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
-        let duplicate = |fd: &OwnedFd| fd.try_clone().map_err(|error| no_resources(&error));
-        let make = || counter().map_err(|error| no_resources(&error));
-        let wakers = Wakers { doorbell: make()?, completions: make()?, events: make()? };
-        let descriptors = vec![
-            memory.descriptor().try_clone_to_owned().map_err(|error| no_resources(&error))?,
-            duplicate(&wakers.completions)?,
-            duplicate(&wakers.events)?,
-            duplicate(&wakers.doorbell)?,
-        ];
+        let waker = || self.wakes.waker(user).map_err(|error| no_resources(&error));
+        let ((completions, its_completions), (events, its_events)) = (waker()?, waker()?);
+        let (doorbell, its_doorbell) = self.wakes.doorbell(user).map_err(|error| no_resources(&error))?;
+        let wakers = Wakers { doorbell, completions, events };
+        let queues = memory.descriptor().try_clone_to_owned().map_err(|error| no_resources(&error))?;
+        let descriptors = vec![queues, its_completions, its_events, its_doorbell];
         let (worker, limits, shared) =
             (self.home_worker(), object_limits(&self.settings.borrow()), memory.clone());
         let id = self.ask(worker, port, |reply| ContextCommand::Open {

@@ -18,6 +18,7 @@ use crate::admin::report::{self, Names};
 use crate::control::{Server, ServerConfig};
 use crate::events::EventLog;
 use crate::testutil::{Net, Setup, address};
+use crate::wake::testutil::wakes;
 use crate::worker::{
     Clock, Commands, ConnPage, Executed as Results, Published, WatchCommand, WorkerStats, command_ring,
 };
@@ -137,8 +138,15 @@ fn with_workers(test: impl AsyncFnOnce(Applications)) {
         DeviceInfo { name: "p0".into(), addresses: vec!["10.77.0.1/24".parse().unwrap()], mtu: 1500 };
     let regions = Rc::new(Mutex::new(Regions::new(8, true, None)));
     let events = Rc::new(EventLog::new(10, &Clock::start()));
-    let applications =
-        Applications::new(settings, admission, Rc::new(handles), vec![device], regions, 8, &events);
+    let applications = Applications::new(
+        settings,
+        admission,
+        Rc::new(handles),
+        vec![device],
+        regions,
+        8,
+        (&events, wakes()),
+    );
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         tokio::select! {

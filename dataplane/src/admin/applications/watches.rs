@@ -1,7 +1,7 @@
 //! Watches of regions: a program receives the messages of peers to a region of the daemon.
 //!
 //! A connection to the region may be on any worker, so each worker and port has a ring of its own in the memory of the
-//! watch. All of them wake the program through one event counter.
+//! watch. All of them wake the program through one descriptor.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,7 +11,6 @@ use iwarp_shared_verbs::methods::Watching;
 use iwarp_shared_verbs::worker::NotificationStats;
 use iwarp_shared_verbs::{RingShape, notification_ring, notification_ring_words};
 use rdma::RegionId;
-use rustix::event::{EventfdFlags, eventfd};
 
 use super::registry::{App, Usage};
 use super::{Applications, Session, internal, no_resources, off_thread};
@@ -53,7 +52,8 @@ impl Applications {
         let words = notification_ring_words(shape).saturating_mul(rings);
         let memory_bytes = (words as u64).saturating_mul(8);
         self.reserve(&session.app, Usage { memory_bytes, watches: 1, ..Usage::default() })?;
-        let begun = self.begin(&regions, name, (shape, words)).await;
+        let user = session.app.borrow().peer.uid;
+        let begun = self.begin(&regions, (user, name), (shape, words)).await;
         let mut app = session.app.borrow_mut();
         app.pending = Usage::default();
         let (number, watch, waker) = begun?;
@@ -61,7 +61,7 @@ impl Applications {
         let descriptors = [
             region.memory.descriptor().try_clone_to_owned(),
             watch.memory.descriptor().try_clone_to_owned(),
-            waker.try_clone(),
+            Ok(waker),
         ];
         let descriptors = descriptors.into_iter().collect::<Result<Vec<_>, _>>();
         // Ends with the session, if there are no descriptors left for it.
@@ -99,14 +99,14 @@ impl Applications {
     async fn begin(
         &self,
         regions: &Regions,
-        name: &str,
+        (user, name): (u32, &str),
         (shape, words): (RingShape, usize),
-    ) -> Result<(u64, AppWatch, Arc<OwnedFd>), ErrorObject> {
+    ) -> Result<(u64, AppWatch, OwnedFd), ErrorObject> {
         let region = regions.find(name)?.id();
         let memory = off_thread(move || SharedWords::new("watch", words)).await?;
         let memory = memory.map_err(|error| no_resources(&error))?;
-        let waker = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
-        let waker = Arc::new(waker.map_err(|error| no_resources(&error))?);
+        let (waker, descriptor) = self.wakes.waker(user).map_err(|error| no_resources(&error))?;
+        let waker = Arc::new(waker);
         let number = self.registry.next_watch();
         let mut begun = Ok(true);
         for (worker, handle) in self.workers.iter().enumerate() {
@@ -121,7 +121,7 @@ impl Applications {
         let bytes = (words as u64).saturating_mul(8);
         let watch = AppWatch { name: name.to_owned(), region, bytes, memory };
         if matches!(begun, Ok(true)) {
-            return Ok((number, watch, waker));
+            return Ok((number, watch, descriptor));
         }
         self.end(number, watch).await;
         begun.and_then(|_| Err(internal("a worker does not have the region")))

@@ -1,11 +1,11 @@
 //! Ports whose other end is the kernel, in a network namespace of the test's own.
 
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use iwarp_config::{Driver, Memif, MemifRole, Pcap};
+use rustix::event::{PollFd, PollFlags};
 use rustix::net::sockopt::Timeout;
 use rustix::net::{AddressFamily, RecvFlags, SocketType, ipproto};
 use tcp_stack::{Buf, RxChecksum, TxFrame, TxOffload};
@@ -279,17 +279,20 @@ fn a_worker_sleeps_on_a_tap_until_frames_come() {
         while pair.rx.burst(&mut burst) > 0 {
             burst.clear();
         }
-        (pair.rx.wait(&[], Duration::from_millis(50)) == Wake::Timeout).then_some(())
+        (pair.rx.wait(&mut [], Duration::from_millis(50)) == Wake::Timeout).then_some(())
     });
     let (ours, others) = std::os::unix::net::UnixStream::pair().unwrap();
-    assert_eq!(pair.rx.wait(&[ours.as_fd()], Duration::from_millis(10)), Wake::Timeout);
+    assert_eq!(
+        pair.rx.wait(&mut [PollFd::new(&ours, PollFlags::IN)], Duration::from_millis(10)),
+        Wake::Timeout
+    );
     std::io::Write::write_all(&mut &others, b"x").unwrap();
-    assert_eq!(pair.rx.wait(&[ours.as_fd()], Duration::from_secs(5)), Wake::Other);
+    assert_eq!(pair.rx.wait(&mut [PollFd::new(&ours, PollFlags::IN)], Duration::from_secs(5)), Wake::Other);
     let socket = UdpSocket::bind((KERNELS, 4000)).unwrap();
     socket.send_to(b"wake up", (OURS, 5000)).unwrap();
-    assert_eq!(pair.rx.wait(&[], Duration::from_secs(5)), Wake::Frames);
+    assert_eq!(pair.rx.wait(&mut [], Duration::from_secs(5)), Wake::Frames);
     assert_eq!(&receive(pair, is_udp).bytes()[42..], b"wake up");
-    assert_eq!(pair.rx.wait(&[], Duration::from_millis(10)), Wake::Timeout);
+    assert_eq!(pair.rx.wait(&mut [], Duration::from_millis(10)), Wake::Timeout);
 }
 
 #[test]
@@ -424,7 +427,7 @@ fn pcap_talks_to_a_veth() {
         pairs[0].rx.burst(&mut burst);
         assert!(burst.iter().all(|mbuf| mbuf.bytes().last() != Some(&0x77)), "what is sent is not received");
         burst.clear();
-        pairs[0].rx.wait(&[], Duration::from_millis(1));
+        pairs[0].rx.wait(&mut [], Duration::from_millis(1));
     }
 }
 

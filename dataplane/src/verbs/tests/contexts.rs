@@ -1,6 +1,8 @@
 //! Programs in contexts of two engines, over TCP: the bytes, events and completions of connections on good links and on
 //! bad ones, and what is left when a program ends.
 
+use std::os::fd::OwnedFd;
+
 use iwarp_shared_verbs::testutil::{Program, Setup as ProgramSetup};
 use iwarp_shared_verbs::worker::{ContextId, ObjectLimits};
 use iwarp_shared_verbs::{Event, Request, Response, words_min};
@@ -8,11 +10,11 @@ use rdma::verbs::{
     Access, AddressBase, CmEvent, CmEventKind, Data, QpCap, RecvWr, RegionId, SendFlags, SendOp, SendWr, Sge,
     VerbsError, WcStatus, WorkCompletion,
 };
-use rustix::event::{EventfdFlags, eventfd};
 
 use super::lab::{CLEAN, Net, ROUGH, Setup, TIME_LIMIT, address};
 use crate::engine::Wakers;
 use crate::memory::SharedWords;
+use crate::wake::testutil::{USER, taken, wakes};
 
 const PORT: u16 = 7174;
 const BYTES: usize = 1 << 20;
@@ -26,7 +28,8 @@ struct Guest {
     host: usize,
     context: ContextId,
     region: RegionId,
-    wakers: Wakers,
+    /// Descriptors that are readable when there is a completion in an armed queue, and an event.
+    woken: [OwnedFd; 2],
     program: Program<SharedWords>,
 }
 
@@ -44,22 +47,15 @@ fn execute(
     net.hosts[host].verbs.context_execute(now, context, request)
 }
 
-/// Returns the count of an event counter, and resets it.
-fn take(counter: &std::os::fd::OwnedFd) -> u64 {
-    let mut count = [0; 8];
-    rustix::io::read(counter, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
-}
-
 impl Guest {
     fn new(net: &mut Net, host: usize) -> Self {
         let memory = SharedWords::new("test", words_min() + (1 << 15)).unwrap();
-        let counter = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
-        let wakers = Wakers { doorbell: counter(), completions: counter(), events: counter() };
-        let [doorbell, completions, events] =
-            [&wakers.doorbell, &wakers.completions, &wakers.events].map(|fd| fd.try_clone().unwrap());
+        let [(completions, its_completions), (events, its_events)] =
+            [(); 2].map(|()| wakes().waker(USER).unwrap());
+        let (doorbell, _) = wakes().doorbell(USER).unwrap();
+        let wakers = Wakers { doorbell, completions, events };
         let engine = &mut net.hosts[host].verbs;
-        let context =
-            engine.context_open(memory.clone(), LIMITS, Wakers { doorbell, completions, events }).unwrap();
+        let context = engine.context_open(memory.clone(), LIMITS, wakers).unwrap();
         let region = engine.memory_mut().add(pattern(host)).unwrap();
         let all = [Access::LOCAL_READ, Access::LOCAL_WRITE, Access::REMOTE_READ, Access::REMOTE_WRITE];
         let setup = ProgramSetup {
@@ -71,7 +67,7 @@ impl Guest {
             access: all.into_iter().fold(Access::NONE, |all, one| all | one),
         };
         let program = Program::new(memory, &setup, &mut |request| execute(net, host, context, request));
-        Self { host, context, region, wakers, program }
+        Self { host, context, region, woken: [its_completions, its_events], program }
     }
 
     fn execute(&self, net: &mut Net, request: &Request) -> Response {
@@ -82,16 +78,15 @@ impl Guest {
         Sge { addr: BASE + offset, length, lkey: self.program.mr.lkey }
     }
 
-    /// Returns the program's next event once there is one. The program sleeps until its counter is written.
+    /// Returns the program's next event once there is one. The program is woken for it.
     fn event(&mut self, net: &mut Net) -> Event {
-        let Self { program, wakers, .. } = self;
+        let Self { program, woken, .. } = self;
         let mut event = None;
         net.run_until("an event", TIME_LIMIT, |_| {
-            if take(&wakers.events) > 0 {
-                event = program.events.poll();
-            }
+            event = program.events.poll();
             event.is_some()
         });
+        assert!(taken(&woken[1]) > 0);
         event.unwrap()
     }
 
@@ -211,7 +206,7 @@ fn an_armed_completion_queue_wakes_its_program_once() {
         let op = SendOp::RdmaWrite { remote_addr: BASE, rkey: b.program.mr.rkey };
         a.program.post(1, op, &[a.sge(0, 10)]);
         assert_eq!(a.completions(net, 1)[0].status, WcStatus::Success);
-        take(&a.wakers.completions)
+        taken(&a.woken[0])
     };
     assert_eq!(write(&mut net, &mut a), 0, "not armed");
     a.program.cq.req_notify(false);

@@ -8,10 +8,10 @@ use iwarp_control::{Request, Response, params, transfer};
 use iwarp_shared_verbs::notification_ring;
 use iwarp_shared_verbs::worker::NotificationRing;
 use rdma::{Access, Message};
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 use super::*;
+use crate::tests::bell_ends;
 
 const RINGS: usize = 2;
 const WAIT: Duration = Duration::from_secs(60);
@@ -19,7 +19,8 @@ const WAIT: Duration = Duration::from_secs(60);
 /// The workers' side of a watch.
 struct Workers {
     rings: Vec<NotificationRing<Words>>,
-    counter: OwnedFd,
+    /// The daemon's end of the program's bell.
+    end: OwnedFd,
     /// Ends once the program has ended the watch.
     daemon: JoinHandle<()>,
 }
@@ -39,7 +40,7 @@ impl Workers {
     }
 
     fn wake(&self) {
-        rustix::io::write(&self.counter, &1_u64.to_ne_bytes()).unwrap();
+        assert_eq!(rustix::io::write(&self.end, &[1]), Ok(1));
     }
 }
 
@@ -58,10 +59,10 @@ fn watched(dies: bool) -> (Watch, Workers) {
     let shape = notification_ring(4).unwrap();
     let ring_bytes = (notification_ring_words(shape) * RINGS * 8) as u64;
     let (memory, rings) = (sealed(100), sealed(ring_bytes));
-    let counter = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
+    let (end, its_end) = bell_ends();
     let words = Words(Arc::new(map(&rings, ring_bytes, 4096).unwrap()));
     let ring = |number| NotificationRing::new(words.clone(), number, shape).unwrap();
-    let (worker_rings, waker) = ((0..RINGS).map(ring).collect(), counter.try_clone().unwrap());
+    let worker_rings = (0..RINGS).map(ring).collect();
     let daemon = std::thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
         let mut lines = BufReader::new(stream.try_clone().unwrap()).split(b'\n');
@@ -73,7 +74,7 @@ fn watched(dies: bool) -> (Watch, Workers) {
         let watching =
             Watching { watch: 5, name, bytes: 100, page_bytes: 4096, access, rings: rings_count, shape };
         let line = Response::success(id, watching).to_line().unwrap();
-        transfer::send(&stream, &line, &[memory.as_fd(), rings.as_fd(), counter.as_fd()]).unwrap();
+        transfer::send(&stream, &line, &[memory.as_fd(), rings.as_fd(), its_end.as_fd()]).unwrap();
         if !dies {
             let Request { id, params: given, .. } = next();
             assert_eq!(params::<UnwatchRegionMethod>(given).unwrap(), UnwatchRegion { watch: 5 });
@@ -82,7 +83,7 @@ fn watched(dies: bool) -> (Watch, Workers) {
         }
     });
     let watch = watch(&socket, "lab").unwrap();
-    (watch, Workers { rings: worker_rings, counter: waker, daemon })
+    (watch, Workers { rings: worker_rings, end, daemon })
 }
 
 fn is_readable(watch: &Watch) -> bool {
