@@ -85,7 +85,7 @@ pub enum Attach {
 }
 
 /// Error code of a Terminate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ErrorCode {
     /// Layer: 0 RDMAP, 1 DDP, 2 MPA.
     pub layer: u8,

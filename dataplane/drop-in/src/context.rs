@@ -149,7 +149,7 @@ pub(crate) struct OpenContext {
 }
 
 /// An asynchronous event: address of the object or number of the port, and type.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AsyncEntry {
     pub(crate) element: usize,
     pub(crate) kind: c_int,
@@ -299,7 +299,7 @@ impl Shared {
             AsyncEvent::QpLastWqeReached(number) => (qp(number), 16),
         };
         if let Some(element) = element {
-            self.asyncs.push(AsyncEntry { element, kind });
+            self.asyncs.push_once(AsyncEntry { element, kind });
         }
     }
 

@@ -35,6 +35,16 @@ impl<T> Queue<T> {
         let _ = (&self.counter).write(&1_u64.to_ne_bytes());
     }
 
+    /// Adds an event unless it waits already.
+    pub(crate) fn push_once(&self, item: T)
+    where
+        T: PartialEq,
+    {
+        if !lock(&self.items).contains(&item) {
+            self.push(item);
+        }
+    }
+
     /// Takes the oldest event, and waits for it if the descriptor is blocking.
     pub(crate) fn take(&self) -> io::Result<T> {
         loop {

@@ -5,8 +5,8 @@
 mod common;
 
 use common::*;
-use iwarp_shared_verbs::{Event, Request};
-use rdma::verbs::{QpState, WorkCompletion};
+use iwarp_shared_verbs::{Event, Request, Response};
+use rdma::verbs::{AsyncEvent, QpState, WorkCompletion};
 
 /// Programs of libibverbs arm, poll a few completions, and wait for the next event: the others raise it.
 #[test]
@@ -61,4 +61,67 @@ fn every_program_learns_how_the_link_is_and_one_that_does_not_listen_learns_the_
     lab.run();
     events.extend(a.all_events());
     assert_eq!(events.last(), Some(&Event::PortDown));
+}
+
+/// Creates a shared receive queue of the first program, which is empty.
+fn srq(lab: &mut Lab, a: &Program) -> rdma::verbs::SrqId {
+    let create = Request::CreateSrq { pd: a.party.pd, max_wr: 4, max_sge: 1 };
+    let Ok(Response::Srq(srq, _)) = lab.request(0, a.context, &create) else { panic!("no queue") };
+    srq
+}
+
+/// Arms the limit of an empty queue, which raises the event at once, and delivers it.
+fn reach(lab: &mut Lab, a: &Program, srq: rdma::verbs::SrqId) {
+    lab.request(0, a.context, &Request::ModifySrq(srq, 2)).unwrap();
+    lab.run();
+}
+
+/// Takes all events of a program, and those that the ring has had no room for.
+fn all_events(lab: &mut Lab, a: &mut Program) -> Vec<Event> {
+    let mut all = Vec::new();
+    loop {
+        let some = a.all_events();
+        if some.is_empty() {
+            return all;
+        }
+        all.extend(some);
+        lab.run();
+    }
+}
+
+/// The ring of events and one event per object is all that a program can make the worker keep.
+#[test]
+fn an_event_that_nobody_takes_waits_once_for_its_object() {
+    let mut lab = Lab::new();
+    let (mut a, _b) = pair(&mut lab, 64);
+    let queues = [srq(&mut lab, &a), srq(&mut lab, &a)];
+    for _ in 0..5000 {
+        queues.iter().for_each(|queue| reach(&mut lab, &a, *queue));
+    }
+    let events = all_events(&mut lab, &mut a);
+    let of =
+        |queue| events.iter().filter(|it| **it == Event::Async(AsyncEvent::SrqLimitReached(queue))).count();
+    assert!(events.len() <= 64 + 2, "{} events of {}", events.len(), 10_000);
+    assert!(queues.iter().all(|queue| of(*queue) > 1), "each of them is told");
+    // It is raised again once it was taken.
+    reach(&mut lab, &a, queues[0]);
+    assert_eq!(all_events(&mut lab, &mut a), [Event::Async(AsyncEvent::SrqLimitReached(queues[0]))]);
+}
+
+#[test]
+fn events_of_objects_that_are_gone_do_not_wait() {
+    let mut lab = Lab::new();
+    let (mut a, _b) = pair(&mut lab, 64);
+    for _ in 0..5000 {
+        let queue = srq(&mut lab, &a);
+        reach(&mut lab, &a, queue);
+        lab.request(0, a.context, &Request::DestroySrq(queue)).unwrap();
+    }
+    let events = all_events(&mut lab, &mut a);
+    assert!((1..=64).contains(&events.len()), "{} events", events.len());
+    // The program is woken for an event that reaches the ring, and for no other.
+    let queue = srq(&mut lab, &a);
+    core::mem::take(&mut lab.raised[0]);
+    reach(&mut lab, &a, queue);
+    assert!(lab.raised[0].events.contains(&a.context));
 }

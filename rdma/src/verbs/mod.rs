@@ -147,7 +147,7 @@ impl fmt::Display for VerbsError {
 impl core::error::Error for VerbsError {}
 
 /// Asynchronous event of an object (`ibv_async_event`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AsyncEvent {
     /// A completion queue overran. It accepts no more completions, and its queue pairs are in error
     /// (`IBV_EVENT_CQ_ERR`).
@@ -168,7 +168,7 @@ pub enum AsyncEvent {
 
 impl AsyncEvent {
     /// Returns the queue pair of the event, if it concerns one.
-    fn qp(&self) -> Option<QpNum> {
+    pub fn qp(&self) -> Option<QpNum> {
         match self {
             Self::QpFatal(qp, _)
             | Self::QpRequestError(qp, _)
@@ -181,8 +181,19 @@ impl AsyncEvent {
 
     /// Returns true if both are the same event of the same object, with any the error code.
     fn repeats(&self, other: &Self) -> bool {
-        let same_kind = core::mem::discriminant(self) == core::mem::discriminant(other);
-        same_kind && if self.qp().is_some() { self.qp() == other.qp() } else { self == other }
+        self.key() == other.key()
+    }
+
+    /// Returns the event without its error code: equal for events of which one that waits is enough.
+    pub fn key(&self) -> Self {
+        let none = ErrorCode { layer: 0, etype: 0, code: 0 };
+        match *self {
+            Self::QpFatal(qp, _) => Self::QpFatal(qp, none),
+            Self::QpRequestError(qp, _) => Self::QpRequestError(qp, none),
+            Self::QpAccessError(qp, _) => Self::QpAccessError(qp, none),
+            Self::QpTerminated(qp, _) => Self::QpTerminated(qp, none),
+            Self::CqError(_) | Self::QpLastWqeReached(_) | Self::SrqLimitReached(_) => *self,
+        }
     }
 }
 

@@ -1,11 +1,11 @@
 //! One context: its objects, the rings of its queues, and its events.
 
 use core::sync::atomic::Ordering;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use iwarp_shared_queues::{DOORBELL_QUEUES_MAX, Doorbells, Producer, RingShape, VERSION};
 use range_alloc::RangeAllocator;
-use rdma::verbs::{CmEvent, CmEventKind, Device, VerbsError};
+use rdma::verbs::{AsyncEvent, CmEvent, CmEventKind, Device, VerbsError};
 
 use super::objects::{ObjectLimits, Objects, room};
 use super::queue::{Posted, Queue, Target};
@@ -35,8 +35,11 @@ pub(super) struct Context<M> {
     /// Doorbells of the queues whose next entry could not be posted yet.
     waiting: VecDeque<u32>,
     events: Producer<M>,
-    /// Events that the ring has had no room for.
-    pub(super) events_kept: VecDeque<Event>,
+    /// Events that the ring has had no room for. The context's objects bound their number: an asynchronous event waits
+    /// once for its object, of the port's states the last one waits, and an id has three events until it is destroyed.
+    events_kept: VecDeque<Event>,
+    /// [Keys](AsyncEvent::key) of the asynchronous events among them.
+    async_kept: HashSet<AsyncEvent>,
     /// True once the program has corrupted the ring of events: it receives no more of them.
     events_broken: bool,
     pub(super) stats: ContextStats,
@@ -60,6 +63,7 @@ impl<M: ContextMemory> Context<M> {
             waiting: VecDeque::new(),
             events,
             events_kept: VecDeque::new(),
+            async_kept: HashSet::new(),
             events_broken: false,
             stats: ContextStats::default(),
         })
@@ -193,14 +197,30 @@ impl<M: ContextMemory> Context<M> {
         true
     }
 
-    /// Delivers an event, or keeps it until the ring has room. Of the states of the port it keeps the last.
-    pub(super) fn event(&mut self, event: Event) {
+    /// Delivers an event, or keeps it until the ring has room. Returns true if the program has a new event.
+    pub(super) fn event(&mut self, event: Event) -> bool {
         let of_port = |event: &Event| matches!(event, Event::PortActive | Event::PortDown);
-        if of_port(&event) {
-            self.events_kept.retain(|kept| !of_port(kept));
+        match &event {
+            Event::Async(of_object) if !self.async_kept.insert(of_object.key()) => return false,
+            event if of_port(event) => self.events_kept.retain(|kept| !of_port(kept)),
+            _ => {}
         }
         self.events_kept.push_back(event);
-        self.resume_events();
+        self.resume_events()
+    }
+
+    /// Forgets the events of an object that is destroyed, which have not reached the ring.
+    pub(super) fn forget_events(&mut self, is_of_object: impl Fn(&Event) -> bool) {
+        let Self { events_kept, async_kept, .. } = self;
+        events_kept.retain(|event| {
+            let forgotten = is_of_object(event);
+            if let Event::Async(event) = event
+                && forgotten
+            {
+                async_kept.remove(&event.key());
+            }
+            !forgotten
+        });
     }
 
     /// Returns true if events wait for room in the ring.
@@ -221,12 +241,16 @@ impl<M: ContextMemory> Context<M> {
                 }
             }
             let Some(event) = self.events_kept.pop_front() else { break };
+            if let Event::Async(event) = &event {
+                self.async_kept.remove(&event.key());
+            }
             // There is room.
             let _ = self.events.push(&event.encode());
             delivered = true;
         }
         if self.events_broken {
             self.events_kept.clear();
+            self.async_kept.clear();
         }
         if delivered {
             self.events.publish();

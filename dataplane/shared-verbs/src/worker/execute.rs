@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use iwarp_shared_queues::{LINE_WORDS, RingShape, recv_words, send_words};
 use rdma::StagTable;
-use rdma::verbs::{ConnParam, CqId, Device, PdId, QpInit, QpNum, QpState, SrqId, VerbsError};
+use rdma::verbs::{AsyncEvent, ConnParam, CqId, Device, PdId, QpInit, QpNum, QpState, SrqId, VerbsError};
 use rdma::wire::mpa::RtrOptions;
 
 use super::ContextMemory;
@@ -49,6 +49,7 @@ impl<M: ContextMemory> Context<M> {
                 if let Some(place) = self.objects.cqs.remove(&cq) {
                     self.free_cq(place);
                 }
+                self.forget_events(|event| *event == Event::Async(AsyncEvent::CqError(cq)));
                 Ok(Response::Done)
             }
             Request::CreateSrq { .. }
@@ -75,6 +76,7 @@ impl<M: ContextMemory> Context<M> {
                     self.close_queue(&send);
                     recv.iter().for_each(|place| self.close_queue(place));
                 }
+                self.forget_events(|event| matches!(event, Event::Async(event) if event.qp() == Some(qp)));
                 Ok(Response::Done)
             }
             Request::CreateId(_)
@@ -213,6 +215,7 @@ impl<M: ContextMemory> Context<M> {
                 if let Some(place) = self.objects.srqs.remove(&srq) {
                     self.close_queue(&place);
                 }
+                self.forget_events(|event| *event == Event::Async(AsyncEvent::SrqLimitReached(srq)));
                 Ok(Response::Done)
             }
             _ => Err(VerbsError::Invalid),
@@ -288,6 +291,13 @@ impl<M: ContextMemory> Context<M> {
         device: &mut Device<C>,
         now: Duration,
     ) -> Result<Response, VerbsError> {
+        if let Request::DestroyId(id) = request {
+            must_own(self.objects.ids.contains(id))?;
+            device.destroy_id(*id)?;
+            self.objects.ids.remove(id);
+            self.forget_events(|event| matches!(event, Event::Cm(event) if event.id == *id));
+            return Ok(Response::Done);
+        }
         let Self { objects: Objects { ids, qps, .. }, limits, .. } = self;
         match request {
             Request::CreateId(local) => {
@@ -295,13 +305,6 @@ impl<M: ContextMemory> Context<M> {
                 let id = device.create_id(*local)?;
                 ids.insert(id);
                 Ok(Response::Id(id))
-            }
-            Request::DestroyId(id) => {
-                must_own(ids.contains(id))?;
-                self.events_kept.retain(|event| !matches!(event, Event::Cm(event) if event.id == *id));
-                device.destroy_id(*id)?;
-                ids.remove(id);
-                Ok(Response::Done)
             }
             Request::Listen { id, backlog, depths: (responder_resources, initiator_depth) } => {
                 must_own(ids.contains(id))?;

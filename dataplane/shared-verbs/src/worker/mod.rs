@@ -370,9 +370,11 @@ impl<M: ContextMemory> Contexts<M> {
 
     fn event(&mut self, owner: ContextId, event: Event, signals: &mut impl Signals) {
         if let Some(Some(context)) = self.places.get_mut(owner.0 as usize) {
-            context.event(event);
+            let is_new = context.event(event);
             self.events_kept |= context.keeps_events();
-            signals.event(owner);
+            if is_new {
+                signals.event(owner);
+            }
         }
     }
 }
