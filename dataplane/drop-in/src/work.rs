@@ -298,7 +298,7 @@ pub(crate) extern "C" fn poll_cq(cq: Option<&Cq>, entries: c_int, out: *mut Wc) 
 
 /// Arms a completion queue for one event (`ibv_req_notify_cq`).
 pub(crate) extern "C" fn req_notify_cq(cq: Option<&Cq>, solicited_only: c_int) -> c_int {
-    let Some(cq) = cq else { return libc::EINVAL };
+    let Some(cq) = cq.filter(|cq| !cq.cq.is_inherited()) else { return libc::EINVAL };
     cq.cq.req_notify(solicited_only != 0);
     0
 }

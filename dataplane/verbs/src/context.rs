@@ -21,6 +21,7 @@ use crate::bell::Bell;
 use crate::error::Error;
 use crate::exchange::OwnThread;
 use crate::mapping::{MapError, Mapping};
+use crate::process::Here;
 use crate::qp::QpInner;
 
 /// Shared memory of a context.
@@ -61,8 +62,8 @@ pub(crate) struct Inner {
     closing: OwnedFd,
     /// True once the daemon has the program's memory, for parts that it reaches through the kernel.
     pub(crate) offered: AtomicBool,
-    /// Process that has opened the context: a child has no device.
-    process: u32,
+    /// The process that has opened the context: a child has no device.
+    here: Here,
     app: u32,
     device: DeviceInfo,
 }
@@ -123,7 +124,7 @@ impl Context {
             reported: AtomicBool::new(false),
             closing,
             offered: AtomicBool::new(false),
-            process: std::process::id(),
+            here: Here::new()?,
             app: opened.app,
             device: opened.device,
         });
@@ -158,6 +159,9 @@ impl Context {
     /// Returns the next connection event or asynchronous event, if there is one. The last one is
     /// [`Event::DeviceFatal`], once the daemon has ended.
     pub fn poll_event(&self) -> Option<Event> {
+        if self.0.is_child() {
+            return None;
+        }
         let Some(event) = lock(&self.0.ring).poll() else {
             let is_new = self.0.is_lost() && !self.0.reported.swap(true, Ordering::AcqRel);
             return is_new.then_some(Event::DeviceFatal);
@@ -183,6 +187,9 @@ impl Context {
 
     /// Returns an armed completion queue that has had a completion since it was armed, if there is one.
     pub fn poll_completion(&self) -> Option<CqId> {
+        if self.0.is_child() {
+            return None;
+        }
         // Dropped after the lock: the last handle of a queue takes the lock itself.
         let mut handles = Vec::new();
         let mut counted = lock(&self.0.counted);
@@ -228,7 +235,7 @@ impl Context {
     pub fn wait(&self, timeout: Duration) -> Result<bool, Error> {
         let Inner { completions, events, reported, .. } = self.0.as_ref();
         let readable = match self.0.sleep([completions, events], timeout) {
-            Err(Error::Lost) if !reported.load(Ordering::Acquire) => return Ok(true),
+            Err(Error::Lost) if !self.0.is_child() && !reported.load(Ordering::Acquire) => return Ok(true),
             readable => readable?,
         };
         for (bell, _) in [completions, events].into_iter().zip(readable).filter(|(_, readable)| *readable) {
@@ -269,7 +276,7 @@ impl Inner {
         &self,
         call: impl FnOnce(&mut Client) -> Result<T, iwarp_control::ClientError>,
     ) -> Result<T, Error> {
-        if self.lost.load(Ordering::Acquire) || self.process != std::process::id() {
+        if self.lost.load(Ordering::Acquire) || self.is_child() {
             return Err(Error::Lost);
         }
         call(&mut lock(&self.client)).map_err(|error| match error {
@@ -285,6 +292,12 @@ impl Inner {
     #[inline]
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
+    }
+
+    /// Returns true in a child of the process that has opened the context.
+    #[inline]
+    pub(crate) fn is_child(&self) -> bool {
+        self.here.is_child()
     }
 
     /// Notes that the daemon has ended, and wakes the program.
@@ -344,6 +357,9 @@ impl Inner {
         timeout: Duration,
         take: impl Fn() -> Option<T>,
     ) -> Result<Option<T>, Error> {
+        if self.is_child() {
+            return Err(Error::Lost);
+        }
         let until = Instant::now().checked_add(timeout);
         loop {
             // The bell stays rung for other threads: there may be more.
@@ -374,7 +390,7 @@ impl Inner {
     /// Sleeps until a bell has rung, and returns for each if it has: none once `timeout` has passed, or a signal has
     /// come.
     fn sleep<const N: usize>(&self, bells: [&Bell; N], timeout: Duration) -> Result<[bool; N], Error> {
-        if self.lost.load(Ordering::Acquire) {
+        if self.lost.load(Ordering::Acquire) || self.is_child() {
             return Err(Error::Lost);
         }
         let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
@@ -402,7 +418,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         // The counter of a child after fork is its parent's.
-        if self.process == std::process::id() {
+        if !self.is_child() {
             let _ = rustix::io::write(&self.closing, &1_u64.to_ne_bytes());
         }
     }
@@ -438,7 +454,12 @@ fn watch(inner: &Arc<Inner>) -> Result<(), Error> {
 
 /// Maps memory of the daemon, after a check that it cannot shrink and has the size that the daemon has stated.
 pub(crate) fn map(fd: &OwnedFd, bytes: u64, page_bytes: u64) -> Result<Mapping, Error> {
-    Mapping::of_daemon(fd, bytes, page_bytes).map_err(|error| match error {
+    mapped(Mapping::of_daemon(fd, bytes, page_bytes))
+}
+
+/// Returns a mapping, or the program's error.
+pub(crate) fn mapped(mapping: Result<Mapping, MapError>) -> Result<Mapping, Error> {
+    mapping.map_err(|error| match error {
         MapError::Wrong(reason) => Error::Map(std::io::Error::other(reason)),
         MapError::System(cause) => Error::Map(cause.into()),
     })

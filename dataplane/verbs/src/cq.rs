@@ -57,6 +57,9 @@ impl CompletionQueue {
     /// The device refuses, with `Invalid` if more completions are outstanding; or the daemon has ended.
     pub fn resize(&self, cqe: u32) -> Result<(), Error> {
         let call = "resize_cq";
+        if self.is_inherited() {
+            return Err(Error::Lost);
+        }
         // Held until the change is complete: the worker moves the completions that nobody has taken.
         let mut queue = lock(&self.0.queue);
         if !queue.begin_resize(cqe) {
@@ -71,9 +74,12 @@ impl CompletionQueue {
     /// Moves completions to `out`, oldest first, and returns their number (`ibv_poll_cq`).
     ///
     /// # Errors
-    /// `Overrun`: the queue is in error and empty.
+    /// `Overrun`: the queue is in error and empty. `NoSuchObject`: it [is inherited](Self::is_inherited).
     #[inline]
     pub fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize, PollError> {
+        if self.is_inherited() {
+            return Err(PollError::NoSuchObject);
+        }
         let polled = lock(&self.0.queue).poll(out);
         match polled {
             Ok(0) | Err(_) if self.0.context.is_lost() => self.0.poll_flushed(out),
@@ -84,14 +90,22 @@ impl CompletionQueue {
     /// Arms the queue for one event with its next completion (`ibv_req_notify_cq`), or its next solicited one. The
     /// program polls once more after this call, before it waits.
     pub fn req_notify(&self, solicited_only: bool) {
-        lock(&self.0.queue).req_notify(solicited_only);
+        if !self.is_inherited() {
+            lock(&self.0.queue).req_notify(solicited_only);
+        }
+    }
+
+    /// Returns true in a child (`fork`) of the process that has created the queue. The child cannot use it.
+    #[inline]
+    pub fn is_inherited(&self) -> bool {
+        self.0.context.is_child()
     }
 
     /// Returns true if the queue is armed, and completions are left in it, of which a solicited one counts if it is
     /// armed for those. The queue is not armed any more then. Programs of libibverbs that poll only some completions,
     /// and then wait, expect an event for the others: the caller raises it.
     pub fn take_left_event(&self) -> bool {
-        lock(&self.0.queue).take_left_event()
+        !self.is_inherited() && lock(&self.0.queue).take_left_event()
     }
 }
 

@@ -41,6 +41,7 @@ mod mapping;
 mod maps;
 mod mr;
 mod own_memory;
+mod process;
 mod qp;
 mod region;
 #[cfg(test)]

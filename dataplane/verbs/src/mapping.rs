@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
 use iwarp_shared_queues::AtomicU64 as SharedWord;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 /// Bytes copied at a time at aligned addresses.
 const WORD: usize = size_of::<u64>();
@@ -91,6 +91,23 @@ impl Mapping {
         let start = NonNull::new(start.map_err(MapError::System)?.cast());
         let start = start.ok_or(MapError::System(rustix::io::Errno::FAULT))?;
         Ok(Self { start, bytes, mapped, is_ours: true })
+    }
+
+    /// Maps memory of the program's own, which is zero in each child that the program forks.
+    ///
+    /// # Errors
+    /// The system calls failed. Linux has them since 4.14.
+    pub(crate) fn zero_in_children() -> Result<Self, MapError> {
+        let (mapped, rights) = (4096, ProtFlags::READ | ProtFlags::WRITE);
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing of this program.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), mapped, rights, MapFlags::PRIVATE) };
+        let start = NonNull::new(start.map_err(MapError::System)?.cast::<u8>());
+        let start = start.ok_or(MapError::System(rustix::io::Errno::FAULT))?;
+        let page = Self { start, bytes: mapped, mapped, is_ours: true };
+        // SAFETY: the page was mapped above, and nobody else knows it.
+        unsafe { madvise(start.as_ptr().cast(), mapped, Advice::LinuxWipeOnFork) }
+            .map_err(MapError::System)?;
+        Ok(page)
     }
 
     /// Sees memory of the program, which stays mapped when the value is dropped.

@@ -132,9 +132,13 @@ impl QueuePair {
     /// Posts requests in order, and rings once (`ibv_post_send`).
     ///
     /// # Errors
-    /// The index of the first request that was not posted, and the reason. Those before it were posted.
+    /// The index of the first request that was not posted, and the reason. Those before it were posted. `NoSuchObject`
+    /// in a child (`fork`) of the process that has created the queue pair.
     #[inline]
     pub fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), (usize, PostError)> {
+        if self.is_inherited() {
+            return Err((0, PostError::NoSuchObject));
+        }
         let mut queue = self.0.send_queue();
         let failed =
             requests.iter().enumerate().find_map(|(at, wr)| queue.push(wr).err().map(|error| (at, error)));
@@ -148,7 +152,9 @@ impl QueuePair {
     /// to the queue pair wait until the batch has ended.
     #[inline]
     pub fn begin_batch(&self) {
-        self.0.send_queue().begin_batch();
+        if !self.is_inherited() {
+            self.0.send_queue().begin_batch();
+        }
     }
 
     /// Adds a request to the batch that this thread has opened.
@@ -157,20 +163,30 @@ impl QueuePair {
     /// Reason why it was not added; the others of the batch stay.
     #[inline]
     pub fn add_to_batch(&self, request: &SendWr<'_>) -> Result<(), PostError> {
+        if self.is_inherited() {
+            return Err(PostError::NoSuchObject);
+        }
         lock(&self.0.send).push(request)
     }
 
     /// Posts the batch, and rings once (`ibv_wr_complete`).
     #[inline]
     pub fn end_batch(&self) {
-        if lock(&self.0.send).end_batch() {
+        if !self.is_inherited() && lock(&self.0.send).end_batch() {
             self.0.pd.0.context.wake();
         }
     }
 
     /// Drops the batch (`ibv_wr_abort`).
     pub fn abort_batch(&self) {
-        lock(&self.0.send).abort_batch();
+        if !self.is_inherited() {
+            lock(&self.0.send).abort_batch();
+        }
+    }
+
+    #[inline]
+    fn is_inherited(&self) -> bool {
+        self.0.pd.0.context.is_child()
     }
 
     /// Posts receive buffers in order, and rings once (`ibv_post_recv`).
@@ -201,8 +217,12 @@ impl QueuePair {
     /// The queue pair is not in a state for it, or the daemon has ended.
     pub fn modify(&self, state: QpState) -> Result<(), Error> {
         // Held until the change is complete, so that no thread posts meanwhile.
+        let context = &self.0.pd.0.context;
+        if context.is_child() {
+            return Err(Error::Lost);
+        }
         let mut send = lock(&self.0.send);
-        self.0.pd.0.context.execute("modify_qp", Request::ModifyQp(self.0.num, state))?;
+        context.execute("modify_qp", Request::ModifyQp(self.0.num, state))?;
         if state == QpState::Idle {
             send.set_ready(false);
             for cq in &self.0.cqs {
@@ -223,6 +243,9 @@ fn post_recv(
     buffers: &[RecvWr<'_>],
     pd: &ProtectionDomain,
 ) -> Result<(), (usize, PostError)> {
+    if pd.0.context.is_child() {
+        return Err((0, PostError::NoSuchObject));
+    }
     let mut queue = lock(queue);
     let failed =
         buffers.iter().enumerate().find_map(|(at, wr)| queue.push(wr).err().map(|error| (at, error)));
@@ -271,6 +294,9 @@ impl QpInner {
 
 impl Drop for QpInner {
     fn drop(&mut self) {
+        if self.pd.0.context.is_child() {
+            return;
+        }
         // Fails only if the daemon has ended.
         let _ = self.pd.0.context.execute("destroy_qp", Request::DestroyQp(self.num));
         for cq in &self.cqs {

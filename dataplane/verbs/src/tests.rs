@@ -20,6 +20,8 @@ use crate::context::Words;
 use crate::mapping::Mapping;
 use crate::*;
 
+mod fork;
+
 const BYTES: u64 = 4 << 20;
 const WAIT: Duration = Duration::from_secs(60);
 

@@ -31,6 +31,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use crate::bell::Bell;
 use crate::context::{Context, Inner, Words, lock, map};
 use crate::error::Error;
+use crate::process::Here;
 use crate::region::Region;
 
 /// Message of a peer to a region that the program watches.
@@ -57,6 +58,7 @@ pub struct Watch {
     region: Region,
     queue: Mutex<Notifications<Words>>,
     bell: Bell,
+    here: Here,
     /// Set (epoll) of the bell and the socket.
     set: OwnedFd,
 }
@@ -124,7 +126,7 @@ impl Watch {
         // The rings are not armed yet: messages that came already are found by the first poll.
         bell.ring();
         let queue = Mutex::new(queue);
-        Ok(Self { link, number, name: name.into(), region, queue, bell, set })
+        Ok(Self { link, number, name: name.into(), region, queue, bell, here: Here::new()?, set })
     }
 
     /// Returns the region and its memory.
@@ -139,6 +141,9 @@ impl Watch {
     /// [`Error::RegionGone`] once the region is deregistered, [`Error::Lost`] once the daemon has ended, and all
     /// notifications are taken.
     pub fn poll(&self) -> Result<Option<Notification>, Error> {
+        if self.here.is_child() {
+            return Err(Error::Lost);
+        }
         let mut queue = lock(&self.queue);
         let mut taken = queue.poll();
         if taken.is_none() && !queue.is_armed() {
@@ -222,6 +227,10 @@ fn set_of(bell: &Bell, socket: &OwnedFd) -> Result<OwnedFd, Error> {
 
 impl Drop for Watch {
     fn drop(&mut self) {
+        // The watch of a child after fork is its parent's.
+        if self.here.is_child() {
+            return;
+        }
         let params = UnwatchRegion { watch: self.number };
         // Fails only if the daemon has ended.
         let _ = self.link.call(|client| client.call::<UnwatchRegionMethod>(&params));
