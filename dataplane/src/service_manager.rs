@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-use crate::worker::Published;
+use crate::worker::{Published, ThreadState};
 
 /// Interval of the checks where the manager asks for no shorter one.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -131,14 +131,25 @@ pub(crate) async fn watch_workers(workers: Vec<Arc<Published>>) {
         let mut all_poll = true;
         for (index, (worker, progress)) in workers.iter().zip(&mut progress).enumerate() {
             let polls = progress.check(worker.value("worker", "rounds"));
+            let thread = worker.thread().and_then(ThreadState::read).unwrap_or_default();
             match polls {
                 Polls::Yes => {}
                 Polls::Not => all_poll = false,
                 Polls::NotReported => {
                     all_poll = false;
-                    tracing::error!(worker = index, "the worker does not poll: its connections stand still");
+                    let since = thread.since(&progress.polled);
+                    tracing::error!(
+                        worker = index,
+                        "the worker does not poll: its connections stand still; {since}"
+                    );
                 }
-                Polls::Again => tracing::info!(worker = index, "the worker polls again"),
+                Polls::Again => {
+                    let since = thread.since(&progress.polled);
+                    tracing::info!(worker = index, "the worker polls again; {since}");
+                }
+            }
+            if matches!(polls, Polls::Yes | Polls::Again) {
+                progress.polled = thread;
             }
         }
         if all_poll {
@@ -161,12 +172,14 @@ enum Polls {
 }
 
 /// Progress of one worker.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Progress {
     /// Poll iterations at the last check; `None` before the first one.
     rounds: Option<u64>,
     /// Checks in a row without an iteration.
     checks_without: u32,
+    /// The worker's thread when it was last seen to poll.
+    polled: ThreadState,
 }
 
 impl Progress {

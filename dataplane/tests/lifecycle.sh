@@ -194,7 +194,7 @@ starved() { # a worker that is stopped is reported, and nobody feeds the watchdo
     python3 dataplane/tests/manager.py stop "$(thread_of worker-0)" 8 &
     stopper=$!
     # How soon the worker is stopped depends on the load of the machine; it is reported in its fourth second at most.
-    log_has 'the worker does not poll' || return 1
+    log_has 'the worker does not poll.*in state t on CPU' || return 1
     before=$(notified WATCHDOG=1)
     sleep 2.5
     echo "$(($(notified WATCHDOG=1) - before)) while the worker stands still"

@@ -15,6 +15,7 @@ mod published;
 mod rx_burst;
 mod settings_command;
 mod steer;
+mod thread_state;
 mod visit;
 mod watch_command;
 mod worker_port;
@@ -33,6 +34,7 @@ pub use poll_loop::{PollLoop, PollResult};
 pub use published::{Published, Row, Visit};
 pub use settings_command::{Cursor, SettingsCommand};
 pub use steer::{Mesh, SteerStats, mesh};
+pub(crate) use thread_state::ThreadState;
 pub use visit::is_histogram;
 pub use watch_command::{NewWatch, WatchCommand};
 pub use worker_port::{Relays, Transmit, WorkerPort};
@@ -127,6 +129,7 @@ impl Visit for (&WorkerStats, &[WorkerPort]) {
 impl Worker {
     /// Runs until [`Command::Stop`]. Called on the worker's own thread.
     pub fn run(mut self, _registered: &RegisteredThread) {
+        self.published.set_thread();
         self.update_wall_clock();
         self.poll_loop.begin();
         let (mut iterations, mut published_at) = (0_u32, self.poll_loop.now());

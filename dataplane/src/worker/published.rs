@@ -3,7 +3,7 @@
 //! A worker counts in private `u64`s and copies them here a few times per second with relaxed stores of a single
 //! writer. Reading costs the packet path nothing.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Identity of one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub struct Published {
     /// Index in `rows` of each value.
     row_of: Vec<usize>,
     values: Vec<AtomicU64>,
+    /// Number of the worker's thread; 0 before it runs.
+    thread: AtomicU32,
 }
 
 impl Published {
@@ -45,7 +47,18 @@ impl Published {
             }
         });
         let values = row_of.iter().map(|_| AtomicU64::new(0)).collect();
-        Self { rows, row_of, values }
+        Self { rows, row_of, values, thread: AtomicU32::new(0) }
+    }
+
+    /// Notes that the calling thread is the worker's.
+    pub(super) fn set_thread(&self) {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        self.thread.store(thread, Ordering::Relaxed);
+    }
+
+    /// Returns the number of the worker's thread; `None` before it runs.
+    pub(crate) fn thread(&self) -> Option<u32> {
+        Some(self.thread.load(Ordering::Relaxed)).filter(|thread| *thread != 0)
     }
 
     /// Copies the current values. Called by the worker only; it neither allocates nor waits.
