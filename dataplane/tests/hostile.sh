@@ -7,7 +7,7 @@
 # up a core, medians of PAIRS interleaved pairs; on a quiet machine.
 source "$(dirname "$0")/lib.sh"
 
-CASES=${CASES:-close create resize modify doorbells}
+CASES=${CASES:-close create resize modify doorbells eventfd events}
 GAP_MS=2000
 SECONDS_EACH=${SECONDS_EACH:-2} # of each attack
 RATES=${RATES:-0}

@@ -7,6 +7,8 @@ mod burn;
 mod close;
 mod create;
 mod doorbells;
+mod eventfd;
+mod events;
 mod honest;
 mod modify;
 mod raw;
@@ -44,6 +46,10 @@ enum Case {
     Modify(Target),
     /// Ring all doorbells of 31 contexts.
     Doorbells(Target),
+    /// Make the daemon wait for what it writes to the descriptors on which programs sleep.
+    Eventfd(Target),
+    /// Have events raised, and take none.
+    Events(Target),
 }
 
 /// The daemon that the program attacks.
@@ -77,6 +83,8 @@ pub(crate) fn run(options: &Options) -> Result<Value> {
         Case::Resize(target) => resize::run(target)?,
         Case::Modify(target) => modify::run(target)?,
         Case::Doorbells(target) => doorbells::run(target)?,
+        Case::Eventfd(target) => eventfd::run(target)?,
+        Case::Events(target) => events::run(target)?,
     };
     println!("{report}");
     std::io::stdout().flush()?;

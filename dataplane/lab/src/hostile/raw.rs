@@ -25,6 +25,8 @@ const POSTED_WITHIN: Duration = Duration::from_secs(5);
 pub(super) struct Raw {
     client: Client,
     memory: File,
+    /// Descriptors on which a program sleeps until there is a completion, and until there is an event.
+    bells: [OwnedFd; 2],
     /// Ends the sleep of the worker.
     doorbell: OwnedFd,
 }
@@ -36,8 +38,9 @@ impl Raw {
         let open = Open { device: None, queue_bytes: Some(queue_bytes) };
         let (_, fds) = client.call_with_fds::<OpenMethod>(&open)?;
         let fds = <[OwnedFd; 4]>::try_from(fds);
-        let [memory, _, _, doorbell] = fds.map_err(|fds| anyhow::anyhow!("{} descriptors", fds.len()))?;
-        Ok(Self { client, memory: File::from(memory), doorbell })
+        let [memory, completions, events, doorbell] =
+            fds.map_err(|fds| anyhow::anyhow!("{} descriptors", fds.len()))?;
+        Ok(Self { client, memory: File::from(memory), bells: [completions, events], doorbell })
     }
 
     /// Has requests executed, as many at a time as a call takes.
@@ -126,6 +129,22 @@ impl Raw {
             }
         }
         Ok(())
+    }
+
+    /// Returns the descriptors that the daemon makes readable, for completions and for events.
+    pub(super) fn bells(&self) -> &[OwnedFd; 2] {
+        &self.bells
+    }
+
+    /// Arms a completion queue for its next completion.
+    pub(super) fn arm(&self, place: &CqPlace) -> Result<()> {
+        self.store(place.start, &[2])
+    }
+
+    /// Takes all completions of a queue.
+    pub(super) fn take_completions(&self, place: &CqPlace) -> Result<()> {
+        let produced = self.completions(place)?;
+        self.store(place.start + LINE_WORDS * 2, &[produced])
     }
 
     /// Returns true once the completion queue has overrun: its ring and the worker's queue were full.
