@@ -132,7 +132,7 @@ SUITES ?= $(ALL)
 WANTED := $(foreach name,$(SUITES),$(or $(group.$(name)),$(name)))
 # run JOBS SUITES [PREFIX]: runs those of the suites that are wanted. Where two run, each one's output comes at its end.
 run = $(if $(filter $(WANTED),$2),$3 $(MAKE) --no-print-directory --keep-going --jobs=$1 \
-    $(if $(filter-out 1,$1)$3,--output-sync=target) $(patsubst %,stage-%,$(filter $(WANTED),$2)) || true)
+    $(if $(filter-out 1,$1)$3,--output-sync=recurse) $(patsubst %,stage-%,$(filter $(WANTED),$2)) || true)
 
 # Incremental compilation is for those who compile again.
 test: export CARGO_INCREMENTAL := 0
