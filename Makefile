@@ -86,7 +86,7 @@ ALONE := \
     pci-quick \
     bench-brief
 
-# They wait for a guest, a program or a timer: two at a time, the longest first. Each one's output comes when it ends.
+# They wait for a guest, a program or a timer: three at a time, the longest first. Each one's output comes when it ends.
 TOGETHER := \
     interop \
     drivers \
@@ -130,7 +130,7 @@ GROUPS := $(patsubst group.%,%,$(filter group.%,$(.VARIABLES)))
 ALL := fmt protocols $(TOGETHER) $(BESIDE) units $(ALONE)
 SUITES ?= $(ALL)
 WANTED := $(foreach name,$(SUITES),$(or $(group.$(name)),$(name)))
-# run JOBS SUITES [PREFIX]: runs those of the suites that are wanted. Where two run, each one's output comes at its end.
+# run JOBS SUITES [PREFIX]: runs those of the suites that are wanted. Where several run, each one's output comes at its end.
 run = $(if $(filter $(WANTED),$2),$3 $(MAKE) --no-print-directory --keep-going --jobs=$1 \
     $(if $(filter-out 1,$1)$3,--output-sync=recurse) $(patsubst %,stage-%,$(filter $(WANTED),$2)) || true)
 
@@ -146,7 +146,7 @@ test: root tools ## everything; SUITES="tcp nfs" runs some (`make suites` lists 
 	@.ci/stage.sh --score
 
 together:
-	@$(call run,2,$(TOGETHER))
+	@$(call run,3,$(TOGETHER))
 
 beside:
 	@$(call run,1,$(BESIDE),nice -n 19)
@@ -159,11 +159,11 @@ suites: ## the names that SUITES takes
 	@$(foreach name,$(GROUPS),printf '%-16s%s\n' '$(name)' '$(group.$(name))';)
 	@echo $(ALL) | fold -s -w 100
 
-# Two suites at a time must neither install packages at the same time nor take each other's hugepages: 320 MiB each.
+# Suites side by side must neither install packages at the same time nor take each other's hugepages: 320 MiB each.
 prepared: root tools
 	@.ci/deps.sh $(PACKAGING) ibverbs-utils perftest || echo "test: goes on with what is installed" >&2
 	@dataplane/tests/siw/prepare.sh >/dev/null
-	@.ci/hugepages.sh 640 || true
+	@.ci/hugepages.sh 960 || true
 
 quick: ## format, lints and tests of what needs neither DPDK nor root; under two minutes warm
 	$(CARGO) fmt --all --check
