@@ -10,6 +10,25 @@ use rustix::io::Errno;
 use crate::attributes::attributes_of;
 use crate::regions::{self, Region, Span};
 
+/// Largest offset of a file, and the largest size.
+pub(crate) const OFFSET_MAX: u64 = i64::MAX as u64;
+
+/// Returns the bytes of a READ that may be in a file: none has any behind [`OFFSET_MAX`], and the kernel refuses to
+/// look for them.
+pub(crate) fn possible(offset: u64, length: u32) -> u32 {
+    let left = OFFSET_MAX.saturating_sub(offset);
+    u32::try_from(left).map_or(length, |left| left.min(length))
+}
+
+/// Checks that a file can have all bytes of a WRITE.
+///
+/// # Errors
+/// `FBIG`: some of them would be behind [`OFFSET_MAX`].
+pub(crate) fn check_end(offset: u64, length: usize) -> Result<(), Errno> {
+    let end = offset.checked_add(length as u64);
+    if end.is_some_and(|end| end <= OFFSET_MAX) { Ok(()) } else { Err(Errno::FBIG) }
+}
+
 /// A regular file that a backend has opened. Clones are handles of the same file.
 #[derive(Clone, Debug)]
 pub enum File {
@@ -29,7 +48,8 @@ impl File {
     /// Reads until the buffer is full or the file ends. Returns the bytes read.
     ///
     /// # Errors
-    /// Those of pread(2); `STALE` for a region that is gone, `ACCESS` for one that may not be read.
+    /// Those of pread(2), except that a file of the kernel just ends at the largest offset; `STALE` for a region that
+    /// is gone, `ACCESS` for one that may not be read.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<u32, Errno> {
         match self {
             Self::Kernel(file) => read_all(file, buffer, offset),
@@ -40,8 +60,8 @@ impl File {
     /// Writes all bytes, or as many as the file system or the region takes. Returns the bytes written.
     ///
     /// # Errors
-    /// Those of pwrite(2); `STALE` for a region that is gone, `ACCESS` for one that may not be written, `NOSPC` at its
-    /// end.
+    /// Those of pwrite(2), and `FBIG` behind the largest offset; `STALE` for a region that is gone, `ACCESS` for one
+    /// that may not be written, `NOSPC` at its end.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<u32, Errno> {
         match self {
             Self::Kernel(file) => write_all(file, data, offset),
@@ -97,7 +117,8 @@ impl File {
 
 /// Reads until the buffer is full or the file ends.
 fn read_all(file: impl AsFd, buffer: &mut [u8], mut offset: u64) -> Result<u32, Errno> {
-    let mut rest = buffer;
+    let length = possible(offset, u32::try_from(buffer.len()).unwrap_or(u32::MAX));
+    let mut rest = buffer.get_mut(..length as usize).unwrap_or_default();
     let mut total = 0_u32;
     while !rest.is_empty() {
         match rustix::io::pread(&file, &mut *rest, offset) {
@@ -116,6 +137,7 @@ fn read_all(file: impl AsFd, buffer: &mut [u8], mut offset: u64) -> Result<u32, 
 
 /// Writes all bytes, or as many as the file system takes.
 fn write_all(file: impl AsFd, data: &[u8], mut offset: u64) -> Result<u32, Errno> {
+    check_end(offset, data.len())?;
     let mut rest = data;
     let mut total = 0_u32;
     while !rest.is_empty() {

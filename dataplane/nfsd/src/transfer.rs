@@ -7,12 +7,11 @@ use nfs3_types::nfs3::stable_how;
 use rustix::fs::{fdatasync, fsync};
 use rustix::io::{Errno, pread, pwrite};
 
+use crate::file::{check_end, possible};
 use crate::identity::User;
 
 /// Times that the kernel may ask for an operation to be repeated (EAGAIN); after that the client is asked.
 const REPEATS_MAX: u8 = 8;
-/// Largest offset of a file. The kernel takes larger ones for its own position in the file.
-const OFFSET_MAX: u64 = i64::MAX as u64;
 
 /// An operation of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,9 +49,10 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
-    /// Reads up to `length` bytes.
+    /// Reads up to `length` bytes. No file has any behind the largest offset: there a transfer is done.
     pub(crate) fn read(file: Arc<OwnedFd>, offset: u64, length: u32) -> Self {
-        Self::new(file, State::Reads, vec![0; length as usize], offset, stable_how::UNSTABLE)
+        let memory = vec![0; possible(offset, length) as usize];
+        Self::new(file, State::Reads, memory, offset, stable_how::UNSTABLE)
     }
 
     /// Writes data, and makes it durable.
@@ -63,7 +63,9 @@ impl Transfer {
         offset: u64,
         stable: stable_how,
     ) -> Self {
-        Self { user, ..Self::new(file, State::Writes, data, offset, stable) }
+        let state =
+            check_end(offset, data.len()).map_or_else(|error| State::Done(Err(error)), |()| State::Writes);
+        Self { user, ..Self::new(file, state, data, offset, stable) }
     }
 
     /// Makes written data durable.
@@ -72,9 +74,6 @@ impl Transfer {
     }
 
     fn new(file: Arc<OwnedFd>, state: State, memory: Vec<u8>, offset: u64, stable: stable_how) -> Self {
-        let end = offset.checked_add(memory.len() as u64);
-        let is_possible = end.is_some_and(|end| end <= OFFSET_MAX);
-        let state = if is_possible { state } else { State::Done(Err(Errno::INVAL)) };
         let mut new = Self { file, user: None, memory, offset, moved: 0, stable, state, repeats: 0 };
         new.skip_what_is_nothing();
         new
@@ -189,6 +188,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::file::OFFSET_MAX;
 
     fn file() -> Arc<OwnedFd> {
         Arc::new(std::fs::File::open("/dev/null").unwrap().into())
@@ -337,11 +337,21 @@ mod tests {
     }
 
     #[test]
-    fn an_offset_beyond_the_largest_file_is_refused() {
-        for (offset, length) in [(u64::MAX, 0), (u64::MAX, 1), (OFFSET_MAX, 1), (1 << 63, 0)] {
+    fn a_file_ends_at_the_largest_offset() {
+        for (offset, length) in [(u64::MAX, 0), (u64::MAX, 1), (OFFSET_MAX, 1), (1 << 63, 9), (OFFSET_MAX, 0)]
+        {
             let read = Transfer::read(file(), offset, length);
-            assert_eq!((read.next(), read.result()), (None, Err(Errno::INVAL)), "{offset}");
+            assert_eq!((read.next(), read.result()), (None, Ok((0, vec![]))), "READ of {length} at {offset}");
+            let write =
+                Transfer::write(file(), None, vec![1; length as usize], offset, stable_how::FILE_SYNC);
+            let expected = if offset == OFFSET_MAX && length == 0 { None } else { Some(Err(Errno::FBIG)) };
+            assert_eq!(
+                write.next().is_none().then(|| write.result()),
+                expected,
+                "WRITE of {length} at {offset}"
+            );
         }
-        assert_eq!(Transfer::read(file(), OFFSET_MAX, 0).result(), Ok((0, vec![])));
+        let mut read = Transfer::read(file(), OFFSET_MAX - 4095, 4096);
+        assert_eq!((read.next(), read.rest().len()), (Some(Operation::Read(OFFSET_MAX - 4095)), 4095));
     }
 }

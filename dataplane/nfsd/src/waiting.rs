@@ -25,7 +25,7 @@ use std::task::{Context, Poll, Waker};
 use nfs3_types::nfs3::stable_how;
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-use crate::file::File;
+use crate::file::{File, possible};
 use crate::identity::{User, with_rights};
 use crate::ring::Ring;
 use crate::stats::{add, value};
@@ -192,7 +192,8 @@ impl Io {
 
 /// Reads what is in the page cache, if all of it is: copying it is all that there is to do.
 fn cached(file: &std::os::fd::OwnedFd, offset: u64, length: u32) -> Option<Vec<u8>> {
-    let mut content = vec![0; length as usize];
+    // The kernel takes larger offsets for its own position in the file.
+    let mut content = vec![0; possible(offset, length) as usize];
     let mut moved = 0_usize;
     while let Some(rest) = content.get_mut(moved..).filter(|rest| !rest.is_empty()) {
         let at = offset.checked_add(moved as u64)?;

@@ -1,5 +1,5 @@
 //! Exports: who mounts what, and that nobody gets more than that. Needs root.
-#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, dead_code, reason = "a test may panic")]
 
 mod client;
 

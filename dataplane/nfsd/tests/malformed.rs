@@ -44,6 +44,17 @@ const STATE: StateLimits = StateLimits {
     grace: Duration::from_secs(1),
 };
 
+/// Returns an offset in a small file, or near that at which every file ends.
+fn offset(rng: &mut SmallRng) -> u64 {
+    const LARGEST: u64 = i64::MAX as u64;
+    match rng.random_range(0..8) {
+        0 => LARGEST - rng.random_range(0..100),
+        1 => LARGEST + rng.random_range(1..100),
+        2 => u64::MAX - rng.random_range(0..100),
+        _ => rng.random_range(0..300),
+    }
+}
+
 /// Reads a number from the environment.
 fn parameter(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}")))
@@ -160,11 +171,11 @@ impl Lab {
             3 | 12 | 13 => out.opaque(name),
             4 => out.u32(0x3f),
             6 => {
-                out.u64(rng.random_range(0..300));
+                out.u64(offset(rng));
                 out.u32(rng.random_range(0..8192));
             }
             7 => {
-                out.u64(rng.random_range(0..300));
+                out.u64(offset(rng));
                 let data = vec![7; rng.random_range(0..100)];
                 // Half of them leave the data to a chunk.
                 let in_chunk = rng.random();
@@ -233,8 +244,16 @@ fn arguments(number: u32, out: &mut Writer, rng: &mut SmallRng) {
         }
         12 => words(out, &[1, 0, 0, 0, 0, 64, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0x6f77_6e65]),
         // The stateid is the current one, or the anonymous one.
-        25 => words(out, &[rng.random_range(0..2), 0, 0, 0, 0, 0, 300]),
-        38 => words(out, &[rng.random_range(0..2), 0, 0, 0, 0, 0, rng.random_range(0..3), 4, 0x0707_0707]),
+        25 => {
+            words(out, &[rng.random_range(0..2), 0, 0, 0]);
+            out.u64(offset(rng));
+            out.u32(300);
+        }
+        38 => {
+            words(out, &[rng.random_range(0..2), 0, 0, 0]);
+            out.u64(offset(rng));
+            words(out, &[rng.random_range(0..3), 4, 0x0707_0707]);
+        }
         26 => words(out, &[0, 0, 0, 0, 512, 4096, 1, 0x0010_001a]),
         34 => words(out, &[0, 0, 0, 0, 1, 1 << 4, 8, 0, 64]),
         42 => words(out, &[0, 1, 4, rng.random_range(0..32), 0, 0, 0]),

@@ -314,3 +314,47 @@ fn access_is_that_of_the_user() {
     }
     assert!(rustix::process::geteuid().is_root(), "the rights of users end with their calls");
 }
+
+/// Largest size of a file, and the largest offset.
+const LARGEST: u64 = i64::MAX as u64;
+
+#[test]
+fn the_largest_file_ends_at_the_largest_offset() {
+    let client = Client::in_memory();
+    let path = client.folder.path().join("large");
+    fs::File::create(&path).unwrap().set_len(LARGEST).unwrap();
+    let file = client.lookup(&client.root, "large").unwrap();
+    for (offset, length, expected) in [
+        (LARGEST - 4095, 4096, 4095),
+        (LARGEST - 1, TRANSFER_MAX, 1),
+        (LARGEST - 1, 0, 0),
+        (LARGEST, 4096, 0),
+        (LARGEST + 1, 4096, 0),
+        (u64::MAX, 4096, 0),
+    ] {
+        let read = client.read(&file, offset, length);
+        let at_end = offset.saturating_add(expected) >= LARGEST;
+        assert_eq!(read, Ok((vec![0; expected.try_into().unwrap()], at_end)), "READ of {length} at {offset}");
+    }
+    let write =
+        |offset, data: &[u8]| client.write(&file, offset, data, stable_how::FILE_SYNC).map(|it| it.count);
+    assert_eq!(write(LARGEST - 1, b"x"), Ok(1));
+    assert_eq!(client.read(&file, LARGEST - 1, 9), Ok((b"x".to_vec(), true)));
+    for (offset, data) in [(LARGEST - 1, &b"xy"[..]), (LARGEST, b"x"), (LARGEST + 1, b""), (u64::MAX, b"x")] {
+        assert_eq!(write(offset, data), Err(nfsstat3::NFS3ERR_FBIG), "WRITE of {} at {offset}", data.len());
+    }
+    let size = |size| {
+        let new = sattr3 { size: Nfs3Option::Some(size), ..sattr3::default() };
+        client.set(&file, new, Nfs3Option::None)
+    };
+    assert_eq!(
+        (size(LARGEST + 1), size(u64::MAX)),
+        (Err(nfsstat3::NFS3ERR_FBIG), Err(nfsstat3::NFS3ERR_FBIG))
+    );
+    assert_eq!((size(5), size(LARGEST)), (Ok(()), Ok(())));
+    for (offset, count) in [(LARGEST, 0), (LARGEST, 1), (u64::MAX, u32::MAX)] {
+        let arguments = COMMIT3args { file: file.clone(), offset, count };
+        let done: COMMIT3res = client.call(NFS_PROGRAM::NFSPROC3_COMMIT, &arguments);
+        assert!(status(done).is_ok(), "COMMIT at {offset}: the whole file, wherever it begins");
+    }
+}

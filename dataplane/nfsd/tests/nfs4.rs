@@ -427,3 +427,33 @@ fn data_is_placed_only_for_a_new_call_of_an_open() {
     assert_eq!(call(None), reply);
     assert_eq!(memory.all()[100], 6);
 }
+
+#[test]
+fn the_largest_file_ends_at_the_largest_offset() {
+    const LARGEST: u64 = i64::MAX as u64;
+    let client = Client::in_memory();
+    std::fs::File::create(client.folder.path().join("large")).unwrap().set_len(LARGEST).unwrap();
+    let mut session = Session::ready(client);
+    let (id, handle) = session.open("large", 0).unwrap();
+    for (offset, length, expected) in
+        [(LARGEST - 4095, 4096, 4095), (LARGEST, 4096, 0), (LARGEST + 1, 4096, 0), (u64::MAX, 4096, 0_u32)]
+    {
+        let (status, results) = session.run(&[put_handle(&handle), read_op(id, offset, length)]);
+        let read = [25, OK, 1, expected].map(u32::to_be_bytes).concat();
+        assert_eq!(status, OK, "READ of {length} at {offset}");
+        assert!(
+            results[8..].starts_with(&read) && results.len() == 24 + expected.next_multiple_of(4) as usize
+        );
+    }
+    assert_eq!(session.run(&[put_handle(&handle), write_op(id, LARGEST - 1, b"x")]).0, OK);
+    for (offset, data) in [(LARGEST - 1, &b"xy"[..]), (LARGEST + 1, b"x"), (u64::MAX, b"x")] {
+        let written = session.run(&[put_handle(&handle), write_op(id, offset, data)]);
+        assert_eq!(written.0, 27, "NFS4ERR_FBIG at {offset}");
+    }
+    let set_size = op(34, |out| {
+        stateid(out, id);
+        [1, 1 << 4, 8].into_iter().for_each(|word| out.u32(word));
+        out.u64(LARGEST + 1);
+    });
+    assert_eq!(session.run(&[put_handle(&handle), set_size]).0, 27, "NFS4ERR_FBIG");
+}

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use super::{component, open_beneath, path_of, stat};
 use crate::attributes::{NewAttributes, SetTime, Time, attributes_of, status};
 use crate::backend::New;
+use crate::file::check_end;
 use crate::identity::{User, with_rights};
 
 /// The set-user-ID and set-group-ID bits of a mode.
@@ -55,6 +56,7 @@ pub(super) fn open(user: &User, object: BorrowedFd<'_>, flags: OFlags) -> Result
 pub(super) fn attributes(user: &User, object: BorrowedFd<'_>, new: &NewAttributes) -> Result<(), nfsstat3> {
     let path = path_of(object);
     if let Some(size) = new.size {
+        check_end(size, 0).map_err(status)?;
         let file = open(user, object, OFlags::WRONLY)?;
         ftruncate(&file, size).map_err(status)?;
     }

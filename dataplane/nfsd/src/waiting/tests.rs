@@ -177,7 +177,7 @@ fn an_error_before_the_transfer_frees_its_room() {
     let far = |io: Io| -> Execution<Written> {
         Box::pin(async move { io.write(&file, None, (u64::MAX, 1), || vec![1], stable_how::UNSTABLE).await })
     };
-    assert_eq!(calls.begin(1, far), Some((1, Err(Errno::INVAL))));
+    assert_eq!(calls.begin(1, far), Some((1, Err(Errno::FBIG))));
     assert_eq!(gauges(&stats), [0, 0, 1, 0]);
     assert_eq!(calls.begin(2, write(&self::file(), 1, stable_how::UNSTABLE)), None);
     assert_eq!(slow.started(), 1);
@@ -229,5 +229,13 @@ proptest! {
         prop_assert_eq!(done, (0..begun).collect::<Vec<_>>());
         prop_assert_eq!(&gauges(&stats)[..2], &[0, 0]);
         prop_assert!(slow.0.borrow().in_flight_most <= in_flight_max.into());
+    }
+}
+
+#[test]
+fn nothing_is_read_behind_the_largest_offset() {
+    let file = std::fs::File::open("/proc/self/exe").unwrap().into();
+    for offset in [u64::MAX, i64::MAX as u64, 1 << 63] {
+        assert_eq!(cached(&file, offset, 9), Some(Vec::new()), "{offset}");
     }
 }

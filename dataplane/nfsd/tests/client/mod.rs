@@ -59,8 +59,16 @@ impl Client {
         Self::with(vec![rule("0.0.0.0/0", true, Squash::None)])
     }
 
+    /// A server over an empty folder of tmpfs, whose files can have every size.
+    pub fn in_memory() -> Self {
+        Self::over(TempDir::new_in("/dev/shm").unwrap(), vec![rule("0.0.0.0/0", true, Squash::None)])
+    }
+
     pub fn with(rules: Vec<Rule>) -> Self {
-        let folder = TempDir::new().unwrap();
+        Self::over(TempDir::new().unwrap(), rules)
+    }
+
+    pub fn over(folder: TempDir, rules: Vec<Rule>) -> Self {
         let server = server(folder.path(), KEY, 1, rules);
         let address = "10.0.0.1".parse().unwrap();
         let mut client = Self { server, folder, address, user: (0, vec![0]), root: nfs_fh3::default() };
