@@ -19,6 +19,9 @@ const LAST: u32 = 1 << 31;
 /// Bytes of a call besides its payload, at most.
 pub(crate) const CALL_BYTES: usize = 8 << 10;
 
+/// Empty fragments of a record, at most: libtirpc ends a record with one if the fragment before was full.
+const EMPTY_FRAGMENTS_MAX: u32 = 16;
+
 /// Limits of the TCP side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpLimits {
@@ -228,23 +231,28 @@ fn serve(shared: &Shared, mut stream: TcpStream, peer: SocketAddr) -> Result<(),
 }
 
 /// Receives a record of at most `max` bytes.
-fn receive(stream: &mut TcpStream, record: &mut Vec<u8>, max: usize) -> Result<(), End> {
+///
+/// RFC 5531 §11: a header encodes "the number of bytes in the fragment (which may be from 0 to (2**31)-1 bytes)".
+fn receive(stream: &mut impl Read, record: &mut Vec<u8>, max: usize) -> Result<(), End> {
+    const BAD: End = End::Counted(|stats| &stats.closed_record);
     record.clear();
+    let mut empty = 0_u32;
     loop {
         let mut mark = [0; 4];
         stream.read_exact(&mut mark)?;
         let mark = u32::from_be_bytes(mark);
         let (start, length) = (record.len(), (mark & !LAST) as usize);
         let end = start.saturating_add(length);
-        if length == 0 || end > max {
-            return Err(End::Counted(|stats| &stats.closed_record));
+        empty = empty.saturating_add((length == 0).into());
+        if end > max || empty > EMPTY_FRAGMENTS_MAX {
+            return Err(BAD);
         }
         let received = Read::by_ref(stream).take(length as u64).read_to_end(record)?;
         if received < length {
             return Err(End::Closed);
         }
         if mark & LAST != 0 {
-            return Ok(());
+            return if record.is_empty() { Err(BAD) } else { Ok(()) };
         }
     }
 }

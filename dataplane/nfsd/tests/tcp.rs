@@ -114,7 +114,7 @@ fn a_client_mounts_writes_and_reads() {
 #[test]
 fn records_have_limits() {
     let (_folder, server) = start(LIMITS);
-    let marks: [&[u32]; 4] = [&[1 << 31], &[0], &[(1 << 31) | (TRANSFER_MAX + 9000)], &[u32::MAX]];
+    let marks: [&[u32]; 4] = [&[1 << 31], &[0; 17], &[(1 << 31) | (TRANSFER_MAX + 9000)], &[u32::MAX]];
     for (count, marks) in (1..).zip(marks) {
         let mut stream = connect(&server);
         let bytes: Vec<u8> = marks.iter().flat_map(|mark| mark.to_be_bytes()).collect();
@@ -132,6 +132,28 @@ fn records_have_limits() {
     stream.shutdown(Shutdown::Write).unwrap();
     assert!(closed(&mut stream));
     assert_eq!(call(&mut connect(&server), 100_003, 0, &[], 100), [0_u8; 0]);
+}
+
+/// libtirpc ends a record with an empty fragment if the one before has just filled its buffer.
+#[test]
+fn a_record_may_have_empty_fragments() {
+    let (_folder, server) = start(LIMITS);
+    let mut stream = connect(&server);
+    let message = call_bytes(100_003, 3, 0, &(0, vec![0]));
+    let (head, tail) = message.split_at(8);
+    let empty = |count: usize| vec![0_u8; 4 * count];
+    let part =
+        |part: &[u8], last: u32| [&(u32::try_from(part.len()).unwrap() | last).to_be_bytes(), part].concat();
+    let last = (1_u32 << 31).to_be_bytes().to_vec();
+    for record in [
+        [part(&message, 0), last.clone()].concat(),
+        [empty(1), part(head, 0), empty(1), part(tail, 1 << 31)].concat(),
+        [part(head, 0), empty(7), part(tail, 0), empty(8), last].concat(),
+    ] {
+        stream.write_all(&record).unwrap();
+        assert_eq!(receive(&mut stream).len(), 24, "{record:x?}");
+    }
+    assert_eq!(server.stats().closed_record.load(Ordering::Relaxed), 0);
 }
 
 #[test]
