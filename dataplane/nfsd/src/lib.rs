@@ -18,6 +18,7 @@
 //! client can only use those that the server has issued: they lead to nothing outside of an export.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
+mod admission;
 pub mod args;
 mod attributes;
 mod backend;

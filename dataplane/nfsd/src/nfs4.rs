@@ -100,6 +100,11 @@ impl Nfs4 {
         self.state().in_grace()
     }
 
+    /// Returns the number of clients that were removed to make room for others.
+    pub(crate) fn evicted(&self) -> u64 {
+        self.state().evicted()
+    }
+
     /// Returns the clients with their state.
     pub(crate) fn clients(&self) -> Vec<Nfs4Client> {
         self.state().list(self.now())

@@ -66,12 +66,18 @@ impl Server {
         self.stats.rdma().visit(&mut |name, help, value| rpcrdma.counters.push(counter(name, help, value)));
         let mut tcp = CounterGroup { group: "tcp".to_owned(), counters: Vec::new() };
         self.stats.tcp.visit(&mut |name, help, value| tcp.counters.push(counter(name, help, value)));
+        let evicted = counter(
+            "clients_evicted",
+            "Clients without opens removed to make room for others.",
+            self.nfs4.evicted(),
+        );
+        let nfs4 = CounterGroup { group: "nfs4".to_owned(), counters: vec![evicted] };
         let mut payload = CounterGroup { group: "payload".to_owned(), counters: Vec::new() };
         self.stats.payload.visit(&mut |name, help, value| payload.counters.push(counter(name, help, value)));
         Stats {
             procedures: procedures.collect(),
             errors: errors.collect(),
-            groups: vec![rpcrdma, tcp, payload],
+            groups: vec![rpcrdma, tcp, nfs4, payload],
         }
     }
 

@@ -37,7 +37,8 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Limits of the state of NFS version 4.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateLimits {
-    /// Clients at a time, 1 or more. Another one waits (NFS4ERR_DELAY).
+    /// Clients at a time, 1 or more. For another one, a client without opens goes; if all have some, it waits
+    /// (NFS4ERR_DELAY).
     pub clients_max: usize,
     /// Sessions of a client, 1 or more. Another one is refused (NFS4ERR_NOSPC).
     pub sessions_max: usize,
@@ -45,7 +46,8 @@ pub struct StateLimits {
     pub slots_max: u32,
     /// Opens of a client, 1 or more; each holds at most two file descriptors. Another one waits (NFS4ERR_DELAY).
     pub opens_max: usize,
-    /// Byte ranges that a client has locked, 2 or more. Another one waits (NFS4ERR_DELAY).
+    /// Byte ranges that a client has locked, 2 or more, and its lock owners. Another one waits (NFS4ERR_DELAY), unless
+    /// owners without a range can be forgotten.
     pub locks_max: usize,
     /// Bytes of a reply that is kept for a repeated call, 1024 or more.
     pub cached_bytes_max: u32,
@@ -133,6 +135,8 @@ pub(crate) struct State<F> {
     grace: Grace,
     swept: Duration,
     record_changed: bool,
+    /// Clients removed to make room for others.
+    evicted: u64,
 }
 
 /// Kind of the object that a stateid names.
@@ -157,6 +161,7 @@ impl<F> State<F> {
             grace: Grace { until: limits.grace, waiting: record },
             swept: Duration::ZERO,
             record_changed: false,
+            evicted: 0,
         }
     }
 
@@ -195,12 +200,19 @@ impl<F> State<F> {
             self.grace.waiting.clear();
             self.record_changed = true;
         }
-        let lease = self.limits.lease;
-        let expired = |client: &Client| now.saturating_sub(client.renewed) > lease;
-        let ids = self.clients.iter().filter(|(_, client)| expired(client)).map(|(id, _)| *id);
+        let ids = self.clients.iter().filter(|(_, it)| self.is_expired(it, now)).map(|(id, _)| *id);
         for id in ids.collect::<Vec<_>>() {
             self.remove_client(id);
         }
+    }
+
+    fn is_expired(&self, client: &Client, now: Duration) -> bool {
+        now.saturating_sub(client.renewed) > self.limits.lease
+    }
+
+    /// Returns the number of clients that were removed to make room for others.
+    pub(crate) fn evicted(&self) -> u64 {
+        self.evicted
     }
 
     /// Checks that a client may get an open or a lock now (RFC 8881 §8.4.2.1 and §18.51.3).
@@ -255,7 +267,7 @@ impl<F> State<F> {
             Named::Open(_) => Err(Status::LocksHeld),
             Named::Locker(number) if self.has_ranges(number) => Err(Status::LocksHeld),
             Named::Locker(number) => {
-                self.lockers.remove(&number);
+                self.remove_locker(number);
                 Ok(())
             }
         }

@@ -457,3 +457,40 @@ fn the_largest_file_ends_at_the_largest_offset() {
     });
     assert_eq!(session.run(&[put_handle(&handle), set_size]).0, 27, "NFS4ERR_FBIG");
 }
+
+#[test]
+fn unknown_flags_of_a_session_are_refused() {
+    const INVAL: u32 = 22;
+    let client = Client::new();
+    let (_, _, results) = compound(&client, 1, &[exchange_id("flags")]);
+    let id = Reader::new(&results[8..]).u64().unwrap();
+    for flags in [8, 1 << 31, u32::MAX] {
+        assert_eq!(compound(&client, 1, &[create_session(id, 1, flags)]).0, INVAL, "{flags:#x}");
+    }
+    // The refused calls have used no sequence.
+    let (status, _, results) = compound(&client, 1, &[create_session(id, 1, 7)]);
+    assert_eq!(status, OK);
+    let session: [u8; 16] = Reader::new(&results[8..]).array().unwrap();
+    let bind = |direction| {
+        op(41, |out| {
+            out.fixed(&session);
+            [direction, 0].into_iter().for_each(|word| out.u32(word));
+        })
+    };
+    for direction in 0..9 {
+        let expected = if [1, 3, 7].contains(&direction) { OK } else { INVAL };
+        assert_eq!(compound(&client, 1, &[bind(direction)]).0, expected, "direction {direction}");
+    }
+}
+
+#[test]
+fn clients_that_are_never_confirmed_keep_nobody_out() {
+    let mut client = Client::new();
+    for number in 0..300 {
+        let (status, ..) = compound(&client, 1, &[exchange_id(&format!("silent {number}"))]);
+        assert_eq!(status, OK, "EXCHANGE_ID {number}");
+    }
+    client.address = "10.0.0.2".parse().unwrap();
+    let mut honest = Session::ready(client);
+    honest.open("file", 1).unwrap();
+}

@@ -12,6 +12,8 @@ use crate::tcp::CALL_BYTES;
 const CLIENT_FLAGS: u32 = UPDATE | 0x0007_0107;
 const UPDATE: u32 = 0x4000_0000;
 const CONFIRMED: u32 = 0x8000_0000;
+/// Flags of CREATE_SESSION that a client may set: a persistent reply cache, a back channel, RDMA (RFC 8881 §18.36.1).
+const SESSION_FLAGS: u32 = 0x7;
 const NO_PNFS: u32 = 0x0001_0000;
 /// Stateids of TEST_STATEID, and elements of other arrays, at most.
 const ARRAY_MAX: u32 = 256;
@@ -77,7 +79,8 @@ impl Compound<'_, '_> {
         }
         let nfs4 = &self.server.nfs4;
         let update = flags & UPDATE != 0;
-        let asked = ExchangeId { owner, verifier, user: self.principal(), update };
+        let asked =
+            ExchangeId { owner, verifier, user: self.principal(), address: self.caller.address, update };
         let mut state = nfs4.state();
         let (client, sequence, confirmed) = state.exchange_id(nfs4.now(), &asked)?;
         nfs4.save(&mut state)?;
@@ -94,7 +97,10 @@ impl Compound<'_, '_> {
     }
 
     pub(super) fn create_session(&self, reader: &mut Reader<'_>, out: &mut Writer) -> Result<(), Status> {
-        let (client, sequence, _) = (reader.u64()?, reader.u32()?, reader.u32()?);
+        let (client, sequence, flags) = (reader.u64()?, reader.u32()?, reader.u32()?);
+        if flags & !SESSION_FLAGS != 0 {
+            return Err(Status::Inval);
+        }
         let (asked, back) = (Channel::read(reader)?, Channel::read(reader)?);
         reader.u32()?;
         for _ in 0..count(reader, 4)? {
@@ -148,10 +154,12 @@ impl Compound<'_, '_> {
 
     pub(super) fn bind(&self, reader: &mut Reader<'_>, out: &mut Writer) -> Result<(), Status> {
         const FORE: u32 = 1;
-        const BACK: u32 = 2;
+        const FORE_OR_BOTH: u32 = 3;
+        const BACK_OR_BOTH: u32 = 7;
         let (session, direction, _) = (session_id(reader)?, reader.u32()?, reader.bool()?);
         self.server.nfs4.state().bind(session)?;
-        if direction == BACK {
+        // There is no back channel; other values have no meaning.
+        if ![FORE, FORE_OR_BOTH, BACK_OR_BOTH].contains(&direction) {
             return Err(Status::Inval);
         }
         out.fixed(&session.0);

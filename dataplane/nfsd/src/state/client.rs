@@ -1,12 +1,14 @@
 //! Clients: EXCHANGE_ID, CREATE_SESSION, DESTROY_CLIENTID and RECLAIM_COMPLETE (RFC 8881 §18.35, §18.36, §18.50,
 //! §18.51).
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use iwarp_control::nfs::Nfs4Client;
 
 use super::State;
 use super::session::{Session, SessionId};
+use crate::admission::{Entry, makes_room};
 use crate::status::Status;
 
 /// Smallest message that a session is useful with, in bytes.
@@ -19,6 +21,8 @@ pub(super) struct Client {
     verifier: [u8; 8],
     /// User that has sent EXCHANGE_ID.
     user: u32,
+    /// Address that has sent EXCHANGE_ID.
+    address: IpAddr,
     confirmed: bool,
     /// Sequence of the latest CREATE_SESSION, and its result.
     sequence: u32,
@@ -29,6 +33,15 @@ pub(super) struct Client {
     pub(super) complete: bool,
     pub(super) opens: usize,
     pub(super) ranges: usize,
+    /// Lock owners, those without a locked range included.
+    pub(super) lockers: usize,
+}
+
+impl Client {
+    /// Returns true if the client has state that it would miss: locks belong to opens.
+    fn has_state(&self) -> bool {
+        self.opens > 0
+    }
 }
 
 /// Arguments of EXCHANGE_ID that the state depends on.
@@ -37,6 +50,7 @@ pub(crate) struct ExchangeId<'a> {
     pub(crate) owner: &'a [u8],
     pub(crate) verifier: [u8; 8],
     pub(crate) user: u32,
+    pub(crate) address: IpAddr,
     /// True to change the properties of a confirmed client only.
     pub(crate) update: bool,
 }
@@ -83,6 +97,12 @@ impl Channel {
     }
 }
 
+/// Describes a client for a full table: an unconfirmed one goes first, one with state never.
+fn entry((id, client): (&u64, &Client)) -> Entry<u64, Duration> {
+    let rank = if client.has_state() { None } else { Some(client.confirmed.into()) };
+    Entry { key: *id, address: client.address, rank, used: client.renewed }
+}
+
 impl<F> State<F> {
     fn owned_by(&self, owner: &[u8], confirmed: bool) -> Option<(u64, &Client)> {
         let mut clients = self.clients.iter().map(|(id, client)| (*id, client));
@@ -123,26 +143,33 @@ impl<F> State<F> {
             };
         }
         if let Some((id, client)) = found {
-            let busy = client.opens > 0 || self.sessions.values().any(|session| session.client == id);
-            if client.user != asked.user && busy {
-                return Err(Status::ClidInUse);
-            }
-            if client.user == asked.user && client.verifier == asked.verifier {
-                return Ok((id, client.sequence.wrapping_add(1), true));
+            match client {
+                _ if client.user == asked.user && client.verifier == asked.verifier => {
+                    return Ok((id, client.sequence.wrapping_add(1), true));
+                }
+                // The confirmed client remains until the new one is confirmed: this call may be an old one.
+                _ if client.user == asked.user => {}
+                _ if client.has_state() && !self.is_expired(client, now) => return Err(Status::ClidInUse),
+                // RFC 8881 §18.35.4, case 3: "If there is currently no state associated with old_clientid_ret, or if
+                // there is state but the lease has expired, [...] The confirmed record is deleted". Sessions without
+                // opens are no such state here (docs/deviations.md).
+                _ => self.remove_client(id),
             }
         }
-        // The confirmed client remains until the new one is confirmed: this call may be an old one.
         if let Some((id, _)) = self.owned_by(asked.owner, false) {
             self.remove_client(id);
         }
         if self.clients.len() >= self.limits.clients_max {
-            return Err(Status::Delay);
+            let goes = makes_room(asked.address, self.clients.iter().map(entry)).ok_or(Status::Delay)?;
+            self.remove_client(goes);
+            self.evicted = self.evicted.saturating_add(1);
         }
         let id = (u64::from(self.epoch) << 32) | (self.number() & u64::from(u32::MAX));
         let client = Client {
             owner: asked.owner.to_vec(),
             verifier: asked.verifier,
             user: asked.user,
+            address: asked.address,
             confirmed: false,
             sequence: 0,
             made: None,
@@ -150,6 +177,7 @@ impl<F> State<F> {
             complete: false,
             opens: 0,
             ranges: 0,
+            lockers: 0,
         };
         self.clients.insert(id, client);
         Ok((id, 1, false))
@@ -218,7 +246,7 @@ impl<F> State<F> {
     /// DESTROY_CLIENTID: a client with sessions or state stays.
     pub(crate) fn destroy_client(&mut self, id: u64) -> Result<(), Status> {
         let client = self.clients.get(&id).ok_or(Status::StaleClientId)?;
-        if client.opens > 0 || self.sessions.values().any(|session| session.client == id) {
+        if client.has_state() || self.sessions.values().any(|session| session.client == id) {
             return Err(Status::ClientIdBusy);
         }
         self.remove_client(id);

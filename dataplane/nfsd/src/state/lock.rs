@@ -1,5 +1,7 @@
 //! Byte-range locks (RFC 8881 §9.1 to §9.6): they bind those who ask for locks, and no READ or WRITE.
 
+use std::collections::HashSet;
+
 use super::open::{READ, WRITE, next};
 use super::{Named, State, Stateid};
 use crate::status::Status;
@@ -99,15 +101,41 @@ impl<F> State<F> {
     /// Forgets a lock owner with its ranges.
     pub(super) fn remove_locker(&mut self, number: u64) {
         let Some(locker) = self.lockers.remove(&number) else { return };
+        let mut freed = 0;
         if let Some(file) = self.files.get_mut(&locker.file) {
             let before = file.ranges.len();
             file.ranges.retain(|range| range.locker != number);
-            let freed = before.saturating_sub(file.ranges.len());
-            if let Some(client) = self.clients.get_mut(&locker.client) {
-                client.ranges = client.ranges.saturating_sub(freed);
-            }
+            freed = before.saturating_sub(file.ranges.len());
+        }
+        if let Some(client) = self.clients.get_mut(&locker.client) {
+            client.ranges = client.ranges.saturating_sub(freed);
+            client.lockers = client.lockers.saturating_sub(1);
         }
         self.trim(&locker.file);
+    }
+
+    /// Counts another lock owner of a client. At the limit, those without a range are forgotten, which a client may
+    /// have left behind (FREE_STATEID).
+    fn count_locker(&mut self, client: u64) -> Result<(), Status> {
+        let is_full = |state: &Self| {
+            state.clients.get(&client).is_none_or(|client| client.lockers >= state.limits.locks_max)
+        };
+        if is_full(self) {
+            let ranges = self.files.values().flat_map(|file| &file.ranges);
+            let holding: HashSet<u64> = ranges.map(|range| range.locker).collect();
+            let own = self.lockers.iter().filter(|(_, locker)| locker.client == client);
+            let idle = own.map(|(number, _)| *number).filter(|number| !holding.contains(number));
+            for number in idle.collect::<Vec<_>>() {
+                self.remove_locker(number);
+            }
+        }
+        if is_full(self) {
+            return Err(Status::Delay);
+        }
+        if let Some(client) = self.clients.get_mut(&client) {
+            client.lockers = client.lockers.saturating_add(1);
+        }
+        Ok(())
     }
 
     /// Finds a lock of another owner that conflicts with a request.
@@ -148,6 +176,7 @@ impl<F> State<F> {
             return Err(LockError::Denied(denied));
         }
         if let (None, Some(owner)) = (locker, asked.owner) {
+            self.count_locker(asked.client)?;
             let number = self.number();
             let (owner, file) = (owner.to_vec(), asked.file.to_vec());
             self.lockers.insert(number, Locker { client: asked.client, owner, file, open, seqid: 0 });

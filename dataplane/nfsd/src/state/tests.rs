@@ -30,7 +30,7 @@ fn state() -> State<u32> {
 }
 
 fn exchange(owner: &[u8], verifier: u8, user: u32) -> ExchangeId<'_> {
-    ExchangeId { owner, verifier: [verifier; 8], user, update: false }
+    ExchangeId { owner, verifier: [verifier; 8], user, address: [10, 0, 0, 1].into(), update: false }
 }
 
 fn new_session(client: u64, sequence: u32) -> NewSession {
@@ -70,8 +70,6 @@ fn a_client_is_known_by_owner_verifier_and_user() {
     assert_eq!(state.create_session(at(0), &new_session(first, 1)), Err(Status::StaleClientId));
     state.create_session(at(0), &new_session(second, 1)).unwrap();
     assert_eq!(state.exchange_id(at(0), &exchange(b"a", 1, 0)), Ok((second, 2, true)));
-    assert_eq!(state.exchange_id(at(0), &exchange(b"a", 1, 5)), Err(Status::ClidInUse));
-    assert_eq!(state.exchange_id(at(0), &exchange(b"a", 2, 5)), Err(Status::ClidInUse));
     // An update needs a confirmed record with the same verifier and user.
     let update = |owner, verifier, user| ExchangeId { update: true, ..exchange(owner, verifier, user) };
     assert_eq!(state.exchange_id(at(0), &update(b"a", 1, 0)), Ok((second, 2, true)));
@@ -279,9 +277,6 @@ fn a_lock_needs_an_open_of_its_kind_and_a_valid_range() {
 fn every_limit_holds() {
     let mut state = state();
     let a = ready(&mut state, b"a");
-    ready(&mut state, b"b");
-    ready(&mut state, b"c");
-    assert_eq!(state.exchange_id(at(0), &exchange(b"d", 1, 0)), Err(Status::Delay));
     let opens =
         [b"1", b"2", b"3", b"4"].map(|owner| state.open(new_open(a, owner, READ | WRITE, 0)).unwrap());
     assert_eq!(state.open(new_open(a, b"5", READ, 0)), Err(Status::Delay));
@@ -347,4 +342,91 @@ fn the_grace_period_ends_after_its_time() {
     state.sweep(at(120));
     assert_eq!(state.may_claim(a, false), Ok(()));
     assert_eq!(state.record(), Some(BTreeSet::from([b"a".to_vec()])));
+}
+
+/// As [`exchange`], from the address 10.0.0.`host`.
+fn exchange_from(host: u8, owner: &[u8]) -> ExchangeId<'_> {
+    ExchangeId { address: [10, 0, 0, host].into(), ..exchange(owner, 1, 0) }
+}
+
+#[test]
+fn another_principal_replaces_a_client_without_state() {
+    let mut state = state();
+    let client = ready(&mut state, b"a");
+    let stateid = state.open(new_open(client, b"o", READ, 0)).unwrap();
+    for verifier in [1, 2] {
+        assert_eq!(state.exchange_id(at(1), &exchange(b"a", verifier, 5)), Err(Status::ClidInUse));
+    }
+    assert_eq!(state.test_stateid(client, stateid), Status::Ok, "nothing of it has changed");
+    state.close(client, stateid, FILE).unwrap();
+    let (other, sequence, confirmed) = state.exchange_id(at(1), &exchange(b"a", 1, 5)).unwrap();
+    assert!(other != client && !confirmed);
+    assert_eq!(state.create_session(at(1), &new_session(client, 2)), Err(Status::StaleClientId));
+    assert!(state.sessions.is_empty(), "its session has gone with it");
+    state.create_session(at(1), &NewSession { user: 5, ..new_session(other, sequence) }).unwrap();
+    // State whose lease has expired does not count, even before it is searched for.
+    state.reclaim_complete(other).unwrap();
+    state.open(new_open(other, b"o", READ, 0)).unwrap();
+    state.sweep(at(91));
+    state.swept = at(92);
+    assert!(state.exchange_id(at(92), &exchange(b"a", 1, 0)).is_ok());
+    assert!(state.opens.is_empty());
+}
+
+#[test]
+fn a_full_table_makes_room_for_a_client() {
+    let mut state = state();
+    // Three at most; a flood of one address takes the place of its own.
+    for number in 0..20_u8 {
+        state.exchange_id(at(number.into()), &exchange_from(2, &[number])).unwrap();
+    }
+    assert_eq!((state.clients.len(), state.evicted()), (3, 17));
+    let (honest, sequence, _) = state.exchange_id(at(20), &exchange_from(1, b"honest")).unwrap();
+    for number in 20..40_u8 {
+        state.exchange_id(at(20), &exchange_from(2, &[number])).unwrap();
+    }
+    state.create_session(at(20), &new_session(honest, sequence)).unwrap();
+    // Confirmed clients without opens do the same, and do not push one of another address out.
+    for number in 40..60_u8 {
+        let (id, sequence, _) = state.exchange_id(at(21), &exchange_from(2, &[number])).unwrap();
+        state.create_session(at(21), &new_session(id, sequence)).unwrap();
+    }
+    state.reclaim_complete(honest).unwrap();
+    assert!(state.open(new_open(honest, b"o", READ, 0)).is_ok());
+    assert_eq!((state.clients.len(), state.sessions.len()), (3, 3));
+}
+
+#[test]
+fn a_client_with_an_open_stays() {
+    let mut state = state();
+    let owners = [b"a", b"b", b"c"];
+    let clients = owners.map(|owner| ready(&mut state, owner));
+    let opens = clients.map(|client| state.open(new_open(client, b"o", READ, 0)).unwrap());
+    assert_eq!(state.exchange_id(at(1), &exchange_from(2, b"d")), Err(Status::Delay));
+    state.close(clients[1], opens[1], FILE).unwrap();
+    let (last, ..) = state.exchange_id(at(1), &exchange_from(2, b"d")).unwrap();
+    assert_eq!(state.test_stateid(clients[0], opens[0]), Status::Ok);
+    assert!(!state.clients.contains_key(&clients[1]) && state.clients.contains_key(&last));
+}
+
+#[test]
+fn lock_owners_are_limited() {
+    let mut state = state();
+    let a = ready(&mut state, b"a");
+    let open = state.open(new_open(a, b"o", READ | WRITE, 0)).unwrap();
+    let kept = state.lock(&lock(a, open, Some(b"kept"), (0, 1), true)).unwrap();
+    let all = Span::new(0, u64::MAX).unwrap();
+    for owner in 0..100_u8 {
+        let held = state.lock(&lock(a, open, Some(&[owner]), (10, 1), true)).unwrap();
+        state.unlock(a, held, FILE, all).unwrap();
+        assert!(state.lockers.len() <= 6 && state.clients[&a].lockers == state.lockers.len());
+    }
+    assert_eq!(state.test_stateid(a, kept), Status::Ok, "one with a range stays");
+    let held = state.lock(&lock(a, open, Some(b"freed"), (10, 1), true)).unwrap();
+    let held = state.unlock(a, held, FILE, all).unwrap();
+    let before = state.clients[&a].lockers;
+    state.free_stateid(a, held).unwrap();
+    assert_eq!(state.clients[&a].lockers, before - 1);
+    state.close(a, open, FILE).unwrap();
+    assert_eq!((state.clients[&a].lockers, state.lockers.len()), (0, 0));
 }

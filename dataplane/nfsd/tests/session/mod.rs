@@ -58,6 +58,25 @@ pub fn open(owner: &str, name: &str, how: u32, deny: u32) -> Vec<u8> {
     })
 }
 
+pub fn create_session(id: u64, sequence: u32, flags: u32) -> Vec<u8> {
+    op(43, |out| {
+        out.u64(id);
+        [sequence, flags].into_iter().for_each(|word| out.u32(word));
+        for _ in 0..2 {
+            [0, 1 << 20, 1 << 20, 4096, 16, 4, 0].into_iter().for_each(|word| out.u32(word));
+        }
+        [0x4000_0000, 1, 0].into_iter().for_each(|word| out.u32(word));
+    })
+}
+
+pub fn exchange_id(owner: &str) -> Vec<u8> {
+    op(42, |out| {
+        out.u64(1);
+        out.opaque(owner.as_bytes());
+        [0, 0, 0].into_iter().for_each(|word| out.u32(word));
+    })
+}
+
 /// Sends a COMPOUND. Returns its status, the number of results, and the results.
 pub fn compound(client: &Client, minor: u32, operations: &[Vec<u8>]) -> (u32, u32, Vec<u8>) {
     let mut message = call_bytes(100_003, 4, 1, &client.user);
@@ -83,25 +102,12 @@ pub struct Session {
 
 impl Session {
     pub fn new(client: Client, owner: &str) -> Self {
-        let exchange = op(42, |out| {
-            out.u64(1);
-            out.opaque(owner.as_bytes());
-            [0, 0, 0].into_iter().for_each(|word| out.u32(word));
-        });
-        let (status, _, results) = compound(&client, 1, &[exchange]);
+        let (status, _, results) = compound(&client, 1, &[exchange_id(owner)]);
         assert_eq!(status, OK);
         let mut reader = Reader::new(&results);
         assert_eq!((reader.u32().unwrap(), reader.u32().unwrap()), (42, OK));
         let id = reader.u64().unwrap();
-        let create = op(43, |out| {
-            out.u64(id);
-            [1, 0].into_iter().for_each(|word| out.u32(word));
-            for _ in 0..2 {
-                [0, 1 << 20, 1 << 20, 4096, 16, 4, 0].into_iter().for_each(|word| out.u32(word));
-            }
-            [0x4000_0000, 1, 0].into_iter().for_each(|word| out.u32(word));
-        });
-        let (status, _, results) = compound(&client, 1, &[create]);
+        let (status, _, results) = compound(&client, 1, &[create_session(id, 1, 0)]);
         assert_eq!(status, OK);
         let id = Reader::new(&results[8..]).array().unwrap();
         Self { client, id, sequence: 0 }
