@@ -18,7 +18,7 @@ if [ "${1:-}" = --build ]; then
 else
     packages="$building iproute2 nftables ethtool iputils-ping netcat-openbsd
  procps curl jq strace tmux tshark tcpdump qemu-system-x86 binutils cpio xz-utils busybox-static python3 librdmacm-dev
- libibverbs-dev ibverbs-providers rdmacm-utils kmod valgrind debootstrap man-db $*"
+ libnfs-utils libibverbs-dev ibverbs-providers rdmacm-utils kmod valgrind debootstrap man-db $*"
 fi
 
 missing=""

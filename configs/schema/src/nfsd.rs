@@ -114,6 +114,8 @@ pub struct NfsdExport {
     pub path: String,
     /// Content of the export.
     pub content: NfsdContent,
+    /// True if clients over TCP may have ports from 1024 on.
+    pub insecure: bool,
     /// Tables `[[export.client]]`, at least one, with distinct prefixes.
     pub clients: Vec<NfsdClients>,
 }

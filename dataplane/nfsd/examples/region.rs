@@ -2,9 +2,10 @@
 //! memory:
 //!
 //! ```text
-//! region VERBS-SOCKET CONTROL-SOCKET RDMA-ADDRESS TCP-ADDRESS EXPORT NAME BYTES
+//! region VERBS-SOCKET CONTROL-SOCKET RDMA-ADDRESS TCP-ADDRESS EXPORT NAME BYTES [CROWD]
 //! ```
-//! It is a program of the same daemon as the server. WRITE and READ move `BYTES` bytes, each in one chunk.
+//! It is a program of the same daemon as the server. WRITE and READ move `BYTES` bytes, each in one chunk. Before, it
+//! opens `CROWD` connections that stay silent.
 
 mod client;
 
@@ -14,11 +15,14 @@ use client::{Client, DATA_AT, mount, result};
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [verbs, control, rdma, tcp, export, name, bytes] = &arguments[..] else {
-        bail!("VERBS-SOCKET CONTROL-SOCKET RDMA-ADDRESS TCP-ADDRESS EXPORT NAME BYTES");
+    let [verbs, control, rdma, tcp, export, name, bytes, crowd @ ..] = &arguments[..] else {
+        bail!("VERBS-SOCKET CONTROL-SOCKET RDMA-ADDRESS TCP-ADDRESS EXPORT NAME BYTES [CROWD]");
     };
     let bytes: u32 = bytes.parse()?;
+    let crowd: usize = crowd.first().map_or(Ok(0), |text| text.parse())?;
     let root = mount(tcp.parse()?, export)?;
+    let silent = (0..crowd).map(|_| Client::connect(verbs, rdma.parse()?, 4096));
+    let _silent = silent.collect::<Result<Vec<_>>>()?;
     let mut client = Client::connect(verbs, rdma.parse()?, bytes)?;
     let file = client.lookup(&root, name)?;
 

@@ -1,8 +1,44 @@
-//! Who makes room when a table is full.
+//! Who is admitted, and who makes room when a table is full.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+
+/// Highest port that only privileged programs of a machine may use.
+const RESERVED_PORT_MAX: u16 = 1023;
+
+/// Sender of calls, as exports see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Address of the sender. One of IPv4 is never in its form of IPv6.
+    pub(crate) address: IpAddr,
+    /// True if the address is one of the daemon: the sender is a program of this machine, with a queue pair of its own.
+    pub(crate) is_local: bool,
+    /// True unless the sender has a port of TCP that any user of its machine can have.
+    pub(crate) is_privileged: bool,
+}
+
+impl Peer {
+    /// Returns the peer of a connection over RDMA. Linux gives no client a privileged port there, and its server asks
+    /// for none.
+    #[must_use]
+    pub fn rdma(address: IpAddr) -> Self {
+        Self { address: address.to_canonical(), is_local: false, is_privileged: true }
+    }
+
+    /// As [`Self::rdma`], from an address of the daemon.
+    #[must_use]
+    pub fn rdma_local(address: IpAddr) -> Self {
+        Self { is_local: true, ..Self::rdma(address) }
+    }
+
+    /// Returns the peer of a connection over the kernel's TCP.
+    #[must_use]
+    pub fn tcp(address: SocketAddr) -> Self {
+        let is_privileged = address.port() <= RESERVED_PORT_MAX;
+        Self { address: address.ip().to_canonical(), is_local: false, is_privileged }
+    }
+}
 
 /// Entry of a table that is full.
 #[derive(Clone, Copy, Debug)]
@@ -14,6 +50,8 @@ pub(crate) struct Entry<K, T> {
     pub(crate) rank: Option<u8>,
     /// Time of the latest use, or since when the entry is there.
     pub(crate) used: T,
+    /// True once the entry was used.
+    pub(crate) was_used: bool,
 }
 
 /// Chooses the entry that makes room for one more of `newcomer`: of the address that has the most, by rank, the one
@@ -34,12 +72,23 @@ pub(crate) fn makes_room<K: Copy, T: Ord + Copy>(
     found.map(|entry| entry.key)
 }
 
+/// Lets those entries stay that an address used last, as many as it has of `kept`. Entries that were never used go.
+pub(crate) fn keep_latest<K, T: Ord + Copy>(entries: &mut [Entry<K, T>], mut kept: HashMap<IpAddr, usize>) {
+    entries.sort_unstable_by_key(|it| Reverse(it.used));
+    for entry in entries.iter_mut().filter(|entry| entry.was_used) {
+        if let Some(left) = kept.get_mut(&entry.address).filter(|left| **left > 0) {
+            *left = left.saturating_sub(1);
+            entry.rank = None;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn entry(key: u32, host: u8, rank: Option<u8>, used: u32) -> Entry<u32, u32> {
-        Entry { key, address: [10, 0, 0, host].into(), rank, used }
+        Entry { key, address: [10, 0, 0, host].into(), rank, used, was_used: key < 100 }
     }
 
     fn chosen(host: u8, entries: &[Entry<u32, u32>]) -> Option<u32> {
@@ -66,5 +115,23 @@ mod tests {
         assert_eq!(chosen(3, &kept), Some(3));
         assert_eq!(chosen(3, &kept[..2]), None);
         assert_eq!(chosen(1, &[]), None);
+    }
+
+    #[test]
+    fn the_latest_of_who_holds_state_stay() {
+        let mut entries = [1, 2, 3].map(|key| entry(key, 1, Some(0), key));
+        keep_latest(&mut entries, HashMap::from([([10, 0, 0, 1].into(), 2), ([10, 0, 0, 2].into(), 5)]));
+        assert_eq!((chosen(2, &entries), chosen(2, &entries[..2])), (Some(1), None));
+        let mut silent = [entry(1, 1, Some(0), 1), entry(100, 1, Some(0), 2)];
+        keep_latest(&mut silent, HashMap::from([([10, 0, 0, 1].into(), 1)]));
+        assert_eq!(chosen(2, &silent), Some(100), "a connection that was never used keeps no other one out");
+    }
+
+    #[test]
+    fn ports_of_tcp_tell_who_is_privileged() {
+        let tcp = |text: &str| Peer::tcp(text.parse().expect("an address"));
+        assert!(tcp("10.0.0.1:1023").is_privileged && !tcp("10.0.0.1:1024").is_privileged);
+        assert_eq!(tcp("[::ffff:10.0.0.1]:1").address, IpAddr::from([10, 0, 0, 1]));
+        assert!(Peer::rdma([10, 0, 0, 1].into()).is_privileged);
     }
 }

@@ -20,6 +20,8 @@ use crate::daemon::Program;
 
 /// Clients at a time. Another one is refused.
 const CLIENTS_MAX: usize = 16;
+/// Time after which the system is asked again that has refused to accept a client.
+const RETRY: Duration = Duration::from_millis(100);
 /// Time in which a client sends a request and reads its reply.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -54,10 +56,15 @@ impl ControlSocket {
     }
 }
 
+#[allow(clippy::disallowed_methods, reason = "the thread waits before it asks the system again")]
 fn accept(listener: &UnixListener, program: &Arc<Program>) {
     let open = Arc::new(AtomicUsize::new(0));
     for stream in listener.incoming() {
-        let Ok(mut stream) = stream else { return };
+        let Ok(mut stream) = stream else {
+            // No file or memory to be had for the moment.
+            std::thread::sleep(RETRY);
+            continue;
+        };
         let limits =
             stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
         if limits.is_err() {

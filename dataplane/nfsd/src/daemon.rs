@@ -199,7 +199,7 @@ fn open(config: &Nfsd, regions: &DaemonRegions) -> Result<Vec<Export>> {
 }
 
 fn export(export: &NfsdExport, regions: &DaemonRegions) -> Result<Export> {
-    let NfsdExport { path, content, clients, .. } = export;
+    let NfsdExport { path, content, insecure, clients, .. } = export;
     let selected = |selection| -> Result<Box<dyn Backend>> {
         let table = regions.table().with_context(|| format!("export {path}: the regions of iwarpd"))?;
         Ok(Box::new(Regions::new(path, table, selection)))
@@ -226,7 +226,7 @@ fn export(export: &NfsdExport, regions: &DaemonRegions) -> Result<Export> {
         },
         anonymous: (clients.anonuid, clients.anongid),
     });
-    Ok(Export { path: path.clone(), backend, rules: rules.collect() })
+    Ok(Export { path: path.clone(), backend, rules: rules.collect(), insecure: *insecure })
 }
 
 fn state_limits(nfs: &Nfs) -> StateLimits {

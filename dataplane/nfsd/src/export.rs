@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::hash::Hasher;
-use std::net::IpAddr;
 
 use ipnet::IpNet;
 use iwarp_rpc::message::Credential;
 use siphasher::sip::SipHasher24;
 
+use crate::admission::Peer;
 use crate::backend::Backend;
 use crate::identity::User;
 use crate::nfs4::Tree;
@@ -53,13 +53,23 @@ pub struct Export {
     pub backend: Box<dyn Backend>,
     /// Rights by prefix. The longest prefix that contains a client's address counts.
     pub rules: Vec<Rule>,
+    /// True if clients over TCP may have ports that any user of their machine can have.
+    pub insecure: bool,
 }
 
 impl Export {
     /// Returns the rule for a client; a client without one has no access.
-    pub(crate) fn rule(&self, client: IpAddr) -> Option<&Rule> {
-        let matching = self.rules.iter().filter(|rule| rule.clients.contains(&client));
-        matching.max_by_key(|rule| rule.clients.prefix_len())
+    pub(crate) fn rule(&self, peer: Peer) -> Option<&Rule> {
+        self.rule_of_address(peer).filter(|_| peer.is_privileged || self.insecure)
+    }
+
+    /// Returns the rule for a client, whatever its port is. A program of this machine that has an address of the daemon
+    /// can state any user: the rule must be for that address alone.
+    pub(crate) fn rule_of_address(&self, peer: Peer) -> Option<&Rule> {
+        let matching = self.rules.iter().filter(|rule| rule.clients.contains(&peer.address));
+        let rule = matching.max_by_key(|rule| rule.clients.prefix_len())?;
+        let is_of_host = rule.clients.prefix_len() == rule.clients.max_prefix_len();
+        (is_of_host || !peer.is_local).then_some(rule)
     }
 }
 
@@ -174,6 +184,11 @@ impl Exports {
         }
         let tree = Tree::new(&list, seals);
         Ok(Self { list, tree })
+    }
+
+    /// Returns true if an export has a rule for the address of a client: others have nothing to say.
+    pub(crate) fn admit(&self, peer: Peer) -> bool {
+        self.list.iter().any(|(_, export)| export.rule_of_address(peer).is_some())
     }
 
     pub(crate) fn list(&self) -> &[(u32, Export)] {

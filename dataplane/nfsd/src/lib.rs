@@ -45,6 +45,7 @@ mod threads;
 mod transfer;
 mod waiting;
 
+pub use admission::Peer;
 pub use attributes::{Attributes, NewAttributes, SetTime, Time};
 pub use backend::{Backend, Entry, New, Space};
 pub use directory::Directory;

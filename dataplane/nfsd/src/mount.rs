@@ -45,7 +45,7 @@ impl Server {
                         put(&mut writer, &mountstat3::MNT3_OK);
                         writer.opaque(&handle);
                         put(&mut writer, &FLAVORS.to_vec());
-                        self.remember(caller.address, path);
+                        self.remember(caller.peer.address, path);
                     }
                     Err(status) => put(&mut writer, &status),
                 }
@@ -60,9 +60,9 @@ impl Server {
             }
             3 => {
                 let path = path(&mut reader)?;
-                self.mounts().retain(|mount| *mount != (caller.address, path.clone()));
+                self.mounts().retain(|mount| *mount != (caller.peer.address, path.clone()));
             }
-            4 => self.mounts().retain(|(client, _)| *client != caller.address),
+            4 => self.mounts().retain(|(client, _)| *client != caller.peer.address),
             5 => list(caller.exports, &mut writer),
             _ => return Err(Fault::Procedure),
         }
@@ -75,7 +75,7 @@ impl Server {
         let mut exports = caller.exports.list().iter();
         let found = exports.find(|(_, export)| export.path.trim_end_matches('/') == wanted);
         let (number, export) = found.ok_or(mountstat3::MNT3ERR_NOENT)?;
-        export.rule(caller.address).ok_or(mountstat3::MNT3ERR_ACCES)?;
+        self.rule(caller, export).ok_or(mountstat3::MNT3ERR_ACCES)?;
         self.seals.seal(*number, &export.backend.root()).ok_or(mountstat3::MNT3ERR_SERVERFAULT)
     }
 

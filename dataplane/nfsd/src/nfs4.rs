@@ -15,6 +15,8 @@ mod pseudo;
 mod record;
 mod sessions;
 
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -98,6 +100,11 @@ impl Nfs4 {
     /// Returns true while clients reclaim their state.
     pub(crate) fn in_grace(&self) -> bool {
         self.state().in_grace()
+    }
+
+    /// Returns the number of clients that have opens, by the address that they have named themselves from.
+    pub(crate) fn holders(&self) -> HashMap<IpAddr, usize> {
+        self.state().holders()
     }
 
     /// Returns the number of clients that were removed to make room for others.

@@ -10,11 +10,12 @@
 
 mod connection;
 
-use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -24,11 +25,13 @@ use iwarp_verbs::{
     WorkCompletion,
 };
 
+use crate::admission::{Entry, Peer, keep_latest, makes_room};
 use crate::ring::Ring;
 use crate::server::Server;
+use crate::stats::{add, value};
 use crate::threads::Threads;
 use crate::waiting::{Calls, Disks};
-use connection::{Connection, Executed, Key};
+use connection::{Connection, Executed, Key, Resources};
 
 /// Completions that one poll returns, at most.
 const BATCH: usize = 64;
@@ -38,7 +41,7 @@ const BACKLOG: u16 = 64;
 /// Limits of the RDMA side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RdmaLimits {
-    /// Connections at a time. Another one is rejected.
+    /// Connections at a time. For another one, an idle one is closed.
     pub connections_max: u16,
     /// Calls of a connection in flight, 1 to 256.
     pub credits: u16,
@@ -50,13 +53,44 @@ pub struct RdmaLimits {
     pub transfers_max: u16,
 }
 
+/// Counters of connections over RDMA.
+#[derive(Debug, Default)]
+pub(crate) struct RdmaStats {
+    accepted: AtomicU64,
+    rejected_address: AtomicU64,
+    rejected_limit: AtomicU64,
+    closed_idlest: AtomicU64,
+}
+
+impl RdmaStats {
+    /// Calls `f(name, help, value)` once per counter.
+    pub(crate) fn visit(&self, f: &mut dyn FnMut(&'static str, &'static str, u64)) {
+        let rows = [
+            ("accepted", "Connections accepted.", &self.accepted),
+            (
+                "rejected_address",
+                "Connections rejected: no export has the client's address.",
+                &self.rejected_address,
+            ),
+            (
+                "rejected_limit",
+                "Connections rejected: too many, or too little memory of iwarpd, and all in use.",
+                &self.rejected_limit,
+            ),
+            ("closed_idlest", "Idle connections closed to make room for others.", &self.closed_idlest),
+        ];
+        rows.into_iter().for_each(|(name, help, counter)| f(name, help, value(counter)));
+    }
+}
+
 /// The RDMA side: one context, served by the thread that calls [`RdmaServer::run`].
 #[derive(Debug)]
 pub struct RdmaServer {
     server: Arc<Server>,
     limits: RdmaLimits,
     stats: Stats,
-    rejected: u64,
+    /// Addresses of the daemon: a client with one of them is a program of this machine.
+    own: HashSet<IpAddr>,
     connections: HashMap<QpNum, Connection>,
     by_id: HashMap<CmId, QpNum>,
     /// Connections accepted so far.
@@ -77,6 +111,7 @@ pub struct RdmaDevice {
     context: Context,
     pd: ProtectionDomain,
     limits: RdmaLimits,
+    own: HashSet<IpAddr>,
     /// Entries of the completion queue of all connections.
     entries: u32,
 }
@@ -92,7 +127,9 @@ impl RdmaDevice {
         let queue_bytes = u64::from(entries).saturating_mul(512).saturating_add(1 << 20);
         let context = Context::open_sized(socket, None, Some(queue_bytes))?;
         let pd = context.alloc_pd()?;
-        Ok(Self { context, pd, limits, entries })
+        let devices = Context::devices(socket)?;
+        let own = devices.iter().flat_map(|device| &device.addresses).map(|net| net.addr().to_canonical());
+        Ok(Self { context, pd, limits, own: own.collect(), entries })
     }
 
     /// Returns the domain of memory that connections use.
@@ -108,7 +145,7 @@ impl RdmaServer {
     /// # Errors
     /// The daemon refuses.
     pub fn start(server: Arc<Server>, device: RdmaDevice, address: SocketAddr) -> Result<Self> {
-        let RdmaDevice { context, pd, limits, entries } = device;
+        let RdmaDevice { context, pd, limits, own, entries } = device;
         let cq = context.create_cq(entries)?;
         let listener = context.create_id(Some(address))?;
         let backlog = NonZeroU16::new(BACKLOG).context("a backlog")?;
@@ -123,7 +160,7 @@ impl RdmaServer {
             server,
             limits,
             stats: Stats::default(),
-            rejected: 0,
+            own,
             connections: HashMap::new(),
             by_id: HashMap::new(),
             accepted: 0,
@@ -174,9 +211,7 @@ impl RdmaServer {
             busy = true;
             match event {
                 Event::Cm(event) => match event.kind {
-                    CmEventKind::ConnectRequest { private_data, .. } => {
-                        self.connect(event.id, &private_data)?
-                    }
+                    CmEventKind::ConnectRequest { private_data, .. } => self.connect(event.id, &private_data),
                     CmEventKind::Established { .. } => {}
                     CmEventKind::AddressError => bail!("the address to listen at is not available"),
                     _ => self.close(event.id),
@@ -189,37 +224,75 @@ impl RdmaServer {
         Ok(busy)
     }
 
-    /// Accepts a connection, or rejects it if there are too many.
-    fn connect(&mut self, id: CmId, private_data: &[u8]) -> Result<()> {
+    /// Accepts a connection, or rejects it. A client that has gone meanwhile is no error: the end of the daemon, which
+    /// would be one, is an event.
+    fn connect(&mut self, id: CmId, private_data: &[u8]) {
         let id = self.context.id(id);
-        // Calls of former connections keep the memory of these.
-        let mut former: Vec<u64> =
-            self.calls.keys().filter(|key| self.is_left(key)).map(|key| key.connection).collect();
-        former.sort_unstable();
-        former.dedup();
-        let count = self.connections.len().saturating_add(former.len());
-        if count >= usize::from(self.limits.connections_max) {
-            self.rejected = self.rejected.wrapping_add(1);
-            return id.reject(&[]).map_err(Into::into);
+        let Ok((_, Some(address))) = id.addresses() else { return };
+        let address = address.ip().to_canonical();
+        let peer = if self.own.contains(&address) { Peer::rdma_local(address) } else { Peer::rdma(address) };
+        if !self.server.exports().admit(peer) {
+            add(&self.server.stats.connects.rejected_address, 1);
+            let _ = id.reject(&[]);
+            return;
         }
-        let peer = PrivateData::parse(private_data);
+        let Some(resources) = self.resources(peer) else {
+            add(&self.server.stats.connects.rejected_limit, 1);
+            let _ = id.reject(&[]);
+            return;
+        };
+        let parsed = PrivateData::parse(private_data);
         let inline = self.limits.inline_bytes;
         let own = PrivateData { remote_invalidation: true, send_bytes: inline, receive_bytes: inline };
         let handle = id.handle();
-        let (_, address) = id.addresses()?;
-        let address = address.context("a connection without the address of its peer")?.ip();
         self.accepted = self.accepted.wrapping_add(1);
-        let client = (self.accepted, address);
-        let made = Connection::new(id, client, &self.pd, &self.cq, &self.limits, &self.server, (&own, &peer));
-        // A limit of the daemon: this client is refused, and the others are served on.
-        let Ok(connection) = made else {
-            self.rejected = self.rejected.wrapping_add(1);
-            return Ok(());
-        };
+        let client = (self.accepted, peer);
+        let made = Connection::new(id, client, resources, &self.limits, &self.server, (&own, &parsed));
+        let Ok(connection) = made else { return };
+        add(&self.server.stats.connects.accepted, 1);
         let qp = connection.qp_num();
         self.by_id.insert(handle, qp);
         self.connections.insert(qp, connection);
-        Ok(())
+    }
+
+    /// Returns queue pair and memory of a connection, in the place of an idle one if there are too many, or if the
+    /// daemon gives no more. `None`: none is idle.
+    fn resources(&mut self, newcomer: Peer) -> Option<Resources> {
+        // Calls of former connections keep the memory of these.
+        let former: HashSet<u64> =
+            self.calls.keys().filter(|key| self.is_left(key)).map(|key| key.connection).collect();
+        let count = self.connections.len().saturating_add(former.len());
+        if count >= usize::from(self.limits.connections_max) {
+            self.close_idlest(newcomer)?;
+        }
+        let make = |server: &Self| {
+            Resources::new(&server.pd, &server.cq, &server.limits, server.server.transfer_max)
+        };
+        if let Ok(resources) = make(self) {
+            return Some(resources);
+        }
+        self.close_idlest(newcomer)?;
+        make(self).ok()
+    }
+
+    /// Closes the idle connection that makes room for a newcomer. `None`: there is none.
+    fn close_idlest(&mut self, newcomer: Peer) -> Option<()> {
+        let busy = self.calls.keys().chain(&self.held);
+        let busy: HashSet<u64> = busy.map(|key| key.connection).collect();
+        let exports = self.server.exports();
+        let entries = self.connections.iter().map(|(qp, connection)| {
+            let peer = connection.peer();
+            let is_busy = busy.contains(&connection.number());
+            let rank = if is_busy { None } else { Some(exports.admit(peer).into()) };
+            let (used, was_used) = connection.used();
+            Entry { key: *qp, address: peer.address, rank, used, was_used }
+        });
+        let mut entries: Vec<_> = entries.collect();
+        keep_latest(&mut entries, self.server.nfs4.holders());
+        let goes = makes_room(newcomer.address, entries.into_iter())?;
+        self.end(goes);
+        add(&self.server.stats.connects.closed_idlest, 1);
+        Some(())
     }
 
     fn close(&mut self, id: CmId) {

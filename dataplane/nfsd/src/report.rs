@@ -27,6 +27,7 @@ impl Server {
                 path: export.path.clone(),
                 content: export.backend.content(),
                 clients: export.rules.iter().map(rights).collect(),
+                insecure: export.insecure,
                 mounts,
             }
         });
@@ -66,6 +67,8 @@ impl Server {
         self.stats.rdma().visit(&mut |name, help, value| rpcrdma.counters.push(counter(name, help, value)));
         let mut tcp = CounterGroup { group: "tcp".to_owned(), counters: Vec::new() };
         self.stats.tcp.visit(&mut |name, help, value| tcp.counters.push(counter(name, help, value)));
+        let mut rdma = CounterGroup { group: "rdma".to_owned(), counters: Vec::new() };
+        self.stats.connects.visit(&mut |name, help, value| rdma.counters.push(counter(name, help, value)));
         let evicted = counter(
             "clients_evicted",
             "Clients without opens removed to make room for others.",
@@ -77,7 +80,7 @@ impl Server {
         Stats {
             procedures: procedures.collect(),
             errors: errors.collect(),
-            groups: vec![rpcrdma, tcp, nfs4, payload],
+            groups: vec![rpcrdma, rdma, tcp, nfs4, payload],
         }
     }
 

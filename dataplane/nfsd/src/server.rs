@@ -1,7 +1,6 @@
 //! The two programs: from a call to its reply.
 
 use std::io;
-use std::net::IpAddr;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -12,6 +11,7 @@ use iwarp_rpc::xdr::{Data, Reader, XdrError, padding};
 use nfs3_types::nfs3::{nfsstat3, stable_how};
 use rustix::io::Errno;
 
+use crate::admission::Peer;
 use crate::codec::{fixed, handle};
 use crate::export::{Export, ExportError, Exports, Rule, Seals};
 use crate::file::File;
@@ -21,7 +21,7 @@ use crate::nfs3::{ReadCall, WriteCall};
 use crate::nfs4::{Nfs4, placeable};
 use crate::regions::Span;
 use crate::state::StateLimits;
-use crate::stats::{Connected, Measured, Program, Stats};
+use crate::stats::{Connected, Measured, Program, Stats, add};
 use crate::waiting::{Io, at_once};
 
 /// Program numbers, and the lowest version that is served of both.
@@ -163,7 +163,7 @@ pub struct Server {
 
 /// Caller of a procedure.
 pub(crate) struct Caller<'a> {
-    pub(crate) address: IpAddr,
+    pub(crate) peer: Peer,
     pub(crate) call: &'a Call,
     /// The exports when the call began: a reload replaces them for later calls.
     pub(crate) exports: &'a Exports,
@@ -240,24 +240,24 @@ impl Server {
         Ok(self)
     }
 
-    /// Executes a call of the client at `address`. `None`: the stream holds no call, and gets no answer. `copy_out`
+    /// Executes a call of a peer. `None`: the stream holds no call, and gets no answer. `copy_out`
     /// returns data of the call's chunks, for a procedure that needs it at once.
     ///
     /// A call may wait for the disk. It runs on the caller's thread, with the rights of the user until it returns.
-    pub fn call<'a>(&self, address: IpAddr, reader: Reader<'a>, copy_out: CopyOut<'_>) -> Option<Step<'a>> {
-        self.call_placed(address, reader, copy_out, None)
+    pub fn call<'a>(&self, peer: Peer, reader: Reader<'a>, copy_out: CopyOut<'_>) -> Option<Step<'a>> {
+        self.call_placed(peer, reader, copy_out, None)
     }
 
     /// Returns the part of a region to which a call of WRITE moves the data of its chunk, if nothing keeps it from
     /// doing that. The transport may place the data there, and then calls [`Self::call_placed`].
-    pub fn place(&self, address: IpAddr, mut reader: Reader<'_>) -> Option<Span> {
+    pub fn place(&self, peer: Peer, mut reader: Reader<'_>) -> Option<Span> {
         let call = Call::read(&mut reader).ok()?;
         if call.program != NFS || matches!(call.credential, Credential::Other(_)) {
             return None;
         }
-        let (exports, address) = (self.exports(), address.to_canonical());
+        let exports = self.exports();
         let (copy_out, io) = (&|_| Vec::new(), &Io::default());
-        let caller = Caller { address, call: &call, exports: &exports, copy_out, placed: None, io };
+        let caller = Caller { peer, call: &call, exports: &exports, copy_out, placed: None, io };
         match (call.version, call.procedure) {
             (VERSION, 7) => {
                 let handle = handle(&mut reader).ok()?;
@@ -294,18 +294,18 @@ impl Server {
     /// As [`Self::call`]. `placed` is the result of [`Self::place`], if the transport has placed the data there.
     pub fn call_placed<'a>(
         &self,
-        address: IpAddr,
+        peer: Peer,
         reader: Reader<'a>,
         copy_out: CopyOut<'_>,
         placed: Option<&Span>,
     ) -> Option<Step<'a>> {
-        at_once(self.call_waiting(address, reader, copy_out, placed, &Io::default()))
+        at_once(self.call_waiting(peer, reader, copy_out, placed, &Io::default()))
     }
 
     /// As [`Self::call_placed`], for a thread that executes other calls while this one waits for a file.
     pub(crate) async fn call_waiting<'a>(
         &self,
-        address: IpAddr,
+        peer: Peer,
         mut reader: Reader<'a>,
         copy_out: CopyOut<'_>,
         placed: Option<&Span>,
@@ -335,8 +335,7 @@ impl Server {
             return Some(message::auth_error(call.xid, AuthStatus::TooWeak).into());
         }
         let exports = self.exports();
-        let caller =
-            Caller { address: address.to_canonical(), call: &call, exports: &exports, copy_out, placed, io };
+        let caller = Caller { peer, call: &call, exports: &exports, copy_out, placed, io };
         match self.execute(&caller, reader).await {
             Ok(step) => Some(step),
             Err(Fault::Arguments) => not_executed(NotExecuted::GarbageArguments),
@@ -368,15 +367,24 @@ impl Server {
     }
 
     /// Enters a connection in the list of clients, until the result is dropped.
-    pub(crate) fn connected(&self, address: IpAddr, transport: &'static str) -> Connected {
-        self.stats.connected(address, transport)
+    pub(crate) fn connected(&self, peer: Peer, transport: &'static str) -> Connected {
+        self.stats.connected(peer.address, transport)
+    }
+
+    /// Returns the rights of the caller in an export, and counts a refusal because of its port.
+    pub(crate) fn rule<'a>(&self, caller: &Caller<'_>, export: &'a Export) -> Option<&'a Rule> {
+        let rule = export.rule(caller.peer);
+        if rule.is_none() && export.rule_of_address(caller.peer).is_some() {
+            add(&self.stats.tcp.refused_port, 1);
+        }
+        rule
     }
 
     /// Finds the object of a handle, and the rights of the caller.
     pub(crate) fn target<'a>(&self, caller: &Caller<'a>, handle: &'a [u8]) -> Result<Target<'a>, nfsstat3> {
         let (number, object) = self.seals.open(handle).ok_or(nfsstat3::NFS3ERR_BADHANDLE)?;
         let export = caller.exports.find(number).ok_or(nfsstat3::NFS3ERR_STALE)?;
-        let rule = *export.rule(caller.address).ok_or(nfsstat3::NFS3ERR_ACCES)?;
+        let rule = *self.rule(caller, export).ok_or(nfsstat3::NFS3ERR_ACCES)?;
         let user = rule.user(&caller.call.credential);
         Ok(Target { number, export, rule, user, object })
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use nfs3_types::nfs3::nfsstat3;
 use nfs3_types::xdr_codec::Unpack;
 
+use crate::rdma::RdmaStats;
 use crate::status::Status;
 use crate::tcp::TcpStats;
 use crate::waiting::TransferStats;
@@ -273,6 +274,8 @@ pub(crate) struct Stats {
     rdma: Mutex<iwarp_rpc::Stats>,
     /// Counters of the TCP side.
     pub(crate) tcp: TcpStats,
+    /// Counters of connections over RDMA.
+    pub(crate) connects: RdmaStats,
     pub(crate) payload: PayloadStats,
     /// Counters of transfers that calls over RDMA wait for.
     pub(crate) transfers: Arc<TransferStats>,
@@ -289,6 +292,7 @@ impl Default for Stats {
             errors: Mutex::default(),
             rdma: Mutex::default(),
             tcp: TcpStats::default(),
+            connects: RdmaStats::default(),
             payload: PayloadStats::default(),
             transfers: Arc::default(),
             connections: Mutex::default(),

@@ -3,29 +3,34 @@
 //! A client over RDMA needs MOUNT over TCP (RFC 8267 §5.1): `mountproto=tcp,mountport=…`. NFS itself is served, too,
 //! for clients without RDMA.
 
+use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use iwarp_rpc::xdr::{Data, Reader};
 use rustix::io::Errno;
 
+use crate::admission::{Entry, Peer, keep_latest, makes_room};
 use crate::server::{Reply, Server, Step};
 
 /// Flag of the last fragment of a record.
 const LAST: u32 = 1 << 31;
 /// Bytes of a call besides its payload, at most.
 pub(crate) const CALL_BYTES: usize = 8 << 10;
-
 /// Empty fragments of a record, at most: libtirpc ends a record with one if the fragment before was full.
 const EMPTY_FRAGMENTS_MAX: u32 = 16;
+/// Threads of connections that were closed for others, at most: they end soon, but not at once.
+const ENDING_MAX: usize = 256;
+/// Time after which the system is asked again that has refused to accept a connection, for want of files or memory.
+const RETRY: Duration = Duration::from_millis(100);
 
 /// Limits of the TCP side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpLimits {
-    /// Connections at a time. Another one is closed at once.
+    /// Connections at a time. For another one, an idle one is closed.
     pub connections_max: usize,
     /// Time after which a connection without a call, or whose client does not read its replies, is closed.
     pub idle_timeout: Duration,
@@ -38,8 +43,14 @@ pub struct TcpStats {
     pub connections: AtomicU64,
     /// Calls answered, those with an error included.
     pub calls: AtomicU64,
-    /// Connections closed because there were too many.
+    /// Connections closed at once, from addresses in no export.
+    pub closed_address: AtomicU64,
+    /// Connections closed at once because there were too many, all of them in use.
     pub closed_limit: AtomicU64,
+    /// Idle connections closed for others.
+    pub closed_idlest: AtomicU64,
+    /// Calls refused because of the client's port.
+    pub refused_port: AtomicU64,
     /// Connections closed because a record was too long, or empty.
     pub closed_record: AtomicU64,
     /// Connections closed because a record held no RPC call.
@@ -62,7 +73,18 @@ impl TcpStats {
         let rows = [
             ("connections", "Connections accepted, those closed at once included.", &self.connections),
             ("calls", "Calls answered, those with an error included.", &self.calls),
-            ("closed_limit", "Connections closed: too many.", &self.closed_limit),
+            (
+                "closed_address",
+                "Connections closed at once: no export has the client's address.",
+                &self.closed_address,
+            ),
+            ("closed_limit", "Connections closed at once: too many, all of them in use.", &self.closed_limit),
+            ("closed_idlest", "Idle connections closed to make room for others.", &self.closed_idlest),
+            (
+                "refused_port",
+                "Calls refused: the client's port is not below 1024, and the export is not `insecure`.",
+                &self.refused_port,
+            ),
             ("closed_record", "Connections closed: a record was too long, or empty.", &self.closed_record),
             ("closed_no_call", "Connections closed: a record held no RPC call.", &self.closed_no_call),
             (
@@ -96,10 +118,32 @@ pub struct TcpServer {
 struct Shared {
     server: Arc<Server>,
     limits: TcpLimits,
-    open: AtomicUsize,
-    /// The connections, to end them.
-    streams: Mutex<Vec<Option<TcpStream>>>,
-    ends: std::sync::atomic::AtomicBool,
+    started: Instant,
+    /// Connections, each by its number.
+    open: Mutex<HashMap<u64, Open>>,
+    /// Threads of connections, those of connections included that were closed for others and are about to end.
+    threads: AtomicUsize,
+    ends: AtomicBool,
+}
+
+/// A connection, as all threads see it.
+#[derive(Debug)]
+struct Open {
+    /// Handle to end the connection.
+    stream: TcpStream,
+    peer: Peer,
+    activity: Arc<Activity>,
+}
+
+/// Latest use of a connection.
+#[derive(Debug)]
+struct Activity {
+    /// Time at which the latest call was executed, or the connection accepted: milliseconds since the start.
+    used_ms: AtomicU64,
+    /// True once a call was executed.
+    was_used: AtomicBool,
+    /// True while a call is executed.
+    is_busy: AtomicBool,
 }
 
 impl TcpServer {
@@ -110,12 +154,12 @@ impl TcpServer {
     pub fn start(server: Arc<Server>, address: SocketAddr, limits: TcpLimits) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
-        let streams = (0..limits.connections_max).map(|_| None).collect();
         let shared = Arc::new(Shared {
             server,
             limits,
-            open: AtomicUsize::new(0),
-            streams: Mutex::new(streams),
+            started: now(),
+            open: Mutex::default(),
+            threads: AtomicUsize::new(0),
             ends: false.into(),
         });
         let accepting = Arc::clone(&shared);
@@ -140,15 +184,15 @@ impl TcpServer {
     /// Returns the number of open connections.
     #[must_use]
     pub fn open(&self) -> usize {
-        self.shared.open.load(Ordering::Acquire)
+        self.shared.open().len()
     }
 }
 
 impl Drop for TcpServer {
     fn drop(&mut self) {
         self.shared.ends.store(true, Ordering::Release);
-        for stream in self.shared.streams().iter().flatten() {
-            let _ = stream.shutdown(std::net::Shutdown::Both);
+        for open in self.shared.open().values() {
+            let _ = open.stream.shutdown(Shutdown::Both);
         }
         // Wakes the acceptor, which waits for a connection.
         let woken = TcpStream::connect_timeout(&self.address, Duration::from_secs(1));
@@ -163,66 +207,123 @@ impl Shared {
         &self.server.stats.tcp
     }
 
-    fn streams(&self) -> std::sync::MutexGuard<'_, Vec<Option<TcpStream>>> {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    fn open(&self) -> MutexGuard<'_, HashMap<u64, Open>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a handle of a connection. Returns its place, unless there are too many.
-    fn enter(&self, stream: &TcpStream) -> Option<usize> {
-        let handle = stream.try_clone().ok()?;
-        let mut streams = self.streams();
-        let (place, slot) = streams.iter_mut().enumerate().find(|(_, slot)| slot.is_none())?;
-        *slot = Some(handle);
-        self.open.fetch_add(1, Ordering::AcqRel);
-        Some(place)
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn leave(&self, place: usize) {
-        if let Some(slot) = self.streams().get_mut(place) {
-            *slot = None;
+    /// Keeps a handle of a connection; closes an idle one if there are too many. `None` if there is no room.
+    fn enter(&self, number: u64, stream: &TcpStream, peer: Peer) -> Option<Arc<Activity>> {
+        let stream = stream.try_clone().ok()?;
+        let mut open = self.open();
+        if open.len() >= self.limits.connections_max {
+            let goes = self.idlest(&open, peer)?;
+            let gone = open.remove(&goes)?;
+            let _ = gone.stream.shutdown(Shutdown::Both);
+            self.stats().closed_idlest.fetch_add(1, Ordering::Relaxed);
         }
-        self.open.fetch_sub(1, Ordering::AcqRel);
+        let activity = Arc::new(Activity {
+            used_ms: self.now_ms().into(),
+            was_used: false.into(),
+            is_busy: false.into(),
+        });
+        open.insert(number, Open { stream, peer, activity: Arc::clone(&activity) });
+        Some(activity)
+    }
+
+    /// Returns the connection that makes room for a newcomer.
+    fn idlest(&self, open: &HashMap<u64, Open>, newcomer: Peer) -> Option<u64> {
+        let exports = self.server.exports();
+        let entries = open.iter().map(|(number, open)| {
+            let is_busy = open.activity.is_busy.load(Ordering::Acquire);
+            let rank = if is_busy { None } else { Some(exports.admit(open.peer).into()) };
+            // Of the same millisecond, the one accepted first is idle for longest.
+            let used = (open.activity.used_ms.load(Ordering::Relaxed), *number);
+            let was_used = open.activity.was_used.load(Ordering::Relaxed);
+            Entry { key: *number, address: open.peer.address, rank, used, was_used }
+        });
+        let mut entries: Vec<_> = entries.collect();
+        keep_latest(&mut entries, self.server.nfs4.holders());
+        makes_room(newcomer.address, entries.into_iter())
     }
 }
 
+#[allow(clippy::disallowed_methods, reason = "the silence of clients is measured from here")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+#[allow(clippy::disallowed_methods, reason = "the thread waits before it asks the system again")]
 fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
-    while let Ok((stream, peer)) = listener.accept() {
+    for number in 0.. {
+        let accepted = listener.accept();
         if shared.ends.load(Ordering::Acquire) {
             return;
         }
-        shared.stats().connections.fetch_add(1, Ordering::Relaxed);
-        let Some(place) = shared.enter(&stream) else {
-            shared.stats().closed_limit.fetch_add(1, Ordering::Relaxed);
-            continue;
-        };
-        let serving = Arc::clone(shared);
-        let serve = move || {
-            if let Err(End::Counted(counter)) = serve(&serving, stream, peer) {
-                counter(serving.stats()).fetch_add(1, Ordering::Relaxed);
-            }
-            serving.leave(place);
-        };
-        if std::thread::Builder::new().name("nfsd-tcp".to_owned()).spawn(serve).is_err() {
-            shared.leave(place);
-            shared.stats().closed_limit.fetch_add(1, Ordering::Relaxed);
+        match accepted {
+            Ok((stream, peer)) => admit(shared, number, stream, Peer::tcp(peer)),
+            Err(_) => std::thread::sleep(RETRY),
         }
+    }
+}
+
+/// Begins to serve a connection, or closes it.
+fn admit(shared: &Arc<Shared>, number: u64, stream: TcpStream, peer: Peer) {
+    let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
+    count(&shared.stats().connections);
+    if !shared.server.exports().admit(peer) {
+        count(&shared.stats().closed_address);
+        return;
+    }
+    let threads_max = shared.limits.connections_max.saturating_add(ENDING_MAX);
+    let entered = if shared.threads.load(Ordering::Acquire) < threads_max {
+        shared.enter(number, &stream, peer)
+    } else {
+        None
+    };
+    let Some(activity) = entered else {
+        count(&shared.stats().closed_limit);
+        return;
+    };
+    shared.threads.fetch_add(1, Ordering::AcqRel);
+    let serving = Arc::clone(shared);
+    let serve = move || {
+        let ended = serve(&serving, stream, peer, &activity);
+        // One that was closed for another connection has been counted.
+        let is_open = serving.open().remove(&number).is_some();
+        if let (Err(End::Counted(counter)), true) = (ended, is_open) {
+            counter(serving.stats()).fetch_add(1, Ordering::Relaxed);
+        }
+        serving.threads.fetch_sub(1, Ordering::AcqRel);
+    };
+    if std::thread::Builder::new().name("nfsd-tcp".to_owned()).spawn(serve).is_err() {
+        shared.open().remove(&number);
+        shared.threads.fetch_sub(1, Ordering::AcqRel);
+        count(&shared.stats().closed_limit);
     }
 }
 
 /// Serves one connection until it ends.
-fn serve(shared: &Shared, mut stream: TcpStream, peer: SocketAddr) -> Result<(), End> {
+fn serve(shared: &Shared, mut stream: TcpStream, peer: Peer, activity: &Activity) -> Result<(), End> {
     stream.set_read_timeout(Some(shared.limits.idle_timeout))?;
     stream.set_write_timeout(Some(shared.limits.idle_timeout))?;
     stream.set_nodelay(true)?;
     let max = CALL_BYTES.saturating_add(shared.server.transfer_max as usize);
     let mut record = Vec::new();
-    let connected = shared.server.connected(peer.ip(), "tcp");
+    let connected = shared.server.connected(peer, "tcp");
     loop {
         receive(&mut stream, &mut record, max)?;
         // No chunk: everything is in the record.
-        let step = shared.server.call(peer.ip(), Reader::new(&record), &|_| Vec::new());
+        activity.is_busy.store(true, Ordering::Release);
+        let step = shared.server.call(peer, Reader::new(&record), &|_| Vec::new());
         let step = step.ok_or(End::Counted(|stats| &stats.closed_no_call))?;
         let reply = execute(step);
+        activity.used_ms.store(shared.now_ms(), Ordering::Relaxed);
+        activity.was_used.store(true, Ordering::Relaxed);
+        activity.is_busy.store(false, Ordering::Release);
         shared.server.stats.payload.read(0, reply.content.len() as u64);
         send(&mut stream, &reply)?;
         shared.stats().calls.fetch_add(1, Ordering::Relaxed);

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use client::{Client, KEY, call_bytes, mode, rule, server};
-use iwarp_nfsd::{Directory, Export, ExportError, Server, Squash};
+use iwarp_nfsd::{Directory, Export, ExportError, Peer, Server, Squash};
 use iwarp_rpc::xdr::Reader;
 use nfs3_types::nfs3::*;
 use nfs3_types::xdr_codec::Opaque;
@@ -171,6 +171,7 @@ fn exports_are_checked_at_the_start() {
         path: path.to_owned(),
         backend: Box::new(Directory::open(folder.path()).unwrap()),
         rules: Vec::new(),
+        insecure: false,
     };
     let error = |paths: &[&str]| {
         let exports = paths.iter().map(|path| export(path)).collect();
@@ -197,7 +198,7 @@ fn calls_that_are_not_served_say_why() {
     let gss: Vec<u8> =
         [77_u32, 0, 2, 100_003, 3, 1, 6, 0, 0, 0].into_iter().flat_map(u32::to_be_bytes).collect();
     assert_eq!(words(&client.exchange(&gss)), [77, 1, 1, 1, 5]);
-    assert!(client.server.call(client.address, Reader::new(&[0; 3]), &|_| Vec::new()).is_none());
+    assert!(client.server.call(Peer::rdma(client.address), Reader::new(&[0; 3]), &|_| Vec::new()).is_none());
 }
 
 /// Arguments that are cut off, lengthened or changed end in a result or a refusal, and change nothing outside.
@@ -220,7 +221,9 @@ fn any_arguments_are_survived() {
         }
         message.extend(small.iter().flat_map(|word| word.to_be_bytes()));
         message.extend(&bytes);
-        if let Some(step) = client.server.call(client.address, Reader::new(&message), &|_| Vec::new()) {
+        if let Some(step) =
+            client.server.call(Peer::rdma(client.address), Reader::new(&message), &|_| Vec::new())
+        {
             let reply = client::execute(step);
             prop_assert_eq!(&reply.stream[..4], &[0, 0, 0, 77]);
         }
@@ -237,7 +240,7 @@ fn a_reload_replaces_all_exports_or_none() {
     let rules = |write| vec![rule("0.0.0.0/0", write, Squash::None)];
     let export = |path: &str, write| {
         let backend = Box::new(Directory::open(client.folder.path()).unwrap());
-        Export { path: path.to_owned(), backend, rules: rules(write) }
+        Export { path: path.to_owned(), backend, rules: rules(write), insecure: false }
     };
     // The handles of an export whose path stays are those of before; its rights are the new ones.
     client.server.reload(vec![export("/data", false), export("/more", true)]).unwrap();
@@ -252,4 +255,57 @@ fn a_reload_replaces_all_exports_or_none() {
     assert_eq!(client.attributes(&client.root).err(), Some(nfsstat3::NFS3ERR_STALE));
     assert_eq!(client.mount("/data").err(), Some(2));
     client.mkdir(&more, "c").unwrap();
+}
+
+/// MNT3ERR_ACCES.
+const ACCES: u32 = 13;
+
+#[test]
+fn a_port_that_every_user_can_have_needs_an_insecure_export() {
+    let client = Client::new();
+    let lookup = |port: u16, insecure: bool| {
+        let backend = Box::new(Directory::open(client.folder.path()).unwrap());
+        let rules = vec![rule("10.0.0.0/8", true, Squash::None)];
+        client.server.reload(vec![Export { path: "/data".to_owned(), backend, rules, insecure }]).unwrap();
+        let peer = Peer::tcp((client.address, port).into());
+        let mut mount = call_bytes(100_005, 3, 1, &client.user);
+        mount.extend([0, 0, 0, 5, b'/', b'd', b'a', b't', b'a', 0, 0, 0]);
+        let mut root = call_bytes(100_003, 3, 1, &client.user);
+        root.extend(u32::try_from(client.root.data.len()).unwrap().to_be_bytes());
+        root.extend(client.root.data.iter());
+        let statuses = [mount, root].map(|message| {
+            let step = client.server.call(peer, Reader::new(&message), &|_| Vec::new()).unwrap();
+            client::execute(step).stream[24..28].to_vec()
+        });
+        statuses.map(|status| words(&status)[0])
+    };
+    assert_eq!([lookup(1023, false), lookup(1, false), lookup(60_000, true)], [[0, 0]; 3]);
+    assert_eq!([lookup(1024, false), lookup(60_000, false)], [[ACCES, 13]; 2]);
+}
+
+#[test]
+fn an_address_of_the_daemon_needs_a_rule_of_its_own() {
+    let client = Client::new();
+    for (prefixes, is_admitted) in [
+        (&["10.0.0.0/24"][..], false),
+        (&["10.0.0.0/24", "10.0.0.2/32"], false),
+        (&["0.0.0.0/0", "10.0.0.1/32"], true),
+    ] {
+        let backend = Box::new(Directory::open(client.folder.path()).unwrap());
+        let rules = prefixes.iter().map(|prefix| rule(prefix, true, Squash::None)).collect();
+        client
+            .server
+            .reload(vec![Export { path: "/data".to_owned(), backend, rules, insecure: true }])
+            .unwrap();
+        let mut message = call_bytes(100_003, 3, 1, &client.user);
+        message.extend(u32::try_from(client.root.data.len()).unwrap().to_be_bytes());
+        message.extend(client.root.data.iter());
+        let status = |peer| {
+            let step = client.server.call(peer, Reader::new(&message), &|_| Vec::new()).unwrap();
+            words(&client::execute(step).stream[24..28])[0]
+        };
+        let expected = if is_admitted { 0 } else { 13 };
+        assert_eq!(status(Peer::rdma_local(client.address)), expected, "{prefixes:?}");
+        assert_eq!(status(Peer::rdma(client.address)), 0, "{prefixes:?}");
+    }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use client::{KEY, call_bytes, execute, rule};
 use iwarp_alloc_counter::{live_bytes, watch};
-use iwarp_nfsd::{Directory, Export, Server, Squash, StateLimits, Step};
+use iwarp_nfsd::{Directory, Export, Peer, Server, Squash, StateLimits, Step};
 use iwarp_rpc::header::{Body, ChunkLists, Header, ReadSegment, Segment};
 use iwarp_rpc::xdr::{Data, Reader, Writer};
 use iwarp_rpc::{Limits, PrivateData, Received, Responder, Stats};
@@ -43,6 +43,20 @@ const STATE: StateLimits = StateLimits {
     lease: Duration::from_secs(1),
     grace: Duration::from_secs(1),
 };
+
+/// Paths of MOUNT: of exports, below them, and out of them.
+const PATHS: [&str; 10] = [
+    "/open",
+    "/closed",
+    "/",
+    "/open/folder",
+    "//open/./folder/",
+    "/open/link",
+    "/open/private",
+    "/open/up/file",
+    "/open/../closed",
+    "/closed/file",
+];
 
 /// Returns an offset in a small file, or near that at which every file ends.
 fn offset(rng: &mut SmallRng) -> u64 {
@@ -96,7 +110,12 @@ impl Lab {
     fn new(folder: &Path) -> Self {
         let export = |name: &str, clients, squash| {
             let backend = Box::new(Directory::open(&folder.join(name)).unwrap());
-            Export { path: format!("/{name}"), backend, rules: vec![rule(clients, true, squash)] }
+            Export {
+                path: format!("/{name}"),
+                backend,
+                rules: vec![rule(clients, true, squash)],
+                insecure: false,
+            }
         };
         let exports =
             vec![export("open", "10.0.0.0/24", Squash::All), export("closed", "10.0.1.0/24", Squash::None)];
@@ -150,7 +169,7 @@ impl Lab {
     /// Returns a well-formed call.
     fn call(&mut self, rng: &mut SmallRng) -> Vec<u8> {
         match rng.random_range(0..16) {
-            0 => mount_call(["/open", "/closed", "/"][rng.random_range(0..3)]),
+            0 => mount_call(PATHS[rng.random_range(0..PATHS.len())]),
             1 => call(100_005, 3, rng.random_range(0..7), &[]),
             2..=8 => self.nfs3(rng),
             _ => self.nfs4(rng),
@@ -294,7 +313,7 @@ fn compound(operations: &[Vec<u8>]) -> Vec<u8> {
 
 /// Sends a whole message, and returns the reply.
 fn answer(server: &Server, client: IpAddr, message: &[u8]) -> Vec<u8> {
-    let step = server.call(client, Reader::new(message), &|_| panic!("no chunk")).unwrap();
+    let step = server.call(Peer::rdma(client), Reader::new(message), &|_| panic!("no chunk")).unwrap();
     execute(step).bytes().collect::<Vec<_>>().concat()
 }
 
@@ -389,7 +408,7 @@ fn exchange(lab: &Lab, message: &[u8], rpc: &[u8], stats: &mut Stats) -> bool {
         }
     };
     let copy_out = |range: std::ops::Range<u32>| fetched[range.start as usize..range.end as usize].to_vec();
-    let Some(step) = lab.server.call(lab.client, reader, &copy_out) else {
+    let Some(step) = lab.server.call(Peer::rdma(lab.client), reader, &copy_out) else {
         responder.discard(call, stats);
         return false;
     };

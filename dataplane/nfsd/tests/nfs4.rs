@@ -8,7 +8,7 @@ mod session;
 use std::time::Duration;
 
 use client::{Client, KEY, TRANSFER_MAX, call_bytes, rule, server};
-use iwarp_nfsd::{Selection, Server, Squash, StateLimits, Step};
+use iwarp_nfsd::{Peer, Selection, Server, Squash, StateLimits, Step};
 use iwarp_rpc::xdr::{Chunk, Reader, Writer};
 use session::*;
 
@@ -403,9 +403,9 @@ fn data_is_placed_only_for_a_new_call_of_an_open() {
     };
     session.sequence += 1;
     let (unknown, chunks) = message(&session, (1, [9; 12]));
-    let address = session.client.address;
+    let peer = Peer::rdma(session.client.address);
     let place = |session: &Session, message: &[u8], chunks: &[Chunk; 1]| {
-        session.client.server.place(address, Reader::with_chunks(message, chunks))
+        session.client.server.place(peer, Reader::with_chunks(message, chunks))
     };
     assert!(place(&session, &unknown, &chunks).is_none(), "no such open");
     let (new, chunks) = message(&session, id);
@@ -413,8 +413,7 @@ fn data_is_placed_only_for_a_new_call_of_an_open() {
     memory.all()[100..4196].fill(5);
     let call = |span| {
         let reader = Reader::with_chunks(&new, &chunks);
-        let step =
-            session.client.server.call_placed(address, reader, &|_| panic!("the data is copied"), span);
+        let step = session.client.server.call_placed(peer, reader, &|_| panic!("the data is copied"), span);
         let Some(Step::Done(reply)) = step else { panic!("no reply") };
         reply.stream
     };

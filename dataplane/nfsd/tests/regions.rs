@@ -6,7 +6,7 @@ mod daemon;
 
 use client::{Client, call_bytes, mode, status};
 use daemon::{BOTH, Daemon, client as mounted, server, table};
-use iwarp_nfsd::{Selection, Step};
+use iwarp_nfsd::{Peer, Selection, Step};
 use iwarp_rpc::xdr::{Chunk, Reader, Writer};
 use iwarp_verbs::Access;
 use nfs3_types::nfs3::NFS_PROGRAM as Proc;
@@ -369,11 +369,15 @@ fn data_goes_between_the_wire_and_the_region_without_a_copy() {
     let file = client.lookup(&client.root, "lab").unwrap();
     let (message, chunks) = chunked_write(&client, &file, 4096, 4096);
     let reader = || Reader::with_chunks(&message, &chunks);
-    let place = client.server.place(client.address, reader()).expect("nothing keeps it from being placed");
+    let place = client
+        .server
+        .place(Peer::rdma(client.address), reader())
+        .expect("nothing keeps it from being placed");
     // The transport reads it from the client.
     memory.all()[4096..].fill(7);
     let copy_out = &|_| panic!("the data is copied");
-    let step = client.server.call_placed(client.address, reader(), copy_out, Some(&place)).unwrap();
+    let step =
+        client.server.call_placed(Peer::rdma(client.address), reader(), copy_out, Some(&place)).unwrap();
     let Step::Write(call) = step else { panic!("{step:?}") };
     assert!(call.is_placed);
     let reply = call.reply(Ok(4096));
@@ -381,7 +385,9 @@ fn data_goes_between_the_wire_and_the_region_without_a_copy() {
     // READ returns the memory itself.
     let mut message = call_bytes(PROGRAM, 3, Proc::NFSPROC3_READ as u32, &client.user);
     READ3args { file: file.clone(), offset: 4000, count: 8192 }.pack(&mut message).unwrap();
-    let Some(Step::Read(call)) = client.server.call(client.address, Reader::new(&message), copy_out) else {
+    let Some(Step::Read(call)) =
+        client.server.call(Peer::rdma(client.address), Reader::new(&message), copy_out)
+    else {
         panic!("no READ")
     };
     let span = call.span().unwrap().expect("a part of a region");
@@ -394,19 +400,23 @@ fn data_goes_between_the_wire_and_the_region_without_a_copy() {
     {
         let (message, chunks) = chunked_write(&client, file, offset, length);
         let reader = Reader::with_chunks(&message, &chunks);
-        assert!(client.server.place(client.address, reader).is_none(), "{offset}, {length}");
+        assert!(client.server.place(Peer::rdma(client.address), reader).is_none(), "{offset}, {length}");
     }
     let reader_only = mounted(&table, Selection::Public, false);
     let (message, chunks) = chunked_write(&reader_only, &file, 0, 1);
     let reader = Reader::with_chunks(&message, &chunks);
-    assert!(reader_only.server.place(client.address, reader).is_none(), "a client that may only read");
+    assert!(
+        reader_only.server.place(Peer::rdma(client.address), reader).is_none(),
+        "a client that may only read"
+    );
     // The region goes after its data was placed: the client does not take that for written.
     let (message, chunks) = chunked_write(&client, &file, 0, 1);
     let reader = || Reader::with_chunks(&message, &chunks);
-    let place = client.server.place(client.address, reader()).unwrap();
+    let place = client.server.place(Peer::rdma(client.address), reader()).unwrap();
     daemon.change("lab", Access::REMOTE_READ);
     table.refresh();
-    let step = client.server.call_placed(client.address, reader(), copy_out, Some(&place)).unwrap();
+    let step =
+        client.server.call_placed(Peer::rdma(client.address), reader(), copy_out, Some(&place)).unwrap();
     let Step::Done(reply) = step else { panic!("{step:?}") };
     assert_eq!(reply.stream[24..28], (nfsstat3::NFS3ERR_ACCES as u32).to_be_bytes());
 }

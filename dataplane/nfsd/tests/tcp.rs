@@ -6,12 +6,13 @@ mod client;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use client::{KEY, TRANSFER_MAX, call_bytes, rule, server};
-use iwarp_nfsd::{Squash, TcpLimits, TcpServer};
+use client::{KEY, TRANSFER_MAX, call_bytes, rule};
+use iwarp_nfsd::{Directory, Export, Server, Squash, TcpLimits, TcpServer};
 use iwarp_rpc::xdr::{Reader, Writer};
 use tempfile::TempDir;
 
@@ -19,9 +20,17 @@ const LIMITS: TcpLimits = TcpLimits { connections_max: 3, idle_timeout: Duration
 
 fn start(limits: TcpLimits) -> (TempDir, TcpServer) {
     let folder = TempDir::new().unwrap();
-    let server = Arc::new(server(folder.path(), KEY, 1, vec![rule("127.0.0.0/8", true, Squash::None)]));
-    let address = "127.0.0.1:0".parse().unwrap();
-    (folder, TcpServer::start(server, address, limits).unwrap())
+    let server = server(folder.path(), "127.0.0.0/8", true, limits);
+    (folder, server)
+}
+
+/// Serves a folder to clients in a prefix, at 127.0.0.1.
+fn server(folder: &Path, clients: &str, insecure: bool, limits: TcpLimits) -> TcpServer {
+    let backend = Box::new(Directory::open(folder).unwrap());
+    let rules = vec![rule(clients, true, Squash::None)];
+    let export = Export { path: "/data".to_owned(), backend, rules, insecure };
+    let server = Arc::new(Server::new(vec![export], KEY, 1, TRANSFER_MAX).unwrap());
+    TcpServer::start(server, "127.0.0.1:0".parse().unwrap(), limits).unwrap()
 }
 
 fn connect(server: &TcpServer) -> TcpStream {
@@ -157,24 +166,107 @@ fn a_record_may_have_empty_fragments() {
 }
 
 #[test]
-fn connections_have_limits() {
+fn an_idle_connection_makes_room() {
     let (_folder, server) = start(LIMITS);
     let mut streams: Vec<_> = (0..3).map(|_| connect(&server)).collect();
+    for at in [1, 0, 2] {
+        call(&mut streams[at], 100_003, 0, &[], 100);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(server.open(), 3);
+    let mut next = connect(&server);
+    call(&mut next, 100_003, 0, &[], 100);
+    assert!(closed(&mut streams.remove(1)), "the longest idle");
+    becomes(&server.stats().closed_idlest, 1);
     for stream in &mut streams {
         call(stream, 100_003, 0, &[], 100);
     }
-    assert_eq!(server.open(), 3);
-    assert!(closed(&mut connect(&server)));
-    becomes(&server.stats().closed_limit, 1);
-    streams.pop();
-    let until = Instant::now() + Duration::from_secs(10);
-    while server.open() > 2 {
-        assert!(Instant::now() < until, "a place that is free again");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    call(&mut connect(&server), 100_003, 0, &[], 100);
+    // A crowd that says nothing keeps nobody out.
+    let mut silent: Vec<_> = (0..100).map(|_| connect(&server)).collect();
+    becomes(&server.stats().closed_idlest, 101);
+    let mut path = Writer::new();
+    path.opaque(b"/data");
+    let mounted = call(&mut connect(&server), 100_005, 1, &path.into_bytes(), 100);
+    assert_eq!(mounted[..4], [0; 4]);
+    assert!(silent[..98].iter_mut().all(closed));
+    let stats = server.stats();
+    assert_eq!(stats.closed_limit.load(Ordering::Relaxed) + stats.closed_idle.load(Ordering::Relaxed), 0);
     drop(server);
-    assert!(streams.iter_mut().all(closed), "the end of the server closes all");
+    assert!(streams.iter_mut().chain(&mut silent).all(closed), "the end of the server closes all");
+}
+
+#[test]
+fn an_address_in_no_export_is_closed_at_once() {
+    let folder = TempDir::new().unwrap();
+    let server = server(folder.path(), "10.0.0.0/8", true, LIMITS);
+    let mut stream = connect(&server);
+    let _ = stream.write_all(&[0; 4]);
+    assert!(closed(&mut stream));
+    becomes(&server.stats().closed_address, 1);
+    assert_eq!(server.open(), 0);
+}
+
+#[test]
+fn a_port_of_any_user_mounts_nothing() {
+    let folder = TempDir::new().unwrap();
+    let server = server(folder.path(), "127.0.0.0/8", false, LIMITS);
+    let mut path = Writer::new();
+    path.opaque(b"/data");
+    let mut stream = connect(&server);
+    assert_eq!(call(&mut stream, 100_005, 1, &path.into_bytes(), 100), 13_u32.to_be_bytes(), "MNT3ERR_ACCES");
+    becomes(&server.stats().refused_port, 1);
+    assert!(!call(&mut stream, 100_005, 5, &[], 100).is_empty(), "the list of exports is for everybody");
+}
+
+/// Sends a COMPOUND of one operation, or of one behind SEQUENCE. Returns its results.
+fn compound(stream: &mut TcpStream, operations: &[Vec<u8>]) -> Vec<u8> {
+    let mut out = Writer::new();
+    out.opaque(b"");
+    [1, u32::try_from(operations.len()).unwrap()].into_iter().for_each(|word| out.u32(word));
+    let message = call_bytes(100_003, 4, 1, &(0, vec![0]));
+    send(stream, &[message, out.into_bytes(), operations.concat()].concat(), 1 << 20);
+    let reply = receive(stream);
+    assert_eq!(reply[24..28], [0; 4], "{reply:?}");
+    reply[36..].to_vec()
+}
+
+fn operation(number: u32, arguments: impl FnOnce(&mut Writer)) -> Vec<u8> {
+    let mut out = Writer::new();
+    out.u32(number);
+    arguments(&mut out);
+    out.into_bytes()
+}
+
+#[test]
+fn the_connection_of_a_client_with_an_open_stays() {
+    let (_folder, server) = start(LIMITS);
+    let mut holder = connect(&server);
+    let words = |out: &mut Writer, words: &[u32]| words.iter().for_each(|word| out.u32(*word));
+    let made = compound(&mut holder, &[operation(42, |out| words(out, &[0, 1, 4, 7, 0, 0, 0]))]);
+    let create = operation(43, |out| {
+        out.fixed(&made[8..16]);
+        words(out, &[1, 0]);
+        (0..2).for_each(|_| words(out, &[0, 1 << 20, 1 << 20, 4096, 16, 4, 0]));
+        words(out, &[0x4000_0000, 1, 0]);
+    });
+    let session = compound(&mut holder, &[create])[8..24].to_vec();
+    let sequence = |number| {
+        operation(53, |out| {
+            out.fixed(&session);
+            words(out, &[number, 0, 0, 0]);
+        })
+    };
+    compound(&mut holder, &[sequence(1), operation(58, |out| out.bool(false))]);
+    let open = operation(18, |out| {
+        words(out, &[0, 3, 0, 0, 0, 4, 9, 1, 0, 0, 0, 0, 4]);
+        out.fixed(b"file");
+    });
+    let lookup = operation(15, |out| out.opaque(b"data"));
+    compound(&mut holder, &[sequence(2), operation(24, |_| {}), lookup, open]);
+    std::thread::sleep(Duration::from_millis(20));
+    let _silent: Vec<_> = (0..10).map(|_| connect(&server)).collect();
+    becomes(&server.stats().closed_idlest, 8);
+    compound(&mut holder, &[sequence(3)]);
 }
 
 #[test]

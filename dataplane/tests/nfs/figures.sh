@@ -97,6 +97,7 @@ socket = "$LAB/nfsd.sock"
 [[export]]
 path = "/data"
 directory = "$LAB/data"
+insecure = true
 [[export.client]]
 prefix = "10.0.0.0/8"
 TOML

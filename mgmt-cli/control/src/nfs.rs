@@ -101,6 +101,9 @@ pub struct Export {
     pub content: String,
     /// Rights of clients, by prefix.
     pub clients: Vec<ExportClients>,
+    /// True if clients over TCP may have ports from 1024 on.
+    #[serde(default)]
+    pub insecure: bool,
     /// Clients that mount it by NFS version 3, as far as they have said so.
     pub mounts: Vec<IpAddr>,
 }

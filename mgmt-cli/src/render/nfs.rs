@@ -57,6 +57,7 @@ pub(crate) fn exports(exports: &[Export], width: Width) -> String {
                 export.path.clone(),
                 clients.prefix.to_string(),
                 clients.access.clone(),
+                if export.insecure { "any" } else { "<1024" }.to_owned(),
                 clients.squash.clone(),
                 format!("{}:{}", clients.anonuid, clients.anongid),
                 export.content.clone(),
@@ -64,8 +65,8 @@ pub(crate) fn exports(exports: &[Export], width: Width) -> String {
             ]
         })
     });
-    let header = ["PATH", "CLIENTS", "ACCESS", "SQUASH", "ANONYMOUS", "CONTENT", "MOUNTED BY"];
-    table(width, &header, &["MOUNTED BY", "ANONYMOUS", "CONTENT"], rows)
+    let header = ["PATH", "CLIENTS", "ACCESS", "TCP PORTS", "SQUASH", "ANONYMOUS", "CONTENT", "MOUNTED BY"];
+    table(width, &header, &["MOUNTED BY", "ANONYMOUS", "CONTENT", "TCP PORTS"], rows)
 }
 
 /// Formats the connections, and the clients of NFS 4.1.

@@ -57,6 +57,7 @@ fn exports() -> Vec<Export> {
         path: "/data".into(),
         content: "/srv/data".into(),
         clients: vec![clients("10.77.0.0/24", "rw"), clients("fd77::/64", "ro")],
+        insecure: false,
         mounts: vec!["10.77.0.5".parse().unwrap()],
     }]
 }
@@ -156,7 +157,10 @@ fn replies_are_shown_as_text_and_as_they_are() {
         (
             "exports",
             to_value(exports()).unwrap(),
-            &["/data 10.77.0.0/24 rw root 65534:65533 /srv/data 10.77.0.5", "/data fd77::/64 ro root"],
+            &[
+                "/data 10.77.0.0/24 rw <1024 root 65534:65533 /srv/data 10.77.0.5",
+                "/data fd77::/64 ro <1024 root",
+            ],
         ),
         (
             "clients",

@@ -207,10 +207,11 @@ fn exports(top: &mut Section<'_>, report: &Report) -> Vec<NfsdExport> {
             _ => {}
         }
         let content = content(&mut section, report);
+        let insecure = section.flag("insecure").unwrap_or(false);
         let clients = clients(&mut section, report);
         section.finish();
         let content = content.unwrap_or(NfsdContent::PublicRegions);
-        exports.push(NfsdExport { path: path.unwrap_or_default(), content, clients });
+        exports.push(NfsdExport { path: path.unwrap_or_default(), content, insecure, clients });
     }
     exports
 }

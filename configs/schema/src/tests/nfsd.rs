@@ -110,6 +110,11 @@ fn exports_are_distinct_and_have_clients() {
     for path in ["data", "/data/", "//data", "/a/../b", "/./a", "", "/a\\u0000b"] {
         one(&with("").replace("\"/data\"", &format!("\"{path}\"")), "export[0].path", "`");
     }
+    let directory = "directory = \"/srv/data\"\n";
+    let insecure = |line: &str| with("").replace(directory, &format!("{directory}{line}\n"));
+    let parsed = |line| Nfsd::parse("nfsd.toml", &insecure(line)).unwrap().exports[0].insecure;
+    assert_eq!((parsed(""), parsed("insecure = true"), parsed("insecure = false")), (false, true, false));
+    one(&insecure("insecure = 1"), "export[0].insecure", "of type integer");
     let root = Nfsd::parse("nfsd.toml", &with("").replace("\"/data\"", "\"/\"")).unwrap();
     assert_eq!(root.exports[0].path, "/");
 }

@@ -127,7 +127,7 @@ impl Compound<'_, '_> {
         let handle = self.handle()?;
         let at_end = match self.caller.exports.tree.directory(handle) {
             Some(directory) => {
-                let names = directory.visible(self.caller.exports.list(), self.caller.address);
+                let names = directory.visible(self.caller.exports.list(), self.caller.peer);
                 let numbered = (COOKIES_RESERVED.saturating_add(1)..).zip(names);
                 let mut left = numbered.filter(|(at, _)| *at > cookie);
                 left.all(|(at, name)| {

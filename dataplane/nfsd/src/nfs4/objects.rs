@@ -168,7 +168,7 @@ impl Compound<'_, '_> {
     fn find(&self, name: &[u8]) -> Result<Vec<u8>, Status> {
         let handle = self.handle()?;
         if let Some(directory) = self.caller.exports.tree.directory(handle) {
-            let mut names = directory.visible(self.caller.exports.list(), self.caller.address);
+            let mut names = directory.visible(self.caller.exports.list(), self.caller.peer);
             let found = names.find(|it| it.name.as_bytes() == name);
             return found.map(|it| it.handle.clone()).ok_or(Status::NoEnt);
         }

@@ -3,10 +3,9 @@
 //! Clients see the directories, and those exports that have a rule for them. An export at `/` is the whole tree, and
 //! one below another export is reached by MOUNT only.
 
-use std::net::IpAddr;
-
 use nfs3_types::nfs3::ftype3;
 
+use crate::admission::Peer;
 use crate::attributes::{Attributes, Time};
 use crate::export::{Export, Seals};
 
@@ -131,10 +130,10 @@ impl Directory {
     pub(crate) fn visible<'a>(
         &'a self,
         exports: &'a [(u32, Export)],
-        client: IpAddr,
+        peer: Peer,
     ) -> impl Iterator<Item = &'a Name> {
         let admits = move |number: u32| {
-            exports.iter().any(|(it, export)| *it == number && export.rule(client).is_some())
+            exports.iter().any(|(it, export)| *it == number && export.rule(peer).is_some())
         };
         self.names.iter().filter(move |name| name.export.is_none_or(admits))
     }

@@ -80,7 +80,7 @@ impl Compound<'_, '_> {
         let nfs4 = &self.server.nfs4;
         let update = flags & UPDATE != 0;
         let asked =
-            ExchangeId { owner, verifier, user: self.principal(), address: self.caller.address, update };
+            ExchangeId { owner, verifier, user: self.principal(), address: self.caller.peer.address, update };
         let mut state = nfs4.state();
         let (client, sequence, confirmed) = state.exchange_id(nfs4.now(), &asked)?;
         nfs4.save(&mut state)?;

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use iwarp_rpc::xdr::Data as Argument;
@@ -13,6 +14,7 @@ use iwarp_verbs::{
 use rustix::io::Errno;
 
 use super::RdmaLimits;
+use crate::admission::Peer;
 use crate::regions::Span;
 use crate::server::{CopyOut, PAYLOADS_MAX, Reply, Server, Step};
 use crate::stats::Connected;
@@ -111,9 +113,51 @@ pub(super) struct Connection {
     calls: Vec<Option<Pending>>,
     /// Memory of regions that the operations of a slot's reply read.
     sent: Vec<Vec<(usize, Span)>>,
-    address: IpAddr,
+    peer: Peer,
+    /// Time at which the latest call was executed, or the connection accepted.
+    used: Instant,
+    /// True once a call was executed.
+    was_used: bool,
     connected: Connected,
     id: Id,
+}
+
+/// Queue pair and memory of a connection, which the daemon limits.
+#[derive(Debug)]
+pub(super) struct Resources {
+    qp: QueuePair,
+    slots: Slots,
+}
+
+impl Resources {
+    /// Creates a queue pair and its memory.
+    ///
+    /// # Errors
+    /// The daemon refuses.
+    pub(super) fn new(
+        pd: &ProtectionDomain,
+        cq: &CompletionQueue,
+        limits: &RdmaLimits,
+        transfer_max: u32,
+    ) -> Result<Self> {
+        let cap = QpCap {
+            max_send_wr: send_entries(limits),
+            max_recv_wr: limits.credits,
+            max_send_sge: SGE_MAX,
+            ..QpCap::default()
+        };
+        let qp = pd.create_qp(&QpOptions { cap, ..QpOptions::new(cq) })?;
+        let layout = Layout { inline: limits.inline_bytes, area: transfer_max.saturating_add(STREAM_BYTES) };
+        let bytes = layout.slot_bytes().saturating_mul(limits.credits.into());
+        // The peer has no access: it names its own memory only.
+        let mr = pd.alloc_mr(bytes, Access::LOCAL_READ | Access::LOCAL_WRITE)?;
+        Ok(Self { qp, slots: Slots { mr, layout } })
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "the silence of clients is measured from here")]
+fn now() -> Instant {
+    Instant::now()
 }
 
 fn posted(result: Result<(), (usize, iwarp_verbs::PostError)>) -> Result<()> {
@@ -124,31 +168,19 @@ impl Connection {
     /// Accepts a connection, with all receive buffers posted.
     pub(super) fn new(
         id: Id,
-        (number, address): (u64, IpAddr),
-        pd: &ProtectionDomain,
-        cq: &CompletionQueue,
+        (number, peer): (u64, Peer),
+        Resources { qp, slots }: Resources,
         limits: &RdmaLimits,
         server: &Server,
-        (own, peer): (&PrivateData, &PrivateData),
+        (own, peers): (&PrivateData, &PrivateData),
     ) -> Result<Self> {
-        let cap = QpCap {
-            max_send_wr: send_entries(limits),
-            max_recv_wr: limits.credits,
-            max_send_sge: SGE_MAX,
-            ..QpCap::default()
-        };
-        let qp = pd.create_qp(&QpOptions { cap, ..QpOptions::new(cq) })?;
-        let area = server.transfer_max.saturating_add(STREAM_BYTES);
-        let layout = Layout { inline: limits.inline_bytes, area };
-        let bytes = layout.slot_bytes().saturating_mul(limits.credits.into());
-        // The peer has no access: it names its own memory only.
-        let mr = pd.alloc_mr(bytes, Access::LOCAL_READ | Access::LOCAL_WRITE)?;
-        let responder = Responder::new(limits.rpc(area), own, peer);
+        let responder = Responder::new(limits.rpc(slots.layout.area), own, peers);
         let calls = (0..limits.credits).map(|_| None).collect();
         let sent = (0..limits.credits).map(|_| Vec::new()).collect();
-        let connected = server.connected(address, "rdma");
-        let slots = Arc::new(Slots { mr, layout });
-        let connection = Self { qp, slots, number, responder, calls, sent, address, connected, id };
+        let connected = server.connected(peer, "rdma");
+        let (slots, used) = (Arc::new(slots), now());
+        let connection =
+            Self { qp, slots, number, responder, calls, sent, peer, used, was_used: false, connected, id };
         for slot in 0..limits.credits {
             connection.post_recv(slot.into())?;
         }
@@ -164,12 +196,21 @@ impl Connection {
         self.number
     }
 
+    pub(super) fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    /// Returns the time at which the latest call was executed, or the connection accepted, and true in the first case.
+    pub(super) fn used(&self) -> (Instant, bool) {
+        (self.used, self.was_used)
+    }
+
     pub(super) fn handle(&self) -> CmId {
         self.id.handle()
     }
 
     pub(super) fn key(&self, slot: u32) -> Key {
-        Key { address: self.address, qp: self.qp.num(), connection: self.number, slot }
+        Key { address: self.peer.address, qp: self.qp.num(), connection: self.number, slot }
     }
 
     fn post_recv(&self, slot: u32) -> Result<()> {
@@ -231,7 +272,7 @@ impl Connection {
         if call.reads().is_empty() || call.fetched_stream_bytes() != 0 {
             return None;
         }
-        let span = server.place(self.address, call.reader(message, &[]).ok()?)?;
+        let span = server.place(self.peer, call.reader(message, &[]).ok()?)?;
         let is_whole = call.fetch_bytes() == span.length();
         span.element(0, span.length()).filter(|_| is_whole).map(|_| span)
     }
@@ -271,10 +312,10 @@ impl Connection {
     ) -> Result<impl FnOnce(Io) -> Execution<Executed> + use<>> {
         let taken = self.calls.get_mut(slot as usize).and_then(Option::take);
         let pending = taken.context("a slot without a call")?;
-        let (server, slots, address) = (Arc::clone(server), Arc::clone(&self.slots), self.address);
+        let (server, slots, peer) = (Arc::clone(server), Arc::clone(&self.slots), self.peer);
         Ok(move |io: Io| -> Execution<Executed> {
             Box::pin(async move {
-                let outcome = slots.execute(&server, address, slot, &pending, &io).await;
+                let outcome = slots.execute(&server, peer, slot, &pending, &io).await;
                 Executed { call: pending.call, outcome }
             })
         })
@@ -289,6 +330,7 @@ impl Connection {
         stats: &mut Stats,
     ) -> Result<()> {
         let Executed { call, outcome } = executed;
+        (self.used, self.was_used) = (now(), true);
         let result = match outcome? {
             Outcome::Reply(reply) => reply,
             Outcome::NoCall => {
@@ -386,7 +428,7 @@ impl Slots {
     async fn execute(
         &self,
         server: &Server,
-        address: IpAddr,
+        peer: Peer,
         slot: u32,
         pending: &Pending,
         io: &Io,
@@ -402,7 +444,7 @@ impl Slots {
             let length = range.end.saturating_sub(range.start);
             self.copy(data.saturating_add(range.start.into()), length).unwrap_or_default()
         };
-        let step = server.call_waiting(address, reader, &copy_out, placed.as_ref(), io).await;
+        let step = server.call_waiting(peer, reader, &copy_out, placed.as_ref(), io).await;
         let Some(step) = step else { return Ok(Outcome::NoCall) };
         let reply = transfer(step, &copy_out, io).await;
         self.mr.write(data, &reply.content)?;

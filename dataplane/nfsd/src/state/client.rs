@@ -1,6 +1,7 @@
 //! Clients: EXCHANGE_ID, CREATE_SESSION, DESTROY_CLIENTID and RECLAIM_COMPLETE (RFC 8881 §18.35, §18.36, §18.50,
 //! §18.51).
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -100,7 +101,7 @@ impl Channel {
 /// Describes a client for a full table: an unconfirmed one goes first, one with state never.
 fn entry((id, client): (&u64, &Client)) -> Entry<u64, Duration> {
     let rank = if client.has_state() { None } else { Some(client.confirmed.into()) };
-    Entry { key: *id, address: client.address, rank, used: client.renewed }
+    Entry { key: *id, address: client.address, rank, used: client.renewed, was_used: client.confirmed }
 }
 
 impl<F> State<F> {
@@ -124,6 +125,16 @@ impl<F> State<F> {
             locks: client.ranges as u64,
         };
         self.clients.iter().map(row).collect()
+    }
+
+    /// Returns the number of clients with state, by address.
+    pub(crate) fn holders(&self) -> HashMap<IpAddr, usize> {
+        let mut holders = HashMap::new();
+        for client in self.clients.values().filter(|client| client.has_state()) {
+            let count: &mut usize = holders.entry(client.address).or_default();
+            *count = count.saturating_add(1);
+        }
+        holders
     }
 
     /// Returns the ID of the client, the next sequence of CREATE_SESSION, and whether the client is confirmed.

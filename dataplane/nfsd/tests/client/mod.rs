@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use iwarp_nfsd::{Directory, Export, Reply, Rule, Server, Squash, Step};
+use iwarp_nfsd::{Directory, Export, Peer, Reply, Rule, Server, Squash, Step};
 use iwarp_rpc::xdr::{Data, Reader, Writer};
 use nfs3_types::nfs3::*;
 use nfs3_types::rpc::{auth_unix, call_body, msg_body, opaque_auth, rpc_msg};
@@ -32,7 +32,7 @@ pub struct Client {
 /// Opens the server of a folder.
 pub fn server(folder: &Path, key: [u8; 16], verifier: u64, rules: Vec<Rule>) -> Server {
     let backend = Box::new(Directory::open(folder).unwrap());
-    let export = Export { path: "/data".to_owned(), backend, rules };
+    let export = Export { path: "/data".to_owned(), backend, rules, insecure: false };
     Server::new(vec![export], key, verifier, TRANSFER_MAX).unwrap()
 }
 
@@ -78,7 +78,10 @@ impl Client {
 
     /// Sends a call and returns the whole reply.
     pub fn exchange(&self, message: &[u8]) -> Vec<u8> {
-        let step = self.server.call(self.address, Reader::new(message), &|_| panic!("no chunk")).unwrap();
+        let step = self
+            .server
+            .call(Peer::rdma(self.address), Reader::new(message), &|_| panic!("no chunk"))
+            .unwrap();
         whole(&execute(step))
     }
 

@@ -122,7 +122,7 @@ pub fn table(daemon: &Daemon) -> Arc<RegionTable> {
 pub fn server(table: &Arc<RegionTable>, selection: Selection, write: bool, verifier: u64) -> Server {
     let backend = Box::new(Regions::new("/data", Arc::clone(table), selection));
     let rules = vec![rule("0.0.0.0/0", write, iwarp_nfsd::Squash::Root)];
-    let export = Export { path: "/data".to_owned(), backend, rules };
+    let export = Export { path: "/data".to_owned(), backend, rules, insecure: false };
     Server::new(vec![export], KEY, verifier, TRANSFER_MAX).unwrap()
 }
 
