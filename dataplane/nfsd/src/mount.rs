@@ -1,14 +1,17 @@
-//! MOUNT version 3 (RFC 1813 §5): handles of exports by path.
+//! MOUNT version 3 (RFC 1813 §5): handles of directories by path.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::{MutexGuard, PoisonError};
 
 use iwarp_rpc::message::executed;
 use iwarp_rpc::xdr::{Reader, Writer};
-use nfs3_types::mount::mountstat3;
+use nfs3_types::mount::{MNTPATHLEN, mountstat3};
+use nfs3_types::nfs3::{ftype3, nfsstat3};
 
+use crate::admission::{Entry, makes_room};
 use crate::codec::put;
-use crate::export::Exports;
+use crate::export::{Export, Exports};
 use crate::server::{Caller, Fault, Server};
 
 /// Flavor numbers that clients may use: AUTH_SYS, and none at all.
@@ -16,7 +19,7 @@ const FLAVORS: [u32; 2] = [1, 0];
 /// Mounts remembered, at most: they serve the list for operators, and nothing else.
 const MOUNTS_MAX: usize = 1024;
 
-/// Clients and the exports that they have mounted, oldest first.
+/// Clients and the paths that they have mounted, oldest first.
 pub(crate) type Mounts = Vec<(IpAddr, String)>;
 
 impl Server {
@@ -24,7 +27,7 @@ impl Server {
         self.mounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the clients and the exports that they have mounted.
+    /// Returns the clients and the paths that they have mounted.
     pub(crate) fn mounted(&self) -> Mounts {
         self.mounts().clone()
     }
@@ -32,20 +35,17 @@ impl Server {
     /// Executes a procedure of MOUNT and returns the reply.
     pub(crate) fn mount(&self, caller: &Caller<'_>, mut reader: Reader<'_>) -> Result<Vec<u8>, Fault> {
         let mut writer = executed(caller.call.xid);
-        let path = |reader: &mut Reader<'_>| {
-            let path = reader.opaque(nfs3_types::mount::MNTPATHLEN)?;
-            Ok::<_, Fault>(String::from_utf8_lossy(path).into_owned())
-        };
         match caller.call.procedure {
             0 => {}
             1 => {
-                let path = path(&mut reader)?;
-                match self.handle_of(caller, &path) {
-                    Ok(handle) => {
+                let path = Path::new(reader.opaque(MNTPATHLEN)?);
+                let path = path.ok_or(mountstat3::MNT3ERR_NOENT);
+                match path.and_then(|path| Ok((self.handle_of(caller, &path)?, path))) {
+                    Ok((handle, path)) => {
                         put(&mut writer, &mountstat3::MNT3_OK);
                         writer.opaque(&handle);
                         put(&mut writer, &FLAVORS.to_vec());
-                        self.remember(caller.peer.address, path);
+                        self.remember(caller.peer.address, path.to_string());
                     }
                     Err(status) => put(&mut writer, &status),
                 }
@@ -59,8 +59,10 @@ impl Server {
                 writer.bool(false);
             }
             3 => {
-                let path = path(&mut reader)?;
-                self.mounts().retain(|mount| *mount != (caller.peer.address, path.clone()));
+                if let Some(path) = Path::new(reader.opaque(MNTPATHLEN)?) {
+                    let mount = (caller.peer.address, path.to_string());
+                    self.mounts().retain(|it| *it != mount);
+                }
             }
             4 => self.mounts().retain(|(client, _)| *client != caller.peer.address),
             5 => list(caller.exports, &mut writer),
@@ -69,16 +71,34 @@ impl Server {
         Ok(writer.into_bytes())
     }
 
-    /// Returns the handle of an export's topmost directory. A slash at the end of a path means nothing.
-    fn handle_of(&self, caller: &Caller<'_>, path: &str) -> Result<Vec<u8>, mountstat3> {
-        let wanted = path.trim_end_matches('/');
-        let mut exports = caller.exports.list().iter();
-        let found = exports.find(|(_, export)| export.path.trim_end_matches('/') == wanted);
-        let (number, export) = found.ok_or(mountstat3::MNT3ERR_NOENT)?;
-        self.rule(caller, export).ok_or(mountstat3::MNT3ERR_ACCES)?;
-        self.seals.seal(*number, &export.backend.root()).ok_or(mountstat3::MNT3ERR_SERVERFAULT)
+    /// Returns the handle of a directory: the topmost one of an export, or one below it. The longest path of an export
+    /// counts. The rest of the path is looked up name by name with the rights of the user, as LOOKUP does it: no link
+    /// is followed, and nothing outside the export is found.
+    fn handle_of(&self, caller: &Caller<'_>, path: &Path<'_>) -> Result<Vec<u8>, mountstat3> {
+        let (number, export, below) = path.find(caller.exports).ok_or(mountstat3::MNT3ERR_NOENT)?;
+        let rule = self.rule(caller, export).ok_or(mountstat3::MNT3ERR_ACCES)?;
+        let user = rule.user(&caller.call.credential);
+        let failed = |status: nfsstat3| match status {
+            nfsstat3::NFS3ERR_PERM | nfsstat3::NFS3ERR_ACCES => mountstat3::MNT3ERR_ACCES,
+            nfsstat3::NFS3ERR_NOENT | nfsstat3::NFS3ERR_STALE => mountstat3::MNT3ERR_NOENT,
+            nfsstat3::NFS3ERR_NOTDIR => mountstat3::MNT3ERR_NOTDIR,
+            nfsstat3::NFS3ERR_NAMETOOLONG => mountstat3::MNT3ERR_NAMETOOLONG,
+            nfsstat3::NFS3ERR_INVAL => mountstat3::MNT3ERR_INVAL,
+            nfsstat3::NFS3ERR_IO => mountstat3::MNT3ERR_IO,
+            _ => mountstat3::MNT3ERR_SERVERFAULT,
+        };
+        let mut object = export.backend.root();
+        for name in below {
+            object = export.backend.lookup(&user, &object, name).map_err(failed)?;
+        }
+        // RFC 1813 §5.2.1: the path is that of a directory.
+        if export.backend.attributes(&object).map_err(failed)?.kind != ftype3::NF3DIR {
+            return Err(mountstat3::MNT3ERR_NOTDIR);
+        }
+        self.seals.seal(number, &object).ok_or(mountstat3::MNT3ERR_SERVERFAULT)
     }
 
+    /// Enters a mount in the list. A client that has many loses its oldest when the list is full.
     fn remember(&self, client: IpAddr, path: String) {
         let mut mounts = self.mounts();
         let mount = (client, path);
@@ -86,9 +106,51 @@ impl Server {
             return;
         }
         if mounts.len() >= MOUNTS_MAX {
-            mounts.remove(0);
+            let entries = mounts.iter().enumerate();
+            let entries = entries.map(|(at, (address, _))| Entry {
+                key: at,
+                address: *address,
+                rank: Some(0),
+                used: at,
+                was_used: true,
+            });
+            let Some(goes) = makes_room(client, entries) else { return };
+            mounts.remove(goes);
         }
         mounts.push(mount);
+    }
+}
+
+/// A path as clients state it: its names, without empty ones and `.`.
+pub(crate) struct Path<'a>(Vec<&'a [u8]>);
+
+impl<'a> Path<'a> {
+    /// Reads a path. `None`: it is not absolute, or has `..`, which would not be below the export that it begins with.
+    pub(crate) fn new(path: &'a [u8]) -> Option<Self> {
+        let names = path.strip_prefix(b"/")?.split(|byte| *byte == b'/');
+        let names: Vec<_> = names.filter(|name| ![&b""[..], b"."].contains(name)).collect();
+        if names.contains(&&b".."[..]) { None } else { Some(Self(names)) }
+    }
+
+    /// Finds the export with the longest path that this one begins with. Returns its number, and the names below it.
+    pub(crate) fn find<'e>(&self, exports: &'e Exports) -> Option<(u32, &'e Export, &[&'a [u8]])> {
+        let below = |export: &Export| {
+            let own = Path::new(export.path.as_bytes())?;
+            let (begin, below) = self.0.split_at_checked(own.0.len())?;
+            (begin == own.0).then_some(below)
+        };
+        let found =
+            exports.list().iter().filter_map(|(number, export)| Some((*number, export, below(export)?)));
+        found.min_by_key(|(_, _, below)| below.len())
+    }
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("/");
+        }
+        self.0.iter().try_for_each(|name| write!(f, "/{}", String::from_utf8_lossy(name)))
     }
 }
 

@@ -7,6 +7,7 @@ use iwarp_control::nfs::{Clients, Connection, Errors, Export, ExportClients, Nfs
 use iwarp_control::{CounterGroup, CounterRow};
 
 use crate::export::{Rule, Squash};
+use crate::mount::Path;
 use crate::server::Server;
 use crate::stats::{Program, Row, value};
 
@@ -19,10 +20,13 @@ impl Server {
     pub(crate) fn exports_report(&self) -> Vec<Export> {
         let mounts = self.mounted();
         let exports = self.exports();
-        let report = exports.list().iter().map(|(_, export)| {
-            let mounted = mounts.iter().filter(|(_, path)| path.trim_end_matches('/') == export.path);
+        let export_of = |path: &str| Path::new(path.as_bytes()).and_then(|path| Some(path.find(&exports)?.0));
+        let mounts: Vec<_> = mounts.iter().map(|(client, path)| (*client, export_of(path))).collect();
+        let report = exports.list().iter().map(|(number, export)| {
+            let mounted = mounts.iter().filter(|(_, export)| *export == Some(*number));
             let mut mounts: Vec<IpAddr> = mounted.map(|(client, _)| *client).collect();
             mounts.sort_unstable();
+            mounts.dedup();
             Export {
                 path: export.path.clone(),
                 content: export.backend.content(),

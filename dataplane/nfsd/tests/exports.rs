@@ -51,13 +51,21 @@ fn the_longest_prefix_decides() {
 fn mounts_are_listed_until_they_end() {
     let client = Client::new();
     assert_eq!(client.mount("/data/"), Ok(client.root.clone()), "a slash at the end means nothing");
+    client.mkdir(&client.root, "dir").unwrap();
+    assert_eq!(client.mount("/data/dir"), client.lookup(&client.root, "dir").map_err(|status| status as u32));
     assert_eq!((client.mount("/"), client.mount("/data/x"), client.mount("data")), (Err(2), Err(2), Err(2)));
     let list = |procedure| client.raw(100_005, procedure, &[]);
     let text = |procedure| String::from_utf8_lossy(&list(procedure)).into_owned();
     assert!(text(5).contains("/data") && text(5).contains("0.0.0.0/0"));
-    assert!(text(2).contains("10.0.0.1") && text(2).contains("/data/"));
+    assert!(text(2).contains("10.0.0.1") && text(2).contains("/data/dir"));
+    assert_eq!(list(2).len(), 28 + 32 + 4, "{}", text(2));
     assert_eq!(client.raw(100_005, 3, &[0, 0, 0, 5, b'/', b'd', b'a', b't', b'a', 0, 0, 0]), [0_u8; 0]);
-    assert!(text(2).contains("/data/"), "the other mount stays");
+    assert!(text(2).contains("/data/dir"), "the other mount stays");
+    for number in 0..1100 {
+        client.mkdir(&client.root, &format!("{number}")).unwrap();
+        client.mount(&format!("/data/{number}")).unwrap();
+    }
+    assert!(list(2).len() < 1100 * 40, "{} bytes", list(2).len());
     list(4);
     assert_eq!(list(2), [0; 4]);
     assert_eq!(list(0), [0_u8; 0]);
@@ -257,8 +265,84 @@ fn a_reload_replaces_all_exports_or_none() {
     client.mkdir(&more, "c").unwrap();
 }
 
-/// MNT3ERR_ACCES.
+/// Statuses of MOUNT (RFC 1813 §5.1.5).
+const NOENT: u32 = 2;
 const ACCES: u32 = 13;
+const NOTDIR: u32 = 20;
+
+#[test]
+fn directories_below_an_export_are_mounted() {
+    let mut client = Client::new();
+    let dir = client.mkdir(&client.root, "dir").unwrap();
+    let inner = client.mkdir(&dir, "inner").unwrap();
+    client.create(&dir, "file", createhow3::UNCHECKED(mode(0o644))).unwrap();
+    for path in ["/data/dir", "//data//dir/", "/data/./dir/.", "/data/dir///"] {
+        assert_eq!(client.mount(path), Ok(dir.clone()), "{path}");
+    }
+    assert_eq!(client.mount("/data/dir/inner"), Ok(inner.clone()));
+    assert_eq!(
+        (client.mount("//data"), client.mount("/data/.")),
+        (Ok(client.root.clone()), Ok(client.root.clone()))
+    );
+    assert_eq!(
+        (client.mount("/data/dir/file"), client.mount("/data/dir/file/x")),
+        (Err(NOTDIR), Err(NOTDIR))
+    );
+    for path in ["/data/none", "/data/none/inner", "/dat", "/datadir", "/data2/dir", "", "data/dir"] {
+        assert_eq!(client.mount(path), Err(NOENT), "{path}");
+    }
+    assert_eq!(client.mount(&format!("/data/{}", "n".repeat(256))), Err(63), "MNT3ERR_NAMETOOLONG");
+    // Nothing above the export, and no link, wherever it leads.
+    symlink("/etc", client.folder.path().join("out")).unwrap();
+    symlink("dir", client.folder.path().join("within")).unwrap();
+    for path in ["/data/out", "/data/within", "/data/within/inner", "/data/out/ssl"] {
+        assert_eq!(client.mount(path), Err(NOTDIR), "{path}");
+    }
+    for path in
+        ["/data/..", "/data/dir/..", "/data/dir/../dir", "/data/../etc", "/../data", "/data/dir/../../etc"]
+    {
+        assert_eq!(client.mount(path), Err(NOENT), "{path}");
+    }
+    // A directory that the user may not search hides what is in it, as for LOOKUP.
+    fs::set_permissions(client.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(client.folder.path().join("dir"), fs::Permissions::from_mode(0o700)).unwrap();
+    client.user = (1000, vec![1000]);
+    assert_eq!((client.mount("/data/dir"), client.mount("/data/dir/inner")), (Ok(dir), Err(ACCES)));
+    assert_eq!(client.mount("/data/dir/none"), Err(ACCES));
+}
+
+#[test]
+fn the_longest_export_of_a_path_is_mounted() {
+    let client = Client::new();
+    let other = tempfile::TempDir::new().unwrap();
+    fs::create_dir_all(client.folder.path().join("other/dir")).unwrap();
+    fs::create_dir(other.path().join("dir")).unwrap();
+    let export = |path: &str, folder: &std::path::Path, clients: &str| {
+        let backend = Box::new(Directory::open(folder).unwrap());
+        Export {
+            path: path.to_owned(),
+            backend,
+            rules: vec![rule(clients, true, Squash::None)],
+            insecure: false,
+        }
+    };
+    client
+        .server
+        .reload(vec![
+            export("/data", client.folder.path(), "0.0.0.0/0"),
+            export("/data/other", other.path(), "10.0.0.0/30"),
+            export("/data/closed", other.path(), "10.9.0.0/16"),
+        ])
+        .unwrap();
+    fs::write(other.path().join("dir/mark"), "").unwrap();
+    let mounted = client.mount("/data/other/dir").unwrap();
+    assert!(client.lookup(&mounted, "mark").is_ok(), "that of the export below");
+    // Who is not admitted to the longest one is not given the directory of a shorter one instead.
+    assert_eq!(
+        (client.mount("/data/closed/dir"), client.mount("/data/closed/none")),
+        (Err(ACCES), Err(ACCES))
+    );
+}
 
 #[test]
 fn a_port_that_every_user_can_have_needs_an_insecure_export() {
