@@ -121,6 +121,11 @@ impl Lab {
         self.stack.handle_frames(self.now, frames);
     }
 
+    /// Returns the number of segments with new data that the stack has sent.
+    pub(super) fn new_segments(&self) -> u64 {
+        self.stack.stats().tcp.data_segments_out
+    }
+
     /// Runs timers and transmits until the stack has nothing to send.
     #[inline]
     pub(super) fn drain(&mut self, out: &mut impl FnMut(TxFrame<Frame>)) {
