@@ -120,6 +120,8 @@ iwarp_counters::counters! {
         dsacks_in,
         /// SACKed segments that the peer no longer reported (reneging, RFC 2018 §8).
         sack_reneged,
+        /// Segments received without a timestamp on connections that use them: no old duplicate among them is detected.
+        timestamps_missing,
         /// Challenge acknowledgments sent (RFC 5961).
         challenge_acks,
         /// Challenge acknowledgments not sent: too many in a short time.

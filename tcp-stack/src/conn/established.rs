@@ -82,14 +82,16 @@ impl Conn {
         let flags = segment.header.flags;
         let reset = flags.contains(TcpFlags::RST);
         if self.negotiated.timestamps && !reset && !flags.contains(TcpFlags::SYN) {
-            // RFC 7323 §3.2: "If a non-<RST> segment is received without a TSopt, a TCP SHOULD silently
-            // drop the segment."
-            let Some(ts) = segment.options.timestamps else { return Err(DropReason::TcpNoTimestamp) };
-            let older = ts.value.wrapping_sub(self.rcv.ts_recent).cast_signed() < 0;
-            let fresh = self.heard_at.age(cx.now) < TS_RECENT_AGE_MAX;
-            if older && fresh {
-                self.answer_unacceptable(cx, segment);
-                return Err(DropReason::TcpPaws);
+            match segment.options.timestamps {
+                Some(ts) => {
+                    let older = ts.value.wrapping_sub(self.rcv.ts_recent).cast_signed() < 0;
+                    if older && self.heard_at.age(cx.now) < TS_RECENT_AGE_MAX {
+                        self.answer_unacceptable(cx, segment);
+                        return Err(DropReason::TcpPaws);
+                    }
+                }
+                // RFC 7323 §3.2 says that it SHOULD be dropped: docs/deviations.md says why it is not.
+                None => cx.stats.timestamps_missing = cx.stats.timestamps_missing.wrapping_add(1),
             }
         }
         if self.is_acceptable(segment) {

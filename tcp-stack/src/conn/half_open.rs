@@ -126,14 +126,12 @@ impl HalfOpen {
         if syn && !reset && seq == self.irs {
             return HalfOpenVerdict::Repeat;
         }
-        if self.syn_options.timestamps() && !reset && !syn {
-            // RFC 7323 §3.2 and §5.3 R1.
-            let Some(ts) = segment.options.timestamps else {
-                return HalfOpenVerdict::Ignore(DropReason::TcpNoTimestamp);
-            };
-            if ts.value.wrapping_sub(self.ts_recent).cast_signed() < 0 {
-                return HalfOpenVerdict::Challenge(DropReason::TcpPaws);
-            }
+        // RFC 7323 §5.3 R1, for a segment that has a timestamp.
+        if self.syn_options.timestamps()
+            && let Some(ts) = segment.options.timestamps.filter(|_| !reset && !syn)
+            && ts.value.wrapping_sub(self.ts_recent).cast_signed() < 0
+        {
+            return HalfOpenVerdict::Challenge(DropReason::TcpPaws);
         }
         let window = syn_window(config);
         let len = segment.seq_len();

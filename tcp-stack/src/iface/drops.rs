@@ -142,8 +142,6 @@ drops! {
     TcpTimeWait => drop_tcp_time_wait,
     /// TCP: an old timestamp (RFC 7323 PAWS).
     TcpPaws => drop_tcp_paws,
-    /// TCP: no timestamp, though the connection uses them.
-    TcpNoTimestamp => drop_tcp_no_timestamp,
     /// TCP: all bytes were received before.
     TcpDuplicate => drop_tcp_duplicate,
     /// TCP: outside of the receive window.
