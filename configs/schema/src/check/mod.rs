@@ -2,6 +2,7 @@
 
 mod access;
 mod applications;
+mod link;
 mod memory;
 mod metrics;
 pub(crate) mod nfsd;

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use super::link::{check_gateways, neighbors};
 use crate::machine::{Machine, Pci};
-use crate::read::{Place, Report, Section};
-use crate::types::{Driver, Memif, MemifRole, NEIGHBORS_MAX, Neighbor, OnLoss, PORTS_MAX, Pcap, Port};
+use crate::read::{Report, Section};
+use crate::types::{Driver, Memif, MemifRole, OnLoss, PORTS_MAX, Pcap, Port};
 
 /// RFC 8200 §5: "IPv6 requires that every link in the Internet have an MTU of 1280 octets or greater."
 const IPV6_MTU_MIN: u16 = 1280;
@@ -222,7 +223,7 @@ fn addresses(section: &mut Section<'_>, report: &Report) -> (Networks, bool) {
 }
 
 /// Returns the error in a port's own IPv4 address, if any.
-fn own_ipv4(net: Ipv4Net) -> Option<String> {
+pub(super) fn own_ipv4(net: Ipv4Net) -> Option<String> {
     let address = net.addr();
     // In a prefix of 31 bits both addresses are hosts (RFC 3021).
     let edge = net.prefix_len() < 31 && (address == net.network() || address == net.broadcast());
@@ -238,97 +239,14 @@ fn own_ipv6(net: Ipv6Net) -> Option<String> {
     (!is_host_v6(address)).then(|| format!("{address} cannot be the address of a port"))
 }
 
-fn is_host_v4(address: Ipv4Addr) -> bool {
+pub(super) fn is_host_v4(address: Ipv4Addr) -> bool {
     let reserved = address.is_loopback() || address.is_multicast() || address.is_broadcast();
     !(reserved || address.octets()[0] == 0)
 }
 
-fn is_host_v6(address: Ipv6Addr) -> bool {
+pub(super) fn is_host_v6(address: Ipv6Addr) -> bool {
     let reserved = address.is_unspecified() || address.is_loopback() || address.is_multicast();
     !(reserved || address.to_ipv4_mapped().is_some())
-}
-
-fn check_gateways(
-    section: &Section<'_>,
-    report: &Report,
-    v4: (Option<Ipv4Net>, Option<Ipv4Addr>),
-    v6: (Option<Ipv6Net>, Option<Ipv6Addr>),
-) {
-    const HELP: &str = "a gateway is another machine on the same link";
-    if let (net, Some(gateway)) = v4 {
-        let good =
-            net.is_some_and(|net| net.contains(&gateway) && net.addr() != gateway) && is_host_v4(gateway);
-        complain(report, &section.place_of("gateway"), good, gateway.into(), net.map(Into::into), HELP);
-    }
-    if let (net, Some(gateway)) = v6 {
-        let on_link = |net: Ipv6Net| {
-            net.addr() != gateway && (net.contains(&gateway) || gateway.is_unicast_link_local())
-        };
-        let good = net.is_some_and(on_link) && is_host_v6(gateway);
-        complain(report, &section.place_of("gateway6"), good, gateway.into(), net.map(Into::into), HELP);
-    }
-}
-
-/// Reads the `[[port.neighbor]]` tables.
-fn neighbors(
-    section: &mut Section<'_>,
-    report: &Report,
-    ipv4: Option<Ipv4Net>,
-    ipv6: Option<Ipv6Net>,
-) -> Vec<Neighbor> {
-    let mut neighbors: Vec<Neighbor> = Vec::new();
-    for (index, mut table) in section.sections("neighbor").into_iter().enumerate() {
-        if index == NEIGHBORS_MAX {
-            let allowed = format!("0 to {NEIGHBORS_MAX}");
-            report.not_allowed(table.place(), "too many neighbors", allowed, "remove this table");
-        }
-        let address =
-            required(&mut table, "address", "the address of a host on the link", |t| neighbor(t).map(Some));
-        let mac = required(&mut table, "mac", "six bytes, e.g. \"02:00:00:00:00:01\"", mac_address);
-        let place = table.place_of("address");
-        table.finish();
-        let Some(address) = address else { continue };
-        let on_link = match address {
-            IpAddr::V4(a) => ipv4.is_some_and(|net| net.contains(&a) && own_ipv4_in(net, a)),
-            IpAddr::V6(a) => {
-                ipv6.is_some_and(|net| net.addr() != a && (net.contains(&a) || a.is_unicast_link_local()))
-            }
-        };
-        if !on_link {
-            let message = format!("{address} is not another host on this port's link");
-            report.at(&place, message, "name an address inside of one of the port's prefixes");
-        } else if neighbors.iter().any(|other| other.address == address) {
-            report.at(&place, format!("{address} has a neighbor table already"), "name each neighbor once");
-        }
-        neighbors.push(Neighbor { address, mac });
-    }
-    neighbors
-}
-
-/// Returns true if another host of the network can have this address.
-fn own_ipv4_in(net: Ipv4Net, address: Ipv4Addr) -> bool {
-    let host = Ipv4Net::new(address, net.prefix_len());
-    net.addr() != address && host.is_ok_and(|host| own_ipv4(host).is_none())
-}
-
-fn neighbor(text: &str) -> Result<IpAddr, String> {
-    let address: IpAddr = text.parse().map_err(|_| format!("`{text}` is not an address"))?;
-    let good = match address {
-        IpAddr::V4(address) => is_host_v4(address),
-        IpAddr::V6(address) => is_host_v6(address),
-    };
-    if good { Ok(address) } else { Err(format!("`{text}` cannot be the address of a neighbor")) }
-}
-
-fn complain(report: &Report, place: &Place, good: bool, gateway: IpAddr, net: Option<IpNet>, help: &str) {
-    if good {
-        return;
-    }
-    let message = format!("{gateway} cannot be this port's gateway");
-    match net {
-        Some(net) => report.not_allowed(place, message, format!("another address in {}", net.trunc()), help),
-        None => report.at(place, message, "give the port an address of that family first"),
-    }
 }
 
 /// Checks that the machine has the device, and that no other process uses it.
@@ -460,7 +378,7 @@ fn driver(section: &mut Section<'_>, report: &Report) -> Option<Driver> {
 }
 
 /// Reads a key that the driver requires; returns the empty value only if a mistake was reported.
-fn required<T: Default>(
+pub(super) fn required<T: Default>(
     section: &mut Section<'_>,
     key: &'static str,
     what: &str,
@@ -571,7 +489,7 @@ fn pci_address(text: &str) -> Result<String, String> {
     Err(wrong())
 }
 
-fn mac_address(text: &str) -> Result<[u8; 6], String> {
+pub(super) fn mac_address(text: &str) -> Result<[u8; 6], String> {
     let byte = |part: &str| {
         let digits = part.len() == 2 && part.chars().all(|c| c.is_ascii_hexdigit());
         digits.then(|| u8::from_str_radix(part, 16).ok()).flatten()
