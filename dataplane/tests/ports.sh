@@ -161,6 +161,31 @@ check "put and get through it" both "$NS-far"
 ip netns del "$NS-far"
 check "SIGTERM ends it" daemon_stop
 
+# --- a gateway outside of every subnet, as cloud providers have them
+host_address() { # GATEWAY6: the kernel is a gateway with addresses of its own
+    config "$tap"
+    sed -i -e 's#^addresses.*#addresses = ["10.0.0.5/32", "2001:db8::5/128"]#' \
+        -e 's/^gateway = .*/gateway = "172.31.1.1"/' -e "s/^gateway6 = .*/gateway6 = \"$1\"/" "$LAB/config.toml"
+    daemon_start "$LAB/config.toml" || return 1
+    local address
+    for address in 172.31.1.1/32 192.0.2.9/32 2001:db8:ffff::1/128 2001:db8:9::9/128; do
+        in_ns ip addr add "$address" dev iw0 nodad 2>/dev/null || in_ns ip addr add "$address" dev iw0 || return 1
+    done
+    in_ns ip link set iw0 addrgenmode none
+    in_ns ip link set iw0 up && in_ns ip -6 addr add fe80::1/64 dev iw0 nodad &&
+        in_ns ip route add 10.0.0.5 dev iw0 src 192.0.2.9 && in_ns ip route add 2001:db8::5 dev iw0 src 2001:db8:9::9
+}
+far_ends() { put_get 10.0.0.5 && put_get '[2001:db8::5]'; }
+from_gateway() {
+    in_ns ping -c 2 -i 0.2 -I 172.31.1.1 10.0.0.5 && in_ns ping -c 2 -i 0.2 -I 2001:db8:ffff::1 2001:db8::5
+}
+for gateway6 in 2001:db8:ffff::1 fe80::1; do
+    check "10.0.0.5/32 via 172.31.1.1, 2001:db8::5/128 via $gateway6: starts" host_address "$gateway6"
+    check "put and get by hosts behind it" far_ends
+    check "and pings of the gateway itself" from_gateway
+    check "SIGTERM ends it" daemon_stop
+done
+
 # Jumbo frames, if the driver supports them; otherwise a refusal that states the range.
 mean_length() { ctl -j port list | jq '.[0].rx_bytes / .[0].rx_packets'; }
 segments_were_jumbo() { mean_length; [ "$(mean_length | cut -d. -f1)" -gt 4000 ]; }

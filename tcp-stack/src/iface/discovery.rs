@@ -102,9 +102,7 @@ impl<B: Buf> Interface<B> {
         let for_us = target_ip == ours.address();
         // RFC 5227 §1.1: a probe has an all-zero sender address; it is answered and does not change the cache.
         let is_probe = sender_ip.is_unspecified();
-        if !is_probe
-            && (!ours.contains(sender_ip) || [ours.broadcast(), ours.network()].contains(&Some(sender_ip)))
-        {
+        if !is_probe && !self.is_on_link(sender_ip.into()) {
             return Err(DropReason::ArpInvalid);
         }
         if !(is_request && for_us) {
@@ -177,7 +175,7 @@ impl<B: Buf> Interface<B> {
         let on_link = message.src.is_unicast_link_local()
             || self.config.ipv6.is_some_and(|ours| ours.contains(message.src));
         if let Some(mac) = source_mac
-            && on_link
+            && self.is_on_link(message.src.into())
         {
             self.neighbors.on_solicited_by(now, message.src.into(), mac);
         }

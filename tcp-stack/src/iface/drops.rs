@@ -51,7 +51,7 @@ drops! {
     /// ARP: truncated, or not for IPv4 over Ethernet.
     ArpMalformed => drop_arp_malformed,
     /// ARP: another operation than request and reply, or a sender address that no other station may have (group,
-    /// outside of the subnet, ours).
+    /// outside of the subnet and not the gateway's, ours).
     ArpInvalid => drop_arp_invalid,
     /// ARP: another station claims an address of ours.
     ArpConflict => drop_arp_conflict,

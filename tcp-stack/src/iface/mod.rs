@@ -346,6 +346,26 @@ impl<B: Buf> Interface<B> {
         }
     }
 
+    /// Returns true if a station with this address may be on our link: a neighbor in the prefix, one with a link-local
+    /// address, or the gateway, which may be outside of the prefix (a host address with a prefix of 32 or 128 bits).
+    pub(super) fn is_on_link(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(address) => {
+                let reserved = self
+                    .config
+                    .ipv4
+                    .is_some_and(|ours| [ours.broadcast(), ours.network()].contains(&Some(address)));
+                let near = self.config.ipv4.is_some_and(|ours| ours.contains(address));
+                near && !reserved || self.config.ipv4_gateway == Some(address)
+            }
+            IpAddr::V6(address) => {
+                self.config.ipv6.is_some_and(|ours| ours.contains(address))
+                    || address.is_unicast_link_local()
+                    || self.config.ipv6_gateway == Some(address)
+            }
+        }
+    }
+
     /// Returns the on-link address of the next hop to `remote`.
     #[inline]
     fn next_hop(&self, remote: IpAddr) -> Option<IpAddr> {

@@ -8,34 +8,51 @@ use super::port::{is_host_v4, is_host_v6, mac_address, own_ipv4, required};
 use crate::read::{Place, Report, Section};
 use crate::types::{NEIGHBORS_MAX, Neighbor};
 
+/// Checks that each gateway is another host on the link. A prefix of one address, as cloud providers assign it, has no
+/// room for a gateway: there it may have any address.
 pub(super) fn check_gateways(
     section: &Section<'_>,
     report: &Report,
     v4: (Option<Ipv4Net>, Option<Ipv4Addr>),
     v6: (Option<Ipv6Net>, Option<Ipv6Addr>),
 ) {
-    const HELP: &str = "a gateway is another machine on the same link";
     if let (net, Some(gateway)) = v4 {
-        let good =
-            net.is_some_and(|net| net.contains(&gateway) && net.addr() != gateway) && is_host_v4(gateway);
-        complain(report, &section.place_of("gateway"), good, gateway.into(), net.map(Into::into), HELP);
+        let on_link = |net: Ipv4Net| {
+            let near = net.prefix_len() == 32 || net.contains(&gateway);
+            near && net.addr() != gateway && is_host_v4(gateway)
+        };
+        let good = net.is_some_and(on_link);
+        complain(report, &section.place_of("gateway"), good, gateway.into(), net.map(Into::into));
     }
     if let (net, Some(gateway)) = v6 {
         let on_link = |net: Ipv6Net| {
-            net.addr() != gateway && (net.contains(&gateway) || gateway.is_unicast_link_local())
+            let near = net.prefix_len() == 128 || net.contains(&gateway) || gateway.is_unicast_link_local();
+            near && net.addr() != gateway && is_host_v6(gateway)
         };
-        let good = net.is_some_and(on_link) && is_host_v6(gateway);
-        complain(report, &section.place_of("gateway6"), good, gateway.into(), net.map(Into::into), HELP);
+        let good = net.is_some_and(on_link);
+        complain(report, &section.place_of("gateway6"), good, gateway.into(), net.map(Into::into));
     }
 }
 
-fn complain(report: &Report, place: &Place, good: bool, gateway: IpAddr, net: Option<IpNet>, help: &str) {
+fn complain(report: &Report, place: &Place, good: bool, gateway: IpAddr, net: Option<IpNet>) {
     if good {
         return;
     }
     let message = format!("{gateway} cannot be this port's gateway");
     match net {
-        Some(net) => report.not_allowed(place, message, format!("another address in {}", net.trunc()), help),
+        Some(net) if net.prefix_len() == net.max_prefix_len() => {
+            report.at(place, message, "name the address of another machine on the same link");
+        }
+        Some(net) => report.not_allowed(
+            place,
+            message,
+            format!("another address in {}", net.trunc()),
+            format!(
+                "a gateway is another machine on the same link; if it is outside of every subnet, the port's address \
+                 has the prefix /{}",
+                net.max_prefix_len()
+            ),
+        ),
         None => report.at(place, message, "give the port an address of that family first"),
     }
 }
@@ -44,8 +61,8 @@ fn complain(report: &Report, place: &Place, good: bool, gateway: IpAddr, net: Op
 pub(super) fn neighbors(
     section: &mut Section<'_>,
     report: &Report,
-    ipv4: Option<Ipv4Net>,
-    ipv6: Option<Ipv6Net>,
+    (ipv4, gateway): (Option<Ipv4Net>, Option<Ipv4Addr>),
+    (ipv6, gateway6): (Option<Ipv6Net>, Option<Ipv6Addr>),
 ) -> Vec<Neighbor> {
     let mut neighbors: Vec<Neighbor> = Vec::new();
     for (index, mut table) in section.sections("neighbor").into_iter().enumerate() {
@@ -60,14 +77,23 @@ pub(super) fn neighbors(
         table.finish();
         let Some(address) = address else { continue };
         let on_link = match address {
-            IpAddr::V4(a) => ipv4.is_some_and(|net| net.contains(&a) && own_ipv4_in(net, a)),
+            IpAddr::V4(a) => {
+                let near = |net: Ipv4Net| net.contains(&a) || gateway == Some(a);
+                ipv4.is_some_and(|net| near(net) && own_ipv4_in(net, a))
+            }
             IpAddr::V6(a) => {
-                ipv6.is_some_and(|net| net.addr() != a && (net.contains(&a) || a.is_unicast_link_local()))
+                let near =
+                    |net: Ipv6Net| net.contains(&a) || a.is_unicast_link_local() || gateway6 == Some(a);
+                ipv6.is_some_and(|net| net.addr() != a && near(net))
             }
         };
         if !on_link {
             let message = format!("{address} is not another host on this port's link");
-            report.at(&place, message, "name an address inside of one of the port's prefixes");
+            report.at(
+                &place,
+                message,
+                "name the gateway, or an address inside of one of the port's prefixes",
+            );
         } else if neighbors.iter().any(|other| other.address == address) {
             report.at(&place, format!("{address} has a neighbor table already"), "name each neighbor once");
         }

@@ -139,7 +139,7 @@ fn read(mut section: Section<'_>, report: &Report, index: usize, taken: &mut Tak
     let gateway = gateway.filter(|_| whole || ipv4.is_some());
     let gateway6 = gateway6.filter(|_| whole || ipv6.is_some());
     check_gateways(&section, report, (ipv4, gateway), (ipv6, gateway6));
-    let neighbors = neighbors(&mut section, report, ipv4, ipv6);
+    let neighbors = neighbors(&mut section, report, (ipv4, gateway), (ipv6, gateway6));
     let name_is_wrong = name.is_none() && section.value("name").is_some();
     let name = name.unwrap_or_else(|| format!("p{index}"));
     if !name_is_wrong {

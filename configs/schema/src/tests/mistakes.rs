@@ -211,6 +211,40 @@ fn addresses() {
     assert!(Config::parse("t", &format!("{PORT}gateway6 = \"fe80::1\"\n")).is_ok());
 }
 
+/// A provider's host address, whose gateway no prefix contains.
+#[test]
+fn a_gateway_of_a_host_address_is_outside_of_it() {
+    let base = "[[port]]\ndriver = 'ring'\naddresses = ['10.0.0.5/32', '2001:db8::5/128']\n";
+    let parse = |rest: &str| Config::parse("t", &format!("{base}{rest}\n"));
+    for gateways in [
+        "gateway = '172.31.1.1'",
+        "gateway6 = '2001:db8:ffff::1'",
+        "gateway6 = 'fe80::1'",
+        "gateway = '172.31.1.1'\n[[port.neighbor]]\naddress = '172.31.1.1'\nmac = '02:00:00:00:00:01'",
+        "gateway6 = '2001:db8::1'\n[[port.neighbor]]\naddress = '2001:db8::1'\nmac = '02:00:00:00:00:01'",
+    ] {
+        assert!(parse(gateways).is_ok(), "{gateways}: {:?}", parse(gateways).err());
+    }
+    for (wrong, key) in [
+        ("gateway = '10.0.0.5'", "port[0].gateway"),
+        ("gateway = '127.0.0.1'", "port[0].gateway"),
+        ("gateway = '224.0.0.1'", "port[0].gateway"),
+        ("gateway = '255.255.255.255'", "port[0].gateway"),
+        ("gateway6 = '2001:db8::5'", "port[0].gateway6"),
+        ("gateway6 = '::1'", "port[0].gateway6"),
+        ("gateway6 = 'ff02::1'", "port[0].gateway6"),
+    ] {
+        one(&format!("{base}{wrong}\n"), key, "cannot be this port's gateway");
+    }
+    let stranger =
+        "gateway = '172.31.1.1'\n[[port.neighbor]]\naddress = '172.31.1.2'\nmac = '02:00:00:00:00:01'";
+    one(
+        &format!("{base}{stranger}\n"),
+        "port[0].neighbor[0].address",
+        "not another host on this port's link",
+    );
+}
+
 #[test]
 fn drivers() {
     driver("driver = \"pci\"", "port[0].address", "missing");

@@ -288,3 +288,64 @@ fn source_address_and_next_hop() {
         .collect();
     assert_eq!(targets, [v6("fe80::1"), v6("fe80::7")]);
 }
+
+/// A host address without a subnet, 10.0.0.5/32 via 172.31.1.1: the gateway is on the link, and nobody else is.
+#[test]
+fn a_gateway_outside_of_the_prefix_is_a_neighbor() {
+    let gateway = Ipv4Addr::new(172, 31, 1, 1);
+    let ours = Ipv4Addr::new(10, 0, 0, 5);
+    let outside = InterfaceConfig { ipv4: Ipv4Cidr::new(ours, 32), ipv4_gateway: Some(gateway), ..config() };
+    let mut lab = Lab::new(outside);
+    let question = arp(ArpOperation::Request, (PEER, gateway), ours, MacAddr::BROADCAST);
+    let others = arp(ArpOperation::Request, (PEER, Ipv4Addr::new(172, 31, 1, 2)), ours, MacAddr::BROADCAST);
+    lab.expect_drop(&others, DropReason::ArpInvalid);
+    assert!(lab.transmit().is_empty());
+    // Resolved for every destination, its own address among them.
+    for far in [V4_FAR, Ipv4Addr::new(10, 0, 0, 6), gateway] {
+        let mut lab = Lab::new(outside);
+        assert_eq!(lab.interface.resolve(Instant::ZERO, far.into()), Err(NotReady::Resolving));
+        let frames = lab.transmit();
+        let (_, packet) = EthernetHeader::parse(&frames[0]).unwrap();
+        let packet = ArpPacket::parse(packet).unwrap();
+        assert_eq!((packet.sender_ip, packet.target_ip), (ours, gateway));
+        lab.receive(&arp(ArpOperation::Reply, (PEER, gateway), ours, OURS));
+        assert_eq!(lab.interface.resolve(Instant::ZERO, far.into()), Ok(PEER));
+    }
+    // Its question is answered, and tells its link address.
+    lab.receive(&question);
+    let frames = lab.transmit();
+    let (ethernet, packet) = EthernetHeader::parse(&frames[0]).unwrap();
+    let packet = ArpPacket::parse(packet).unwrap();
+    assert_eq!((ethernet.dst, packet.operation), (PEER, ArpOperation::Reply));
+    assert_eq!((packet.sender_ip, packet.target_ip), (ours, gateway));
+    assert_eq!(lab.interface.resolve(Instant::ZERO, V4_FAR.into()), Ok(PEER));
+    // Another gateway of the same router is none of ours.
+    lab.expect_drop(&others, DropReason::ArpInvalid);
+}
+
+#[test]
+fn an_ipv6_gateway_outside_of_the_prefix_is_a_neighbor() {
+    for gateway in [v6("2001:db8:ffff::1"), v6("fe80::1")] {
+        let ours = v6("fd77::2");
+        let outside =
+            InterfaceConfig { ipv6: Ipv6Cidr::new(ours, 128), ipv6_gateway: Some(gateway), ..config() };
+        let far = v6("2001:db8:1::9");
+        let mut lab = Lab::new(outside);
+        assert_eq!(lab.interface.resolve(Instant::ZERO, far.into()), Err(NotReady::Resolving));
+        assert_eq!(lab.transmit().len(), 1);
+        let source = if gateway.is_unicast_link_local() { lab.interface.link_local } else { ours };
+        let body = ndp_body(&std::format!("{gateway}"), Some((2, PEER)));
+        lab.receive(&icmpv6(gateway, source, 255, 136, [0x60, 0, 0, 0], &body));
+        assert_eq!(lab.interface.resolve(Instant::ZERO, far.into()), Ok(PEER));
+        // Its question is answered, and tells its link address; that of a stranger tells nothing.
+        let mut lab = Lab::new(outside);
+        let asks = |from| icmpv6(from, ours, 255, 135, [0; 4], &ndp_body("fd77::2", Some((1, PEER))));
+        lab.receive(&asks(v6("2001:db8:ffff::2")));
+        assert_eq!(lab.transmit().len(), 1);
+        assert_eq!(lab.interface.resolve(Instant::ZERO, far.into()), Err(NotReady::Resolving));
+        let mut lab = Lab::new(outside);
+        lab.receive(&asks(gateway));
+        assert_eq!(lab.transmit().len(), 1);
+        assert_eq!(lab.interface.resolve(Instant::ZERO, far.into()), Ok(PEER));
+    }
+}
