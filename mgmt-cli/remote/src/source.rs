@@ -22,7 +22,8 @@ struct Source<'a> {
     path: &'a Path,
     /// Bytes of the files before it.
     start: u64,
-    /// The length of a regular file in bytes; `None` for a stream: stdin, a pipe, a device.
+    /// The length of a regular file in bytes; `None` for a stream: stdin, a pipe, a device, a file that does not know
+    /// its length.
     length: Option<u64>,
 }
 
@@ -103,8 +104,9 @@ impl<'a> Source<'a> {
         if metadata.is_dir() {
             return Err(unreadable(ErrorKind::IsADirectory.into()));
         }
-        let length = metadata.is_file().then_some(metadata.len());
-        Ok(Self { file, path, start, length })
+        let length = metadata.len();
+        let known = metadata.is_file() && knows_length(&file, length).map_err(unreadable)?;
+        Ok(Self { file, path, start, length: known.then_some(length) })
     }
 
     /// Reads the bytes of this file from position `at` of the sequence, as many as there are and `room` holds.
@@ -144,6 +146,18 @@ impl<'a> Source<'a> {
     }
 }
 
+/// Returns true if a regular file has a byte where its `length` says that the last one is, and none if that is 0. A
+/// file of /proc has content and length 0, one of /sys a page and less content.
+fn knows_length(file: &File, length: u64) -> io::Result<bool> {
+    loop {
+        match file.read_at(&mut [0], length.saturating_sub(1)) {
+            Ok(bytes) => return Ok((bytes > 0) == (length > 0)),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -169,6 +183,68 @@ mod tests {
         assert_eq!(parts, [(0, 3), (3, 0), (3, 5)]);
         assert_eq!(sources.place(4), format!("byte 1 of {}", paths[2].display()));
         assert!(!sources.has_more(8).unwrap());
+    }
+
+    /// Reads all of the one source, by pieces of 7 bytes.
+    fn whole(path: &Path) -> (Option<u64>, Vec<u8>) {
+        let paths = [path.to_owned()];
+        let mut sources = Sources::open(&paths).unwrap();
+        let known = sources.stream().is_none().then(|| sources.known());
+        let mut bytes = Vec::new();
+        loop {
+            let mut room = [0; 7];
+            let filled = sources.next(&mut room, bytes.len() as u64).unwrap();
+            bytes.extend(&room[..filled]);
+            if filled < room.len() {
+                return (known, bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_does_not_know_its_length_is_a_stream() {
+        // st_size is 0 in /proc, and a page in /sys.
+        for path in ["/proc/version", "/proc/self/status", "/sys/kernel/mm/transparent_hugepage/enabled"] {
+            let (known, bytes) = whole(Path::new(path));
+            assert_eq!(known, None, "{path}");
+            assert!(!bytes.is_empty(), "{path}");
+            if path != "/proc/self/status" {
+                assert_eq!(bytes, fs::read(path).unwrap(), "{path}");
+            }
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, "").unwrap();
+        assert_eq!(whole(&path), (Some(0), Vec::new()));
+        // One without blocks, all of which reads as zeros.
+        File::create(&path).unwrap().set_len(1000).unwrap();
+        assert_eq!(whole(&path), (Some(1000), vec![0; 1000]));
+    }
+
+    #[test]
+    fn a_file_that_grows_is_written_as_it_was_and_one_that_shrinks_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = [dir.path().join("file")];
+        fs::write(&paths[0], "abc").unwrap();
+        let mut sources = Sources::open(&paths).unwrap();
+        fs::write(&paths[0], "abcde").unwrap();
+        let mut room = [0; 8];
+        assert_eq!((sources.known(), sources.next(&mut room, 0).unwrap()), (3, 3));
+        fs::write(&paths[0], "ab").unwrap();
+        assert!(sources.next(&mut room, 0).is_err());
+    }
+
+    #[test]
+    fn a_fifo_is_a_stream() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fifo");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
+        let writer = std::thread::spawn({
+            let path = path.clone();
+            move || fs::write(path, "0123456789").unwrap()
+        });
+        assert_eq!(whole(&path), (None, b"0123456789".to_vec()));
+        writer.join().unwrap();
     }
 
     #[test]
