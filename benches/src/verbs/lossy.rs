@@ -262,18 +262,6 @@ fn open(
     Ok((ends, wire))
 }
 
-/// Closes the connections and drains the rings: their buffers belong to pools that are about to be freed.
-fn drain(left: &mut BenchNode, right: &mut BenchNode, wire: &mut Wire) {
-    const ITERATIONS: usize = 1000;
-    left.node.finish(Duration::ZERO);
-    right.node.finish(Duration::ZERO);
-    for _ in 0..ITERATIONS {
-        left.node.poll();
-        wire.poll(left.node.now());
-        right.node.poll();
-    }
-}
-
 /// Counts the pauses of a node, between the first poll and the last.
 #[derive(Debug, Default)]
 struct PauseMeter {
@@ -378,7 +366,6 @@ impl RunTotals {
             probes: tcp.loss_probes,
             lost_again: tcp.lost_retransmits,
         };
-        drain(&mut left, &mut right, &mut wire);
         Ok(total)
     }
 

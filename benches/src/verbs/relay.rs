@@ -104,6 +104,9 @@ impl Wire {
             batch: TxBatch::new(),
             received: ArrayVec::new(),
         };
+        // What one node has sent may still be on its way to the other when it is closed.
+        left.tx.forwards(&right.rx);
+        right.tx.forwards(&left.rx);
         let relays = [relay(right.rx, left.tx), relay(left.rx, right.tx)];
         Ok(Self { relays, _ports: [left_port, right_port] })
     }

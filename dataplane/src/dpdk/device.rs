@@ -231,6 +231,14 @@ impl Device {
         }
     }
 
+    /// Returns the ring that a receive queue takes frames from, if it does.
+    pub(super) fn rx_ring(&self, queue: u16) -> Option<&Ring> {
+        match &self.kind {
+            Kind::Rings { rx, .. } => rx.get(usize::from(queue)).map(Arc::as_ref),
+            _ => None,
+        }
+    }
+
     /// Configures the device with one queue pair per pool and starts it; queue *i* receives into `pools[i]`.
     ///
     /// # Errors

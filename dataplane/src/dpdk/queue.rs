@@ -444,6 +444,14 @@ impl TxQueue {
         }
     }
 
+    /// Says that frames from `rx` will be sent into this queue: if both are rings, this one then keeps the pools of the
+    /// frames until it has given them away. A ring knows only the pools of its own two ends.
+    pub fn forwards(&self, rx: &RxQueue) {
+        if let (Some(to), Some(from)) = (&self.ring, rx.device.rx_ring(rx.queue)) {
+            to.keep_all_of(from);
+        }
+    }
+
     /// Returns the counters of the queue.
     pub fn stats(&self) -> &TxQueueStats {
         &self.stats

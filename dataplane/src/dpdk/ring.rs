@@ -58,6 +58,12 @@ impl Ring {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(pool));
     }
 
+    /// Keeps all pools whose frames may be in another ring: what is received from that one is sent into this one.
+    pub(super) fn keep_all_of(&self, other: &Self) {
+        let pools = other.pools.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.pools.lock().unwrap_or_else(PoisonError::into_inner).extend(pools);
+    }
+
     /// Prefetches the cache lines of the next send: its slot, which the receiver has read, and the receiver's position.
     /// Only the sender may call it.
     #[inline]

@@ -166,6 +166,28 @@ fn a_pair_crosses_over() {
 }
 
 #[test]
+fn a_ring_keeps_the_pools_of_what_is_forwarded_into_it() {
+    let [left_pool, relay_pool, right_pool] = [pool(255), pool(255), pool(255)];
+    let wire = |pool: &Arc<_>| {
+        let pools = [&[Arc::clone(pool)][..], &[Arc::clone(&relay_pool)]];
+        Port::open_pair(eal(), [&ring("end"), &ring("relay")], pools).unwrap()
+    };
+    let [(left, mut left_pairs), (near, mut near_pairs)] = wire(&left_pool);
+    let [(right, right_pairs), (far, mut far_pairs)] = wire(&right_pool);
+    far_pairs[0].tx.forwards(&near_pairs[0].rx);
+    send_bytes(&mut left_pairs[0], &left_pool, &frame_bytes(60, 1));
+    let forwarded = receive(&mut near_pairs[0], |_| true);
+    send(&mut far_pairs[0], forwarded);
+    let watched = Arc::downgrade(&left_pool);
+    drop((left, left_pairs, near, near_pairs, left_pool));
+    assert_eq!(watched.upgrade().map(|pool| pool.in_use()), Some(1), "a frame is in the ring to the right");
+    drop((far, far_pairs));
+    assert!(watched.upgrade().is_some(), "the receiver still has the ring");
+    drop((right, right_pairs));
+    assert!(watched.upgrade().is_none());
+}
+
+#[test]
 fn jumbo_frames_cross_whole() {
     let pool = pool_for(63, 9000);
     let spec = PortSpec { mtu: 9000, ..ring("p0") };
