@@ -44,16 +44,19 @@ scrape() { curl -sS --max-time 10 --unix-socket "$METRICS" http://localhost/metr
 sum_of() { # METRIC: the sum of its samples in the last scrape
     awk -v name="$1" '{id = $1; sub(/\{.*/, "", id)} id == name {sum += $NF} END {printf "%d\n", sum}' "$LAB/metrics"
 }
-typed() { # the media type is that of OpenMetrics, and the text ends as it prescribes
-    curl -sS -D "$LAB/head" --unix-socket "$METRICS" -o "$LAB/metrics" http://localhost/metrics &&
+typed() { # a client that names OpenMetrics gets it, with the end that it prescribes; others the text format
+    curl -sS -D "$LAB/head" --unix-socket "$METRICS" -o "$LAB/metrics" \
+        -H 'Accept: application/openmetrics-text; version=1.0.0' http://localhost/metrics &&
         grep -i '^content-type: application/openmetrics-text; version=1.0.0' "$LAB/head" &&
-        [ "$(tail -n 1 "$LAB/metrics")" = '# EOF' ]
+        [ "$(tail -n 1 "$LAB/metrics")" = '# EOF' ] || return 1
+    curl -sS -D "$LAB/head" --unix-socket "$METRICS" -o "$LAB/metrics" http://localhost/metrics &&
+        grep -i '^content-type: text/plain; version=0.0.4' "$LAB/head" && ! grep -q '^# EOF' "$LAB/metrics"
 }
 every_counter_is_exported() { # with its help
     scrape >"$LAB/metrics" && ctl -j stats >"$LAB/stats" || return 1
     jq -r '.groups[] | .group as $g | .counters[] | "iwarp_\($g)_\(.name) \(.help)"' "$LAB/stats" |
-        sed 's/\\/\\\\/g; s/"/\\"/g' | sort >"$LAB/wanted"
-    sed -n 's/^# HELP //p' "$LAB/metrics" | sort >"$LAB/exported"
+        sed 's/\\/\\\\/g; s/^\([a-z0-9_]*\)_ns /\1_seconds /' | sort >"$LAB/wanted"
+    sed -n 's/^# HELP //p' "$LAB/metrics" | sed 's/^\([a-z0-9_]*\)_total /\1 /' | sort >"$LAB/exported"
     [ "$(wc -l <"$LAB/wanted")" -gt 200 ] && [ -z "$(comm -23 "$LAB/wanted" "$LAB/exported")" ] && return
     comm -23 "$LAB/wanted" "$LAB/exported" | head
     return 1
@@ -95,6 +98,7 @@ examples_name_what_exists() { # dashboard and alert rules use only metrics that 
     [ "$(wc -l <"$LAB/used")" -gt 20 ] && [ ! -s "$LAB/unknown" ]
 }
 rules_are_valid() { promtool check rules "$MONITORING/alerts.yml"; }
+metrics_are_clean() { scrape | promtool check metrics; }
 telemetry() { # COMMAND…: the replies of DPDK's telemetry, one on a line
     python3 - "/var/run/dpdk/$NS/dpdk_telemetry.v2" "$@" <<'PYTHON'
 import socket, sys
@@ -120,7 +124,7 @@ check "a daemon that serves metrics on a Unix socket" serving "[metrics]
 listen = \"$METRICS\"
 mode = \"0600\""
 check "the socket has the configured mode" mode_is 600
-check "a scrape is OpenMetrics" typed
+check "a scrape has the format that its client names" typed
 check "every counter of \`iwarpctl stats\` is exported with its help" every_counter_is_exported
 check "the examples of \`iwarpctl stats --help\` work" examples_work
 check "a put of 1,000,000 bytes is seen" values_move
@@ -128,6 +132,7 @@ check "handshakes are timed, each once" timed
 check "the dashboard and the alert rules use what is exported" examples_name_what_exists
 if command -v promtool >/dev/null; then
     check "promtool accepts the alert rules" rules_are_valid
+    check "promtool has no remark on the metrics" metrics_are_clean
 fi
 check "DPDK's telemetry has the same numbers" telemetry_agrees
 # --- live views

@@ -1,6 +1,6 @@
 //! HTTP server of the exporter. One request per connection, and few connections at a time.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue, VARY};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -20,14 +20,58 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, timeout};
 
-use super::family::{Family, text};
+use super::family::{Family, plain, text};
 
 /// Path of the only resource.
 const PATH: &str = "/metrics";
 
-/// Media type of the text, OpenMetrics 1.0.
-const MEDIA_TYPE: HeaderValue =
-    HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+/// Format of the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    /// OpenMetrics 1.0, for clients that name it, as Prometheus does.
+    OpenMetrics,
+    /// Text format of Prometheus, for all others: `promtool check metrics` and scripts read it.
+    Plain,
+}
+
+impl Format {
+    /// Returns the media type.
+    fn media_type(self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Plain => "text/plain; version=0.0.4; charset=utf-8",
+        })
+    }
+
+    /// Selects the format that the client accepts (RFC 9110 §12.5.1): OpenMetrics only if the client names version
+    /// 1.0.0, or no version, with at least the weight of the text format.
+    fn accepted(headers: &HeaderMap) -> Self {
+        let fields = headers.get_all(ACCEPT).into_iter().filter_map(|field| field.to_str().ok());
+        let (mut open_metrics, mut plain) = (0.0, 0.0);
+        for range in fields.flat_map(|field| field.split(',')) {
+            let mut parts = range.split(';').map(str::trim);
+            let kind = parts.next().unwrap_or_default().to_ascii_lowercase();
+            let parameters = parts.filter_map(|part| part.split_once('='));
+            let (mut weight, mut version) = (1.0_f32, "1.0.0");
+            for (name, value) in parameters.map(|(name, value)| (name.trim(), value.trim().trim_matches('"')))
+            {
+                match name.to_ascii_lowercase().as_str() {
+                    "q" => weight = value.parse().unwrap_or(0.0),
+                    "version" => version = value,
+                    _ => {}
+                }
+            }
+            match kind.as_str() {
+                "application/openmetrics-text" if version == "1.0.0" => {
+                    open_metrics = weight.max(open_metrics);
+                }
+                "text/plain" => plain = weight.max(plain),
+                _ => {}
+            }
+        }
+        if open_metrics > 0.0 && open_metrics >= plain { Self::OpenMetrics } else { Self::Plain }
+    }
+}
 
 /// Longest head of a request, bytes; the least that `hyper` accepts.
 const HEAD_BYTES_MAX: usize = 8192;
@@ -176,18 +220,33 @@ impl Exporter {
 /// The text that is served.
 struct Page<S> {
     source: Rc<S>,
-    latest: RefCell<Option<(Instant, String)>>,
+    latest: RefCell<Option<(Instant, Rc<Texts>)>>,
+}
+
+/// The text of one moment in both formats, the second once it is asked for.
+struct Texts {
+    open_metrics: String,
+    plain: OnceCell<String>,
 }
 
 impl<S: Source> Page<S> {
-    async fn text(&self) -> String {
-        let fresh = self.latest.borrow().clone().filter(|(at, _)| at.elapsed() < TEXT_AGE_MAX);
-        if let Some((_, text)) = fresh {
-            return text;
+    async fn text(&self, format: Format) -> String {
+        let texts = self.texts().await;
+        match format {
+            Format::OpenMetrics => texts.open_metrics.clone(),
+            Format::Plain => texts.plain.get_or_init(|| plain(&texts.open_metrics)).clone(),
         }
-        let text = text(self.source.families().await).unwrap_or_default();
-        *self.latest.borrow_mut() = Some((Instant::now(), text.clone()));
-        text
+    }
+
+    async fn texts(&self) -> Rc<Texts> {
+        let fresh = self.latest.borrow().clone().filter(|(at, _)| at.elapsed() < TEXT_AGE_MAX);
+        if let Some((_, texts)) = fresh {
+            return texts;
+        }
+        let open_metrics = text(self.source.families().await).unwrap_or_default();
+        let texts = Rc::new(Texts { open_metrics, plain: OnceCell::new() });
+        *self.latest.borrow_mut() = Some((Instant::now(), Rc::clone(&texts)));
+        texts
     }
 }
 
@@ -229,8 +288,10 @@ async fn reply<B, S: Source>(
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return response;
     }
-    let mut response = Response::new(page.text().await);
-    response.headers_mut().insert(CONTENT_TYPE, MEDIA_TYPE);
+    let format = Format::accepted(request.headers());
+    let mut response = Response::new(page.text(format).await);
+    response.headers_mut().insert(CONTENT_TYPE, format.media_type());
+    response.headers_mut().insert(VARY, HeaderValue::from_static("accept"));
     stats.count(|s| &mut s.scrapes);
     response
 }
@@ -257,5 +318,48 @@ impl AsyncListener {
             Self::Tcp(listener) => Box::new(listener.accept().await?.0),
             Self::Unix(listener, _) => Box::new(listener.accept().await?.0),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_client_selects_the_format() {
+        use Format::{OpenMetrics, Plain};
+        // Prometheus 2 and 3, curl, a browser, and others.
+        for (accept, format) in [
+            (
+                "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\
+                 text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+                OpenMetrics,
+            ),
+            (
+                "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\
+                 text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,*/*;q=0.2",
+                OpenMetrics,
+            ),
+            ("Application/OpenMetrics-Text", OpenMetrics),
+            ("application/openmetrics-text; version=\"1.0.0\"; charset=utf-8", OpenMetrics),
+            ("application/openmetrics-text;version=0.0.1", Plain),
+            ("application/openmetrics-text;version=1.0.0;q=0", Plain),
+            ("application/openmetrics-text;q=0.4, text/plain;version=0.0.4;q=0.9", Plain),
+            ("text/plain", Plain),
+            ("text/plain;version=0.0.4;q=1,*/*;q=0.1", Plain),
+            ("text/html,application/xhtml+xml,*/*;q=0.8", Plain),
+            ("*/*", Plain),
+            (";;=,,q=", Plain),
+            ("application/openmetrics-text;q=x", Plain),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT, HeaderValue::from_str(accept).unwrap());
+            assert_eq!(Format::accepted(&headers), format, "{accept}");
+        }
+        assert_eq!(Format::accepted(&HeaderMap::new()), Plain);
+        let mut headers = HeaderMap::new();
+        headers.append(ACCEPT, HeaderValue::from_static("text/plain;q=0.5"));
+        headers.append(ACCEPT, HeaderValue::from_static("application/openmetrics-text"));
+        assert_eq!(Format::accepted(&headers), OpenMetrics);
     }
 }

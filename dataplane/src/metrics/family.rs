@@ -133,13 +133,42 @@ pub fn text(families: Vec<Family>) -> Result<String, fmt::Error> {
     Ok(text)
 }
 
+/// Rewrites a text of [`text`] in the text format of Prometheus 0.0.4: help and type have the full name of a counter,
+/// and quotes in a help text stand for themselves.
+pub(super) fn plain(open_metrics: &str) -> String {
+    let mut plain = String::with_capacity(open_metrics.len());
+    let mut help = None;
+    for line in open_metrics.lines().filter(|line| *line != "# EOF") {
+        if let Some(described) = line.strip_prefix("# HELP ").and_then(|it| it.split_once(' ')) {
+            help = Some(described);
+            continue;
+        }
+        let counter = line.strip_prefix("# TYPE ").and_then(|it| it.strip_suffix(" counter"));
+        let total = if counter.is_some() { "_total" } else { "" };
+        if let Some((name, help)) = help.take() {
+            plain.extend(["# HELP ", name, total, " ", &help.replace("\\\"", "\""), "\n"]);
+        }
+        match counter {
+            Some(name) => plain.extend(["# TYPE ", name, "_total counter\n"]),
+            None => plain.extend([line, "\n"]),
+        }
+    }
+    plain
+}
+
 #[derive(Debug)]
 struct Families(Vec<Family>);
 
 impl Collector for Families {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         for Family { group, name, help, kind, samples } in &self.0 {
-            let name = format!("iwarp_{group}_{name}");
+            // Prometheus has one unit of time, the second.
+            let nanoseconds = name.strip_suffix("_ns");
+            let name = match nanoseconds {
+                Some(stem) => format!("iwarp_{group}_{stem}_seconds"),
+                None => format!("iwarp_{group}_{name}"),
+            };
+            let seconds = |value: u64| value as f64 / 1e9;
             let kind_of_metric = match kind {
                 Kind::Counter => MetricType::Counter,
                 Kind::Gauge => MetricType::Gauge,
@@ -151,15 +180,23 @@ impl Collector for Families {
                 let labels = labels.as_ref().map_or([].as_slice(), |labels| labels.as_slice());
                 let mut sample = family.encode_family(&labels)?;
                 match (kind, durations) {
+                    (Kind::Counter, _) if nanoseconds.is_some() => {
+                        sample.encode_counter::<NoLabelSet, f64, f64>(&seconds(*value), None)?;
+                    }
+                    (Kind::Gauge, _) if nanoseconds.is_some() => sample.encode_gauge(&seconds(*value))?,
                     (Kind::Counter, _) => sample.encode_counter::<NoLabelSet, u64, u64>(value, None)?,
                     (Kind::Gauge, _) => sample.encode_gauge(value)?,
                     (Kind::Histogram, Some(durations)) => {
-                        let seconds = durations.sum_ns() as f64 / 1e9;
                         let bound =
                             |bound: Option<Duration>| bound.map_or(f64::INFINITY, |it| it.as_secs_f64());
                         let buckets: Vec<_> =
                             durations.buckets().map(|(to, count)| (bound(to), count)).collect();
-                        sample.encode_histogram::<NoLabelSet>(seconds, *value, &buckets, None)?;
+                        sample.encode_histogram::<NoLabelSet>(
+                            seconds(durations.sum_ns()),
+                            *value,
+                            &buckets,
+                            None,
+                        )?;
                     }
                     (Kind::Histogram, None) => {}
                 }

@@ -14,7 +14,7 @@ use iwarp_config::Config;
 use iwarp_counters::Histogram;
 use tokio::sync::oneshot;
 
-use super::family::merged;
+use super::family::{merged, plain};
 use super::*;
 use crate::dpdk::TelemetryGroup;
 use crate::worker::{Published, WorkerStats};
@@ -50,7 +50,10 @@ fn parse(text: &str) -> Vec<Parsed> {
                 .split_once('{')
                 .map_or((id, ""), |(name, rest)| (name, rest.strip_suffix('}').expect("the labels end")));
             assert_eq!(sample.strip_suffix(suffix), Some(name), "{sample}");
-            samples.push((sample.to_owned(), labels_of(labels), value.parse().expect(value)));
+            // Seconds have a fraction, and are compared elsewhere.
+            let seconds = name.ends_with("_seconds") && value.parse::<f64>().is_ok_and(|it| it >= 0.0);
+            let value = if seconds { 0 } else { value.parse().expect(value) };
+            samples.push((sample.to_owned(), labels_of(labels), value));
         }
         assert!(samples.len() > before, "{name} has no sample");
     }
@@ -122,6 +125,41 @@ fn the_text_follows_the_grammar() {
         ]
     );
     assert_eq!(text(Vec::new()).unwrap(), "# EOF\n");
+}
+
+#[test]
+fn nanoseconds_are_exported_in_seconds() {
+    let families = vec![
+        family("worker", "busy_ns", Kind::Counter, &[(None, 1_500_000_001)]),
+        family("now", "rtt_ns", Kind::Gauge, &[(None, 250)]),
+    ];
+    let text = text(families).unwrap();
+    let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    assert_eq!(samples, ["iwarp_worker_busy_seconds_total{} 1.500000001", "iwarp_now_rtt_seconds{} 2.5e-7"]);
+}
+
+/// <https://prometheus.io/docs/instrumenting/exposition_formats/>: in a help text, only the backslash and the line feed
+/// are escaped.
+#[test]
+fn the_plain_text_names_a_counter_in_full() {
+    let families = || {
+        vec![
+            family("tcp", "segments_in", Kind::Counter, &[(Some("a"), 0), (Some("b\"\\\n"), 7)]),
+            family("now", "established", Kind::Gauge, &[(None, 7)]),
+        ]
+    };
+    assert_eq!(
+        plain(&text(families()).unwrap()),
+        r#"# HELP iwarp_tcp_segments_in_total The "help",\non two \\ lines.
+# TYPE iwarp_tcp_segments_in_total counter
+iwarp_tcp_segments_in_total{port="a"} 0
+iwarp_tcp_segments_in_total{port="b\"\\\n"} 7
+# HELP iwarp_now_established The "help",\non two \\ lines.
+# TYPE iwarp_now_established gauge
+iwarp_now_established{} 7
+"#
+    );
+    assert_eq!(plain(&text(Vec::new()).unwrap()), "");
 }
 
 #[test]
@@ -279,7 +317,7 @@ fn ask(address: SocketAddr, request: &[u8]) -> String {
     String::from_utf8(reply).unwrap()
 }
 
-const GET: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: it\r\n\r\n";
+const GET: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: it\r\nAccept: application/openmetrics-text\r\n\r\n";
 
 #[test]
 fn a_scrape_is_answered_over_tcp_and_over_a_unix_socket() {
@@ -295,7 +333,20 @@ fn a_scrape_is_answered_over_tcp_and_over_a_unix_socket() {
     assert_eq!(parse(body).len(), 200_000);
     let head = ask(address, b"HEAD /metrics HTTP/1.1\r\nHost: it\r\n\r\n");
     assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");
-    assert_eq!(running.stop().0, MetricsStats { scrapes: 2, ..MetricsStats::default() });
+    for accept in ["", "Accept: text/plain\r\n"] {
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: it\r\n{accept}\r\n");
+        let reply = ask(address, request.as_bytes());
+        let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"), "{head}");
+        assert!(head.contains("vary: accept"), "{head}");
+        assert!(
+            body.starts_with("# HELP iwarp_fake_asked_total The \"help\",\\non two \\\\ lines.\n"),
+            "{}",
+            &body[..99]
+        );
+        assert!(!body.contains("# EOF") && body.lines().count() == 200_002);
+    }
+    assert_eq!(running.stop().0, MetricsStats { scrapes: 4, ..MetricsStats::default() });
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("metrics.sock");

@@ -100,7 +100,7 @@ impl<B: Buf> Interface<B> {
         };
         // A port in promiscuous mode also receives frames for other stations.
         if ethernet.dst != self.config.mac && !ethernet.dst.is_group() {
-            return Err(DropReason::EthernetNotForUs);
+            return Err(DropReason::EthernetNotOurs);
         }
         if ethernet.src.is_group() {
             return Err(DropReason::EthernetSource);
@@ -131,7 +131,7 @@ impl<B: Buf> Interface<B> {
             return Err(DropReason::IpChecksum);
         }
         if self.config.ipv4.is_none_or(|ours| ours.address() != header.dst) {
-            return Err(DropReason::IpNotForUs);
+            return Err(DropReason::IpNotOurs);
         }
         // Before reassembly: "the processing of IP options (including a source route) must precede" it (RFC 1122
         // §3.2.1.8).
@@ -199,7 +199,7 @@ impl<B: Buf> Interface<B> {
         let (header, payload) = Ipv6Header::parse(packet).map_err(ip_reason)?;
         let to_us = self.is_local(header.dst.into());
         if !to_us && !self.is_our_group(header.dst) {
-            return Err(DropReason::IpNotForUs);
+            return Err(DropReason::IpNotOurs);
         }
         if to_us && ethernet.dst.is_group() {
             return Err(DropReason::IpLinkBroadcast);
@@ -222,7 +222,7 @@ impl<B: Buf> Interface<B> {
                 return if ours {
                     fragment_ipv6(&header, &upper, at, walked)
                 } else {
-                    Err(DropReason::IpNotForUs)
+                    Err(DropReason::IpNotOurs)
                 };
             }
             // RFC 6980 §5: "Nodes MUST silently ignore" messages of neighbor discovery that have a fragment
@@ -242,7 +242,7 @@ impl<B: Buf> Interface<B> {
         match upper.protocol {
             // RFC 4291 §2.5.2: the unspecified address is a source only while a node has none.
             IpProtocol::TCP if header.src.is_unspecified() => Err(DropReason::IpSource),
-            IpProtocol::TCP if !to_us => Err(DropReason::IpNotForUs),
+            IpProtocol::TCP if !to_us => Err(DropReason::IpNotOurs),
             IpProtocol::TCP => classify_tcp(packet, checksum),
             IpProtocol::ICMPV6 => self.classify_icmpv6(&header, packet),
             _ => Err(DropReason::IpProtocol),
@@ -306,7 +306,7 @@ impl<B: Buf> Interface<B> {
                 // unicast address belonging to the interface" as its source.
                 let local =
                     if ip.dst.is_multicast() { self.source_for(packet.src) } else { Some(packet.dst) };
-                let local = local.ok_or(DropReason::IpNotForUs)?;
+                let local = local.ok_or(DropReason::IpNotOurs)?;
                 return Ok(Classified::Echo(echo(packet, local, id)));
             }
             Icmpv6Message::PacketTooBig { mtu } => IcmpErrorKind::PacketTooBig { mtu },

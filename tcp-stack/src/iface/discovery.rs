@@ -86,7 +86,7 @@ impl<B: Buf> Interface<B> {
         packet: &ArpPacket,
         to_us: bool,
     ) -> Result<(), DropReason> {
-        let Some(ours) = self.config.ipv4 else { return Err(DropReason::ArpNotForUs) };
+        let Some(ours) = self.config.ipv4 else { return Err(DropReason::ArpNotOurs) };
         let &ArpPacket { operation, sender_mac, sender_ip, target_ip, .. } = packet;
         let is_request = operation == ArpOperation::Request;
         if !is_request && operation != ArpOperation::Reply || !sender_mac.is_unicast() {
@@ -109,7 +109,7 @@ impl<B: Buf> Interface<B> {
             let advert = Advert { mac: Some(sender_mac), solicited: !is_request && to_us, overrides: true };
             let known = self.neighbors.on_advert(now, sender_ip.into(), advert);
             if !known {
-                return Err(DropReason::ArpNotForUs);
+                return Err(DropReason::ArpNotOurs);
             }
             self.stats.rx_arp = self.stats.rx_arp.wrapping_add(1);
             return Ok(());
@@ -152,7 +152,7 @@ impl<B: Buf> Interface<B> {
                 let mac = advertisement.target_mac.filter(|mac| mac.is_unicast());
                 let advert = Advert { mac, solicited, overrides };
                 if !self.neighbors.on_advert(now, advertisement.target.into(), advert) {
-                    return Err(DropReason::NdpNotForUs);
+                    return Err(DropReason::NdpNotOurs);
                 }
             }
         }
@@ -168,12 +168,10 @@ impl<B: Buf> Interface<B> {
         solicitation: &NeighborSolicitation,
     ) -> Result<(), DropReason> {
         if !self.is_local(solicitation.target.into()) {
-            return Err(DropReason::NdpNotForUs);
+            return Err(DropReason::NdpNotOurs);
         }
         let from_nobody = message.src.is_unspecified();
         let source_mac = solicitation.source_mac.filter(|mac| mac.is_unicast());
-        let on_link = message.src.is_unicast_link_local()
-            || self.config.ipv6.is_some_and(|ours| ours.contains(message.src));
         if let Some(mac) = source_mac
             && self.is_on_link(message.src.into())
         {

@@ -43,7 +43,7 @@ drops! {
     /// Ethernet: the source is a group address.
     EthernetSource => drop_ethernet_source,
     /// Ethernet: addressed to another station.
-    EthernetNotForUs => drop_ethernet_not_for_us,
+    EthernetNotOurs => drop_ethernet_not_ours,
     /// Ethernet: of another VLAN.
     EthernetVlan => drop_ethernet_vlan,
     /// Ethernet: carries neither IPv4, IPv6 nor ARP.
@@ -56,7 +56,7 @@ drops! {
     /// ARP: another station claims an address of ours.
     ArpConflict => drop_arp_conflict,
     /// ARP: concerns neither us nor a neighbor that we know.
-    ArpNotForUs => drop_arp_not_for_us,
+    ArpNotOurs => drop_arp_not_ours,
     /// IP: shorter than its headers say.
     IpTruncated => drop_ip_truncated,
     /// IP: header fields contradict each other.
@@ -72,7 +72,7 @@ drops! {
     /// IP: a source address that no packet may have (multicast, broadcast, loopback, our own).
     IpSource => drop_ip_source,
     /// IP: addressed to another host.
-    IpNotForUs => drop_ip_not_for_us,
+    IpNotOurs => drop_ip_not_ours,
     /// IP: a unicast packet in a link-layer broadcast.
     IpLinkBroadcast => drop_ip_link_broadcast,
     /// IP: a fragment, while reassembly is configured off.
@@ -112,7 +112,7 @@ drops! {
     /// Neighbor discovery: another station claims an address of ours.
     NdpConflict => drop_ndp_conflict,
     /// Neighbor discovery: concerns neither us nor a neighbor that we know.
-    NdpNotForUs => drop_ndp_not_for_us,
+    NdpNotOurs => drop_ndp_not_ours,
     /// A request that the port's primary worker answers, not this one.
     NotPrimary => drop_not_primary,
     /// TCP: shorter than its header says.

@@ -32,7 +32,7 @@ fn invalid_arp_is_dropped() {
     let mut lab = Lab::new(config());
     let all = MacAddr::BROADCAST;
     let request = |sender, target| arp(ArpOperation::Request, sender, target, all);
-    lab.expect_drop(&request((PEER, V4_PEER), Ipv4Addr::new(10, 77, 0, 9)), DropReason::ArpNotForUs);
+    lab.expect_drop(&request((PEER, V4_PEER), Ipv4Addr::new(10, 77, 0, 9)), DropReason::ArpNotOurs);
     lab.expect_drop(&request((PEER, V4), V4_PEER), DropReason::ArpConflict);
     lab.expect_drop(&request((OURS, V4), V4), DropReason::ArpInvalid);
     lab.expect_drop(&request((PEER, V4_FAR), V4), DropReason::ArpInvalid);
@@ -40,7 +40,7 @@ fn invalid_arp_is_dropped() {
     let odd = arp(ArpOperation::Unknown(3), (PEER, V4_PEER), V4, all);
     lab.expect_drop(&odd, DropReason::ArpInvalid);
     let reply = arp(ArpOperation::Reply, (PEER, V4_PEER), V4, OURS);
-    lab.expect_drop(&reply, DropReason::ArpNotForUs);
+    lab.expect_drop(&reply, DropReason::ArpNotOurs);
     lab.expect_drop(&reply[..41], DropReason::ArpMalformed);
     let mut group = request((PEER, V4_PEER), V4);
     group[22] |= 1;
@@ -204,11 +204,11 @@ fn neighbor_discovery_that_is_not_valid() {
     lab.expect_drop(&solicit(v6("::"), ours, 255, &bare), DropReason::NdpInvalid);
     lab.expect_drop(&solicit(peer, group, 255, &ndp_body("ff02::1", None)), DropReason::NdpInvalid);
     lab.expect_drop(&solicit(peer, group, 255, &bare[..15]), DropReason::NdpInvalid);
-    lab.expect_drop(&solicit(peer, group, 255, &ndp_body("fd77::5", None)), DropReason::NdpNotForUs);
+    lab.expect_drop(&solicit(peer, group, 255, &ndp_body("fd77::5", None)), DropReason::NdpNotOurs);
     let advertise = |dst, flags, body: &[u8]| icmpv6(peer, dst, 255, 136, [flags, 0, 0, 0], body);
     let body = ndp_body("fd77::1", Some((2, PEER)));
     lab.expect_drop(&advertise(v6("ff02::1"), 0x60, &body), DropReason::NdpInvalid);
-    lab.expect_drop(&advertise(ours, 0x60, &body), DropReason::NdpNotForUs);
+    lab.expect_drop(&advertise(ours, 0x60, &body), DropReason::NdpNotOurs);
     lab.expect_drop(&advertise(ours, 0x60, &question), DropReason::NdpConflict);
     let mut wrong = solicit(peer, group, 255, &question);
     wrong[60] ^= 1;

@@ -229,7 +229,7 @@ fn impossible_fragments_are_dropped() {
     let mut group = cut(&frame, 1, 0..400);
     group[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 1]);
     group[38..54].copy_from_slice(&v6("ff02::1").octets());
-    lab.expect_drop(&group, DropReason::IpNotForUs);
+    lab.expect_drop(&group, DropReason::IpNotOurs);
 }
 
 #[test]

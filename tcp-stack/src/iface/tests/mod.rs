@@ -266,7 +266,7 @@ fn incomplete_source_routes_and_malformed_options_are_dropped() {
     other[24..26].fill(0);
     let sum = crate::wire::Sum::of(&other[14..42]).checksum();
     other[24..26].copy_from_slice(&sum.to_be_bytes());
-    lab.expect_drop(&other, DropReason::IpNotForUs);
+    lab.expect_drop(&other, DropReason::IpNotOurs);
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn frames_for_others_are_dropped() {
         frame
     };
     lab.expect_drop(&frame[..13], DropReason::EthernetTruncated);
-    lab.expect_drop(&with(5, &[9]), DropReason::EthernetNotForUs);
+    lab.expect_drop(&with(5, &[9]), DropReason::EthernetNotOurs);
     lab.expect_drop(&with(6, &[3]), DropReason::EthernetSource);
     lab.expect_drop(&with(12, &[0x88, 0xcc]), DropReason::EthernetType);
     lab.expect_drop(&with(0, &[0xff; 6]), DropReason::IpLinkBroadcast);
@@ -311,7 +311,7 @@ fn frames_for_others_are_dropped() {
     lab.expect_drop(&tagged, DropReason::EthernetVlan);
     let mut other = with(33, &[9]);
     fix_ipv4(&mut other);
-    lab.expect_drop(&other, DropReason::IpNotForUs);
+    lab.expect_drop(&other, DropReason::IpNotOurs);
     let mut udp = with(23, &[17]);
     fix_ipv4(&mut udp);
     lab.expect_drop(&udp, DropReason::IpProtocol);
@@ -325,12 +325,12 @@ fn frames_for_others_are_dropped() {
     let frame = tcp_v6();
     let mut other = frame.clone();
     other[53] = 9;
-    lab.expect_drop(&other, DropReason::IpNotForUs);
+    lab.expect_drop(&other, DropReason::IpNotOurs);
     let mut broadcast = frame.clone();
     broadcast[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 1]);
     lab.expect_drop(&broadcast, DropReason::IpLinkBroadcast);
     broadcast[38..54].copy_from_slice(&v6("ff02::1").octets());
-    lab.expect_drop(&broadcast, DropReason::IpNotForUs);
+    lab.expect_drop(&broadcast, DropReason::IpNotOurs);
     let mut extended = frame[..54].to_vec();
     extended[14 + 5] += 8;
     extended[14 + 6] = 0;
@@ -363,16 +363,16 @@ fn martians_are_dropped() {
 #[test]
 fn packets_of_unconfigured_families_are_dropped() {
     let mut lab = Lab::new(InterfaceConfig { ipv4: None, ..config() });
-    lab.expect_drop(&tcp_v4_from(V4_PEER), DropReason::IpNotForUs);
+    lab.expect_drop(&tcp_v4_from(V4_PEER), DropReason::IpNotOurs);
     let request = arp(ArpOperation::Request, (PEER, V4_PEER), V4, MacAddr::BROADCAST);
-    lab.expect_drop(&request, DropReason::ArpNotForUs);
+    lab.expect_drop(&request, DropReason::ArpNotOurs);
     assert_eq!(lab.interface.source_for(V4_PEER.into()), None);
     assert_eq!(lab.interface.resolve(Instant::ZERO, V4_PEER.into()), Err(NotReady::NoRoute));
     let mut lab = Lab::new(InterfaceConfig { ipv6: None, ..config() });
-    lab.expect_drop(&tcp_v6(), DropReason::IpNotForUs);
+    lab.expect_drop(&tcp_v6(), DropReason::IpNotOurs);
     let group = v6("ff02::1:ff00:2");
     let body = ndp_body("fd77::2", Some((1, PEER)));
-    lab.expect_drop(&icmpv6(v6("fd77::1"), group, 255, 135, [0; 4], &body), DropReason::IpNotForUs);
+    lab.expect_drop(&icmpv6(v6("fd77::1"), group, 255, 135, [0; 4], &body), DropReason::IpNotOurs);
     assert_eq!(lab.interface.source_for(v6("fd77::1").into()), None);
 }
 
