@@ -27,9 +27,14 @@ struct Terminal {
 impl Terminal {
     /// Starts `top`, after a line with its process id; a line with the terminal's modes follows its end.
     fn start(socket: &Path, arguments: &str) -> Self {
+        Self::start_in("exec", socket, arguments)
+    }
+
+    /// The same, started by this word of the shell.
+    fn start_in(exec: &str, socket: &Path, arguments: &str) -> Self {
         let binary = env!("CARGO_BIN_EXE_iwarpctl");
         let socket = socket.display();
-        let top = format!("sh -c 'echo pid $$; exec {binary} --socket {socket} top {arguments}'");
+        let top = format!("sh -c 'echo pid $$; {exec} {binary} --socket {socket} top {arguments}'");
         let command = format!("stty cols 80 rows 24; {top}; echo status $?; stty -a");
         let mut script = Command::new("script")
             .args(["--quiet", "--command", &command, "/dev/null"])
@@ -63,6 +68,13 @@ impl Terminal {
             self.text += &String::from_utf8_lossy(&chunk);
         }
         std::mem::take(&mut self.text)
+    }
+
+    /// Waits until `top` has drawn; returns its process id.
+    fn pid(&mut self) -> u32 {
+        let begin = self.until("ESTABLISHED");
+        let (_, pid) = begin.split_once("pid ").unwrap();
+        pid.lines().next().unwrap().trim().parse().unwrap()
     }
 
     fn press(&mut self, keys: &str) {
@@ -108,14 +120,36 @@ fn a_signal_gives_the_terminal_back() {
     let daemon = Daemon::start();
     for (signal, status) in [("TERM", 143), ("INT", 130), ("HUP", 129)] {
         let mut terminal = Terminal::start(daemon.socket(), "");
-        let begin = terminal.until("ESTABLISHED");
-        let (_, pid) = begin.split_once("pid ").unwrap();
-        let pid: u32 = pid.lines().next().unwrap().trim().parse().unwrap();
+        let pid = terminal.pid();
         let kill = Command::new("kill").args(["-s", signal, &pid.to_string()]).status().unwrap();
         assert!(kill.success());
         let end = terminal.end();
         assert!(end.contains(&format!("status {status}")), "{signal}: {end:?}");
         is_given_back(&end);
+    }
+}
+
+/// Returns true if the process runs: it exists and is no zombie.
+fn runs(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+#[test]
+fn top_ends_with_its_terminal() {
+    let daemon = Daemon::start();
+    // As left behind by a shell, and as one that no signal reaches: in a session that has no terminal of its own.
+    for session in ["exec", "exec setsid"] {
+        let mut terminal = Terminal::start_in(session, daemon.socket(), "");
+        let pid = terminal.pid();
+        assert!(runs(pid));
+        terminal.script.kill().unwrap();
+        terminal.script.wait().unwrap();
+        let begin = std::time::Instant::now();
+        while runs(pid) {
+            assert!(begin.elapsed() < PATIENCE, "{session}: process {pid} runs without its terminal");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 
