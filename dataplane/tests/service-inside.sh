@@ -169,13 +169,18 @@ export_of /more 'directory = "/srv/data"'
 systemctl reload iwarp-nfsd || fail "systemctl reload iwarp-nfsd"
 exports() { iwarpctl nfs exports -j | jq -rc '[.[].path] | sort'; }
 becomes '["/data","/more","/regions"]' 10 exports
+cp /etc/iwarpd/nfsd.toml /root/nfsd.toml
+export_of /more 'directory = "/srv"'
+! systemctl reload iwarp-nfsd 2>/dev/null || fail "systemctl reload takes exports of which two have one path"
+is "exports after a refused reload" "$(exports)" '["/data","/more","/regions"]'
+cp /root/nfsd.toml /etc/iwarpd/nfsd.toml
 systemd-analyze security --threshold=40 iwarp-nfsd >/tmp/security || fail "$(tail -n 1 /tmp/security)"
 systemctl stop iwarpd || fail "systemctl stop iwarpd"
 sleep 3
 is "iwarp-nfsd and iwarpd after the stop of iwarpd" \
     "$(property ActiveState iwarp-nfsd) $(property Result iwarp-nfsd) $(property ActiveState)" \
     "inactive success inactive"
-step "the NFS server starts, reloads its exports, and stops with iwarpd; $(exposure)"
+step "the NFS server starts, reloads its exports, not those with a mistake, and stops with iwarpd; $(exposure)"
 
 # --- a start that fails, and one that takes long
 cp $CONFIG /tmp/good
