@@ -59,24 +59,27 @@ impl Local {
 /// its work in the order of posting, so slots are used round-robin.
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
-    sges: Box<[Sge]>,
-    per_slot: usize,
-    inline: Box<[u8]>,
-    inline_per_slot: usize,
-    slots: usize,
-    next: usize,
+    /// Elements of the slots that have been used: memory is reserved for all, and touched as slots are used.
+    sges: Vec<Sge>,
+    per_slot: u32,
+    /// Inline bytes of the slots that have been used.
+    inline: Vec<u8>,
+    inline_per_slot: u32,
+    slots: u32,
+    next: u32,
 }
 
 impl Lists {
     /// Creates `slots` slots, each of `sges` elements (at most [`SGE_MAX`]) and `inline` bytes.
     pub(crate) fn new(slots: usize, sges: usize, inline: usize) -> Self {
         let per_slot = sges.min(SGE_MAX);
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         Self {
-            sges: vec![Sge::default(); slots.saturating_mul(per_slot)].into(),
-            per_slot,
-            inline: vec![0; slots.saturating_mul(inline)].into(),
-            inline_per_slot: inline,
-            slots,
+            sges: Vec::with_capacity(slots.saturating_mul(per_slot)),
+            per_slot: number(per_slot),
+            inline: Vec::with_capacity(slots.saturating_mul(inline)),
+            inline_per_slot: number(inline),
+            slots: number(slots),
             next: 0,
         }
     }
@@ -85,17 +88,21 @@ impl Lists {
         let slot = self.next;
         let next = slot.saturating_add(1);
         self.next = if next < self.slots { next } else { 0 };
-        slot
+        slot as usize
     }
 
     /// Stores a list; `None` if it has more elements, or bytes, than allowed.
     pub(crate) fn keep(&mut self, list: &[Sge]) -> Option<Local> {
-        if list.len() > self.per_slot || self.slots == 0 {
+        if list.len() > self.per_slot as usize || self.slots == 0 {
             return None;
         }
         let len = list.iter().try_fold(0u32, |len, sge| len.checked_add(sge.length))?;
         let slot = self.take_slot();
-        let start = slot.saturating_mul(self.per_slot);
+        let start = slot.saturating_mul(self.per_slot as usize);
+        let end = start.saturating_add(self.per_slot as usize);
+        if self.sges.len() < end {
+            self.sges.resize(end, Sge::default());
+        }
         for (to, from) in self.sges.get_mut(start..)?.iter_mut().zip(list) {
             *to = *from;
         }
@@ -108,11 +115,15 @@ impl Lists {
 
     /// Stores a copy of `bytes`; `None` if they exceed a slot.
     pub(crate) fn keep_inline(&mut self, bytes: &[u8]) -> Option<Local> {
-        if bytes.len() > self.inline_per_slot || self.slots == 0 {
+        if bytes.len() > self.inline_per_slot as usize || self.slots == 0 {
             return None;
         }
         let slot = self.take_slot();
-        let start = slot.saturating_mul(self.inline_per_slot);
+        let start = slot.saturating_mul(self.inline_per_slot as usize);
+        let end = start.saturating_add(self.inline_per_slot as usize);
+        if self.inline.len() < end {
+            self.inline.resize(end, 0);
+        }
         self.inline.get_mut(start..start.checked_add(bytes.len())?)?.copy_from_slice(bytes);
         Some(Local::Inline { slot: u16::try_from(slot).ok()?, len: u32::try_from(bytes.len()).ok()? })
     }
@@ -120,7 +131,7 @@ impl Lists {
     /// Returns the elements of a stored list.
     #[inline]
     pub(crate) fn sges(&self, list: List) -> &[Sge] {
-        let start = usize::from(list.slot).saturating_mul(self.per_slot);
+        let start = usize::from(list.slot).saturating_mul(self.per_slot as usize);
         self.sges.get(start..start.saturating_add(list.sges.into())).unwrap_or_default()
     }
 
@@ -135,7 +146,8 @@ impl Lists {
 
     /// Returns `len` stored inline bytes from `skip` on.
     pub(crate) fn inline(&self, slot: u16, skip: u32, len: usize) -> &[u8] {
-        let start = usize::from(slot).saturating_mul(self.inline_per_slot).saturating_add(skip as usize);
+        let start =
+            usize::from(slot).saturating_mul(self.inline_per_slot as usize).saturating_add(skip as usize);
         self.inline.get(start..start.saturating_add(len)).unwrap_or_default()
     }
 }

@@ -1,12 +1,12 @@
 //! Completion queues (`ibv_cq`) and the calls that poll and arm them.
 
-use core::fmt;
-use std::collections::VecDeque;
-
+use super::entries::{Entries, Link, NONE};
 use super::ids::{CqId, QpNum};
+use super::queue_pair::QpState;
 use super::{AsyncEvent, Device, VerbsError};
 use crate::qp::{WcOpcode, WcStatus};
 use crate::wire::Stag;
+use core::fmt;
 
 /// Completion of a work request (`ibv_wc`). With a status other than `Success`, only `wr_id`, `status`, `opcode` and
 /// `qp_num` are valid.
@@ -53,9 +53,10 @@ pub enum Slots {
     Receive,
 }
 
+/// Completion in its queue.
 #[derive(Clone, Copy, Debug)]
-struct Cqe {
-    wc: WorkCompletion,
+pub(super) struct Cqe {
+    pub(super) wc: WorkCompletion,
     slots: Slots,
 }
 
@@ -69,7 +70,9 @@ enum Armed {
 
 #[derive(Debug)]
 pub(super) struct Cq {
-    ring: VecDeque<Cqe>,
+    entries: Entries,
+    /// While the queue grows: older completions than those of `entries`, in memory for the new depth.
+    moved: Option<Box<Entries>>,
     depth: usize,
     armed: Armed,
     /// True if an event is queued and not yet polled.
@@ -77,13 +80,58 @@ pub(super) struct Cq {
     pub(super) overrun: bool,
     /// Number of send and receive queues that complete here.
     pub(super) users: u32,
+    /// Queue pair whose completions [`Cq::purge`] removes, and the last entry that it has examined.
+    purging: Option<(QpNum, Link)>,
 }
 
 impl Cq {
+    fn len(&self) -> usize {
+        self.entries.len.saturating_add(self.moved.as_ref().map_or(0, |moved| moved.len))
+    }
+
     /// Takes the oldest completion.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<(WorkCompletion, Slots)> {
-        self.ring.pop_front().map(|Cqe { wc, slots }| (wc, slots))
+        if let Some(Cqe { wc, slots }) = self.moved.as_mut().and_then(|moved| moved.pop()) {
+            return Some((wc, slots));
+        }
+        if let Some((_, after)) = &mut self.purging
+            && *after == self.entries.first
+        {
+            *after = NONE;
+        }
+        self.entries.pop().map(|Cqe { wc, slots }| (wc, slots))
+    }
+
+    /// Removes the completions of a queue pair from the next `max` entries, and passes what each would free to
+    /// `removed`, which returns false once the queue pair has no more. A call for the same queue pair continues where
+    /// the last one has stopped. Returns true if none is left.
+    fn purge(&mut self, qp: QpNum, max: usize, removed: &mut impl FnMut(Slots) -> bool) -> bool {
+        let mut after = match self.purging {
+            Some((purged, after)) if purged == qp => after,
+            _ => NONE,
+        };
+        let mut left = max;
+        loop {
+            let at = self.entries.after(after);
+            let Some(cqe) = self.entries.get(at) else { break };
+            let Some(fewer) = left.checked_sub(1) else {
+                self.purging = Some((qp, after));
+                return false;
+            };
+            left = fewer;
+            if cqe.wc.qp_num == qp {
+                let slots = cqe.slots;
+                self.entries.remove(after, at);
+                if !removed(slots) {
+                    break;
+                }
+            } else {
+                after = at;
+            }
+        }
+        self.purging = None;
+        true
     }
 }
 
@@ -114,8 +162,9 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// `Invalid`: 0, or more than [`super::Limits::cqe_max`]. `NoResources`.
     pub fn create_cq(&mut self, cqe: u32) -> Result<CqId, VerbsError> {
         let depth = self.check_cqe(cqe)?;
-        let ring = VecDeque::with_capacity(depth);
-        let cq = Cq { ring, depth, armed: Armed::No, event: false, overrun: false, users: 0 };
+        let entries = Entries::new(depth);
+        let (armed, event, overrun) = (Armed::No, false, false);
+        let cq = Cq { entries, moved: None, depth, armed, event, overrun, users: 0, purging: None };
         self.cqs.insert(cq).map(CqId).ok_or(VerbsError::NoResources)
     }
 
@@ -129,14 +178,47 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// # Errors
     /// `NoSuchObject`. `Invalid`: outside the limits, or fewer slots than queued completions.
     pub fn resize_cq(&mut self, cq: CqId, cqe: u32) -> Result<(), VerbsError> {
+        self.resize_cq_part(cq, cqe, usize::MAX).map(|_| ())
+    }
+
+    /// Moves at most `max` completions to memory for the new number of slots, as a part of [`Self::resize_cq`]. Returns
+    /// true once the queue has as many; a call before that continues where the last one has stopped.
+    ///
+    /// # Errors
+    /// As for [`Self::resize_cq`]; the queue is as it was.
+    pub fn resize_cq_part(&mut self, cq: CqId, cqe: u32, max: usize) -> Result<bool, VerbsError> {
         let depth = self.check_cqe(cqe)?;
         let cq = self.cqs.get_mut(cq.0).ok_or(VerbsError::NoSuchObject)?;
-        if cq.ring.len() > depth {
+        if cq.len() > depth {
             return Err(VerbsError::Invalid);
         }
-        let mut ring = VecDeque::with_capacity(depth);
-        ring.extend(cq.ring.drain(..));
-        (cq.ring, cq.depth) = (ring, depth);
+        if depth <= cq.entries.most() && cq.moved.is_none() {
+            cq.depth = depth;
+            return Ok(true);
+        }
+        cq.purging = None;
+        let moved = cq.moved.get_or_insert_with(|| Box::new(Entries::new(depth)));
+        for _ in 0..max {
+            let Some(cqe) = cq.entries.pop() else { break };
+            moved.push(cqe);
+        }
+        if cq.entries.len > 0 {
+            return Ok(false);
+        }
+        if let Some(moved) = cq.moved.take() {
+            (cq.entries, cq.depth) = (*moved, depth);
+        }
+        Ok(true)
+    }
+
+    /// Drops all completions of a queue. Those who use it are about to be destroyed.
+    ///
+    /// # Errors
+    /// `NoSuchObject`.
+    pub fn discard_completions(&mut self, cq: CqId) -> Result<(), VerbsError> {
+        let cq = self.cqs.get_mut(cq.0).ok_or(VerbsError::NoSuchObject)?;
+        (cq.moved, cq.purging) = (None, None);
+        cq.entries.clear();
         Ok(())
     }
 
@@ -145,7 +227,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// # Errors
     /// `NoSuchObject`.
     pub fn queued_completions(&self, cq: CqId) -> Result<usize, VerbsError> {
-        self.cqs.get(cq.0).map(|cq| cq.ring.len()).ok_or(VerbsError::NoSuchObject)
+        self.cqs.get(cq.0).map(Cq::len).ok_or(VerbsError::NoSuchObject)
     }
 
     /// Destroys a completion queue (`ibv_destroy_cq`).
@@ -153,12 +235,18 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// # Errors
     /// `NoSuchObject`. `Busy`: a queue pair completes there.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
-        if self.cqs.get(cq.0).ok_or(VerbsError::NoSuchObject)?.users > 0 {
+        let Cq { users, event, overrun, .. } = self.cqs.get(cq.0).ok_or(VerbsError::NoSuchObject)?;
+        let (event, overrun) = (*event, *overrun);
+        if *users > 0 {
             return Err(VerbsError::Busy);
         }
         self.cqs.remove(cq.0);
-        self.cq_events.retain(|event| *event != cq);
-        self.async_events.retain(|event| *event != AsyncEvent::CqError(cq));
+        if event {
+            self.cq_events.retain(|event| *event != cq);
+        }
+        if overrun {
+            self.async_events.retain(|event| *event != AsyncEvent::CqError(cq));
+        }
         Ok(())
     }
 
@@ -170,16 +258,16 @@ impl<C: AsRef<[u8]>> Device<C> {
     pub fn poll_cq(&mut self, cq: CqId, out: &mut [WorkCompletion]) -> Result<usize, PollError> {
         let Self { cqs, qps, .. } = self;
         let cq = cqs.get_mut(cq.0).ok_or(PollError::NoSuchObject)?;
-        if cq.overrun && cq.ring.is_empty() {
+        if cq.overrun && cq.len() == 0 {
             return Err(PollError::Overrun);
         }
         let mut taken = 0usize;
         for place in out {
-            let Some(cqe) = cq.ring.pop_front() else { break };
-            if let Some(qp) = qps.get_mut(cqe.wc.qp_num.0) {
-                qp.free_slots(cqe.slots);
+            let Some((wc, slots)) = cq.pop() else { break };
+            if let Some(qp) = qps.get_mut(wc.qp_num.0) {
+                qp.free_slots(slots);
             }
-            *place = cqe.wc;
+            *place = wc;
             taken = taken.saturating_add(1);
         }
         Ok(taken)
@@ -214,10 +302,10 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// §6.4.6: "any Streams that do not use the CQ MUST remain unaffected".
     pub(super) fn push_completion(&mut self, id: CqId, wc: WorkCompletion, slots: Slots) {
         let Some(cq) = self.cqs.get_mut(id.0) else { return };
-        if cq.ring.len() >= cq.depth || cq.overrun {
+        if cq.len() >= cq.depth || cq.overrun {
             return self.overrun_cq(id);
         }
-        cq.ring.push_back(Cqe { wc, slots });
+        cq.entries.push(Cqe { wc, slots });
         let wanted = match cq.armed {
             Armed::No => false,
             Armed::Solicited => wc.solicited || wc.status != WcStatus::Success,
@@ -241,11 +329,33 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
     }
 
-    /// Drops the completions of a queue pair that is reset or destroyed.
-    pub(super) fn purge(&mut self, id: CqId, qp: QpNum) {
-        if let Some(cq) = self.cqs.get_mut(id.0) {
-            cq.ring.retain(|cqe| cqe.wc.qp_num != qp);
+    /// Drops completions of a queue pair in `Error`, which is about to be reset or destroyed, until it has examined
+    /// `max` entries of its completion queues. Returns true once no completion is left; a call before that continues
+    /// where the last one has stopped. [`Self::modify_qp`] and [`Self::destroy_qp`] do the same at once.
+    ///
+    /// # Errors
+    /// `NoSuchObject`. `State`: the queue pair is not in error.
+    pub fn purge_qp(&mut self, number: QpNum, max: usize) -> Result<bool, VerbsError> {
+        let Self { cqs, qps, .. } = self;
+        let qp = qps.get_mut(number.0).ok_or(VerbsError::NoSuchObject)?;
+        if qp.state != QpState::Error {
+            return Err(VerbsError::State);
         }
+        for id in [qp.init.send_cq, qp.init.recv_cq] {
+            let Some(cq) = cqs.get_mut(id.0).filter(|_| qp.completes_to(id)) else { continue };
+            // Nothing is purged while a queue grows: the requests of a program are executed one after the other.
+            debug_assert!(cq.moved.is_none(), "a queue that grows");
+            let purged = cq.purge(number, max, &mut |slots| {
+                qp.free_slots(slots);
+                qp.completes_to(id)
+            });
+            if !purged {
+                return Ok(false);
+            }
+            // Those that an overrun queue has lost.
+            qp.free_all_slots(id);
+        }
+        Ok(true)
     }
 
     /// Returns true if the completion queue has overrun.

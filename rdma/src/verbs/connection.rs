@@ -177,6 +177,8 @@ pub(super) struct Id<C> {
     /// True if the program has no handle: it has not seen the id yet, or has destroyed it. The id is freed with its
     /// stream.
     pub(super) destroyed: bool,
+    /// Events that are queued, a few at most.
+    pub(super) events: u8,
     /// Listener whose backlog counts this connection.
     pub(super) listener: Option<CmId>,
     /// Number that the program associates with the id.
@@ -230,6 +232,7 @@ impl<C> Id<C> {
             is_silent: false,
             tx_requested: false,
             destroyed: false,
+            events: 0,
             listener: None,
             context: 0,
         }
@@ -254,7 +257,10 @@ impl<C: AsRef<[u8]>> Device<C> {
     pub fn destroy_id(&mut self, id: CmId) -> Result<(), VerbsError> {
         let it = self.ids.get_mut(id.0).filter(|it| !it.destroyed).ok_or(VerbsError::NoSuchObject)?;
         it.destroyed = true;
-        let stage = it.stage;
+        let (stage, events) = (it.stage, core::mem::take(&mut it.events));
+        if events > 0 {
+            self.cm_events.retain(|event| event.id != id);
+        }
         match stage {
             Stage::Listening { .. } => {
                 if !self.withdraw_request(
@@ -266,7 +272,6 @@ impl<C: AsRef<[u8]>> Device<C> {
             Stage::Opening | Stage::Connecting | Stage::Established => self.transport_lost(id),
             Stage::New | Stage::Ended => {}
         }
-        self.cm_events.retain(|event| event.id != id);
         self.release_id(id);
         Ok(())
     }
@@ -459,16 +464,6 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.request_transmit(id);
     }
 
-    /// Returns the next event of a listener or connection (`rdma_get_cm_event`).
-    pub fn poll_cm_event(&mut self) -> Option<CmEvent> {
-        if !self.has_cm_event {
-            return None;
-        }
-        let event = self.cm_events.pop_front();
-        self.has_cm_event = event.is_some();
-        event
-    }
-
     /// Returns the local and the peer's address of an id, as far as they are known.
     ///
     /// # Errors
@@ -515,14 +510,6 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// [`Endpoint::max_msizes`](crate::Endpoint::max_msizes); `None` without a stream.
     pub fn max_msizes(&self, id: CmId, fpdu_max: usize) -> Option<MessageSizes> {
         self.ids.get(id.0)?.endpoint.as_ref().map(|endpoint| endpoint.max_msizes(fpdu_max))
-    }
-
-    /// Queues an event, unless the id is destroyed.
-    pub(super) fn push_cm_event(&mut self, id: CmId, kind: CmEventKind) {
-        if self.ids.get(id.0).is_some_and(|it| !it.destroyed) {
-            self.cm_events.push_back(CmEvent { id, kind });
-            self.has_cm_event = true;
-        }
     }
 
     /// Removes a connection from the silent ones, or from its listener's backlog.

@@ -24,6 +24,8 @@
 
 mod completion;
 mod connection;
+mod entries;
+mod events;
 mod ids;
 mod looped;
 mod memory;
@@ -41,6 +43,7 @@ use std::collections::VecDeque;
 
 pub use completion::{PollError, Slots, WorkCompletion};
 pub use connection::{CmEvent, CmEventKind, ConnParam, Termination, TransportRequest};
+pub use events::AsyncEvent;
 pub use ids::{CmId, CqId, MwId, QpNum, SrqId};
 pub use memory::{AddressBase, MemoryRegion, MemoryWindow, MrId, inc_rkey};
 pub use queue_pair::{QpAttr, QpCap, QpInit, QpState};
@@ -54,7 +57,6 @@ pub use crate::wire::Stag;
 use iwarp_counters::Histogram;
 
 use crate::endpoint::EndpointConfig;
-use crate::terminate::ErrorCode;
 use completion::Cq;
 use connection::Id;
 use looped::LoopQueue;
@@ -145,57 +147,6 @@ impl fmt::Display for VerbsError {
 }
 
 impl core::error::Error for VerbsError {}
-
-/// Asynchronous event of an object (`ibv_async_event`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum AsyncEvent {
-    /// A completion queue overran. It accepts no more completions, and its queue pairs are in error
-    /// (`IBV_EVENT_CQ_ERR`).
-    CqError(CqId),
-    /// A queue pair ended its stream for a local fault (`IBV_EVENT_QP_FATAL`).
-    QpFatal(QpNum, ErrorCode),
-    /// A queue pair ended its stream because the peer broke the protocol (`IBV_EVENT_QP_REQ_ERR`).
-    QpRequestError(QpNum, ErrorCode),
-    /// A queue pair ended its stream because the peer accessed memory without the right (`IBV_EVENT_QP_ACCESS_ERR`).
-    QpAccessError(QpNum, ErrorCode),
-    /// The peer ended the stream with a Terminate (`IBV_EVENT_QP_FATAL` with iWARP devices).
-    QpTerminated(QpNum, ErrorCode),
-    /// A queue pair in error takes no more buffers from its shared receive queue (`IBV_EVENT_QP_LAST_WQE_REACHED`).
-    QpLastWqeReached(QpNum),
-    /// A shared receive queue has fewer buffers than its limit (`IBV_EVENT_SRQ_LIMIT_REACHED`).
-    SrqLimitReached(SrqId),
-}
-
-impl AsyncEvent {
-    /// Returns the queue pair of the event, if it concerns one.
-    pub fn qp(&self) -> Option<QpNum> {
-        match self {
-            Self::QpFatal(qp, _)
-            | Self::QpRequestError(qp, _)
-            | Self::QpAccessError(qp, _)
-            | Self::QpTerminated(qp, _)
-            | Self::QpLastWqeReached(qp) => Some(*qp),
-            Self::CqError(_) | Self::SrqLimitReached(_) => None,
-        }
-    }
-
-    /// Returns true if both are the same event of the same object, with any the error code.
-    fn repeats(&self, other: &Self) -> bool {
-        self.key() == other.key()
-    }
-
-    /// Returns the event without its error code: equal for events of which one that waits is enough.
-    pub fn key(&self) -> Self {
-        let none = ErrorCode { layer: 0, etype: 0, code: 0 };
-        match *self {
-            Self::QpFatal(qp, _) => Self::QpFatal(qp, none),
-            Self::QpRequestError(qp, _) => Self::QpRequestError(qp, none),
-            Self::QpAccessError(qp, _) => Self::QpAccessError(qp, none),
-            Self::QpTerminated(qp, _) => Self::QpTerminated(qp, none),
-            Self::CqError(_) | Self::QpLastWqeReached(_) | Self::SrqLimitReached(_) => *self,
-        }
-    }
-}
 
 iwarp_counters::counters! {
     /// Counters of a device.
@@ -309,18 +260,6 @@ impl<C: AsRef<[u8]>> Device<C> {
     #[inline]
     pub const fn set_now(&mut self, now: Duration) {
         self.now_ns = nanos(now);
-    }
-
-    /// Returns the next asynchronous event (`ibv_get_async_event`).
-    pub fn poll_async_event(&mut self) -> Option<AsyncEvent> {
-        self.async_events.pop_front()
-    }
-
-    /// Queues an event, unless the same one is already queued.
-    fn raise(&mut self, event: AsyncEvent) {
-        if !self.async_events.iter().any(|waiting| waiting.repeats(&event)) {
-            self.async_events.push_back(event);
-        }
     }
 }
 

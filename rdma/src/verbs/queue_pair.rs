@@ -139,6 +139,8 @@ pub(super) struct Qp {
     pub(super) recv_used: usize,
     /// Slots of successful unsignaled requests since the last completion.
     unsignaled: usize,
+    /// Events that are queued: a bit for each kind.
+    pub(super) raised: u8,
 }
 
 impl Qp {
@@ -146,6 +148,22 @@ impl Qp {
         match slots {
             Slots::Send(slots) => self.send_used = self.send_used.saturating_sub(slots),
             Slots::Receive => self.recv_used = self.recv_used.saturating_sub(1),
+        }
+    }
+
+    /// Returns true if a completion may be in a completion queue. Only in `Error`, where all work has ended.
+    pub(super) fn completes_to(&self, cq: CqId) -> bool {
+        let sends = self.init.send_cq == cq && self.send_used > self.unsignaled;
+        sends || self.init.recv_cq == cq && self.recv_used > 0
+    }
+
+    /// Frees the slots whose completions would be in a completion queue, which has none.
+    pub(super) fn free_all_slots(&mut self, cq: CqId) {
+        if self.init.send_cq == cq {
+            self.send_used = self.send_used.min(self.unsignaled);
+        }
+        if self.init.recv_cq == cq {
+            self.recv_used = 0;
         }
     }
 
@@ -230,6 +248,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             send_used: 0,
             recv_used: 0,
             unsignaled: 0,
+            raised: 0,
         };
         let number = self.qps.insert(qp).map(QpNum).ok_or(VerbsError::NoResources)?;
         self.count_users(&init, 1);
@@ -276,10 +295,8 @@ impl<C: AsRef<[u8]>> Device<C> {
                 Ok(())
             }
             (QpState::Error, QpState::Idle) => {
-                let (send_cq, recv_cq, srq) = (qp.init.send_cq, qp.init.recv_cq, qp.init.srq);
-                let srq_sge = srq.and_then(|srq| self.srqs.get(srq.0)).map(|srq| srq.max_sge);
-                self.purge(send_cq, number);
-                self.purge(recv_cq, number);
+                let srq_sge = qp.init.srq.and_then(|srq| self.srqs.get(srq.0)).map(|srq| srq.max_sge);
+                self.purge_qp(number, usize::MAX)?;
                 if let Some(qp) = self.qps.get_mut(number.0) {
                     qp.reset(srq_sge);
                 }
@@ -317,11 +334,12 @@ impl<C: AsRef<[u8]>> Device<C> {
             return Err(VerbsError::NoSuchObject);
         }
         self.fail_qp(number);
+        self.purge_qp(number, usize::MAX)?;
         let Some(qp) = self.qps.remove(number.0) else { return Ok(()) };
-        self.purge(qp.init.send_cq, number);
-        self.purge(qp.init.recv_cq, number);
         self.count_users(&qp.init, -1);
-        self.async_events.retain(|event| event.qp() != Some(number));
+        if qp.raised != 0 {
+            self.async_events.retain(|event| event.qp() != Some(number));
+        }
         Ok(())
     }
 
@@ -380,22 +398,23 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.fail_overrun_qps();
     }
 
-    /// Moves the queue pairs of overrun completion queues to `Error`.
+    /// Moves the queue pairs of overrun completion queues to `Error`, each found once.
     pub(super) fn fail_overrun_qps(&mut self) {
         while core::mem::take(&mut self.overrun) {
-            while let Some(number) = self.overrun_qp() {
-                self.fail_qp(number);
+            for slot in 0..self.qps.slots() {
+                if let Some(number) = self.overrun_qp(slot) {
+                    self.fail_qp(number);
+                }
             }
         }
     }
 
-    /// Returns a queue pair that completes to an overrun queue and is not in error.
+    /// Returns the queue pair of a slot if it completes to an overrun queue and is not in error.
     #[cold]
-    fn overrun_qp(&self) -> Option<QpNum> {
-        let mut hit = self.qps.iter().filter(|(_, qp)| {
-            qp.state != QpState::Error
-                && (self.is_overrun(qp.init.send_cq) || self.is_overrun(qp.init.recv_cq))
-        });
-        hit.next().map(|(number, _)| QpNum(number))
+    fn overrun_qp(&self, slot: u32) -> Option<QpNum> {
+        let (number, qp) = self.qps.at(slot)?;
+        let is_hit = qp.state != QpState::Error
+            && (self.is_overrun(qp.init.send_cq) || self.is_overrun(qp.init.recv_cq));
+        is_hit.then_some(QpNum(number))
     }
 }

@@ -29,6 +29,8 @@ pub(super) struct Srq {
     pub(super) queue: Option<Box<SharedQueue>>,
     /// Number of queue pairs that take buffers from it.
     pub(super) users: u32,
+    /// True if its event is queued.
+    pub(super) raised: bool,
 }
 
 impl<C: AsRef<[u8]>> Device<C> {
@@ -42,7 +44,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             return Err(VerbsError::Invalid);
         }
         let queue = Some(Box::new(SharedQueue::new(max_wr.into(), max_sge.into())));
-        let srq = Srq { pd, max_wr, max_sge, queue, users: 0 };
+        let srq = Srq { pd, max_wr, max_sge, queue, users: 0, raised: false };
         let id = self.srqs.insert(srq).ok_or(VerbsError::NoResources)?;
         *users = users.saturating_add(1);
         Ok(SrqId(id))
@@ -85,13 +87,15 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// `NoSuchObject`. `Busy`: a queue pair takes buffers from it.
     pub fn destroy_srq(&mut self, id: SrqId) -> Result<(), VerbsError> {
         let srq = self.srqs.get(id.0).ok_or(VerbsError::NoSuchObject)?;
-        let pd = srq.pd;
+        let (pd, raised) = (srq.pd, srq.raised);
         if srq.users > 0 {
             return Err(VerbsError::Busy);
         }
         self.srqs.remove(id.0);
         self.leave_pd(pd);
-        self.async_events.retain(|event| *event != AsyncEvent::SrqLimitReached(id));
+        if raised {
+            self.async_events.retain(|event| *event != AsyncEvent::SrqLimitReached(id));
+        }
         Ok(())
     }
 

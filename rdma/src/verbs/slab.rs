@@ -73,17 +73,25 @@ impl<T, const INDEX_BITS: u32> Slab<T, INDEX_BITS> {
         self.slots.get_mut(index as usize)?.object.take()
     }
 
-    /// Returns all objects with their handles.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        (0..).zip(&self.slots).filter_map(|(index, place): (u32, _)| {
-            Some((u32::from(place.generation) << INDEX_BITS | index, place.object.as_ref()?))
-        })
+    /// Returns the number of slots that were used, and may be again.
+    pub(super) fn slots(&self) -> u32 {
+        u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Returns the object of a slot, with its handle.
+    pub(super) fn at(&self, slot: u32) -> Option<(u32, &T)> {
+        let place = self.slots.get(slot as usize)?;
+        Some((u32::from(place.generation) << INDEX_BITS | slot, place.object.as_ref()?))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::Slab;
+
+    fn all<const N: u32>(slab: &Slab<char, N>) -> Vec<(u32, char)> {
+        (0..slab.slots()).filter_map(|slot| slab.at(slot)).map(|(name, it)| (name, *it)).collect()
+    }
 
     #[test]
     fn a_stale_handle_names_no_object() {
@@ -95,10 +103,10 @@ mod tests {
         let c = slab.insert('c').unwrap();
         assert_ne!(a, c);
         assert_eq!((slab.get(a), slab.get(c)), (None, Some(&'c')));
-        assert_eq!(slab.iter().map(|(name, it)| (name, *it)).collect::<Vec<_>>(), [(c, 'c'), (b, 'b')]);
+        assert_eq!(all(&slab), [(c, 'c'), (b, 'b')]);
         assert_eq!((slab.get(0), slab.get(u32::MAX)), (None, None));
         for _ in 0..600 {
-            let name = slab.iter().next().unwrap().0;
+            let name = all(&slab)[0].0;
             slab.remove(name).unwrap();
             assert!(slab.insert('d').unwrap() > 0xffff);
         }
