@@ -490,13 +490,13 @@ fn make_workers(
     worker_ports: Vec<Vec<WorkerPort>>,
     clock: &Clock,
 ) -> Result<(Vec<Worker>, Vec<WorkerHandle>)> {
-    let make = |(index, (worker_ports, core)): (usize, (Vec<WorkerPort>, &u16))| {
+    let make = |(index, (ports, core)): (usize, (Vec<WorkerPort>, &u16))| {
         let (sender, commands) =
             command_ring(COMMANDS).context("cannot create the command ring of a worker")?;
         let poll_loop = PollLoop::new(clock, &config.workers.idle, Some(commands.wake()));
-        let published = Arc::new(Published::new(&(poll_loop.stats(), worker_ports.as_slice())));
-        let handle = WorkerHandle::new(*core, Arc::clone(&published), sender);
-        Ok((Worker { index, core: *core, ports: worker_ports, commands, published, poll_loop }, handle))
+        let published = Arc::new(Published::new(&(poll_loop.stats(), ports.as_slice())));
+        let (handle, jobs) = (WorkerHandle::new(*core, Arc::clone(&published), sender), Default::default());
+        Ok((Worker { index, core: *core, ports, commands, published, poll_loop, jobs }, handle))
     };
     worker_ports
         .into_iter()

@@ -133,7 +133,7 @@ keeps_rate() {
     done
     for who in 1 2; do
         share=$(awk -v who="$who" 'NF == 4 { print int(100 * $(who + 2) / $who) }' "$LAB/shares" | median)
-        echo "$1: $([ "$who" = 1 ] && echo program || echo peer) $share %" | tee /dev/fd/3
+        echo "$1: the rate of the $([ "$who" = 1 ] && echo program || echo peer) is $share % of the control" >&3
         [ "${share:-0}" -ge "$HONEST_RATE" ] || failed=1
     done
     return "$failed"

@@ -21,6 +21,9 @@ const BITMAP: usize = SUMMARY + 1;
 /// Most queues with a doorbell: as many as the bits of the summary have words.
 pub const DOORBELL_QUEUES_MAX: u32 = 64 * 64;
 
+/// Most queues that [`Doorbells::take`] passes on.
+pub const TAKEN_MAX: u32 = 4 * 64;
+
 /// Doorbells of the queues of one context, in words of shared memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Doorbells<'a> {
@@ -58,21 +61,36 @@ impl<'a> Doorbells<'a> {
         self.words.get(SUMMARY).is_some_and(|summary| summary.load(Ordering::Relaxed) != 0)
     }
 
-    /// Passes each queue that has rung to `visit`, in ascending order, and clears its bit (worker). Queue numbers are
-    /// below the number of bits, whatever the program writes.
+    /// Passes queues that have rung to `visit`, in ascending order, and clears their bits (worker): at most
+    /// [`TAKEN_MAX`] queues, of those from `first` on, or else from the beginning on. Returns the number from which the
+    /// next call is to take them. Queue numbers are below the number of bits, whatever the program writes.
     #[inline]
-    pub fn take(self, visit: &mut dyn FnMut(u32)) {
-        let Some(summary) = self.words.get(SUMMARY) else { return };
-        if summary.load(Ordering::Relaxed) == 0 {
-            return;
+    pub fn take(self, first: u32, visit: &mut dyn FnMut(u32)) -> u32 {
+        let Some(summary) = self.words.get(SUMMARY) else { return 0 };
+        let rung = summary.load(Ordering::Relaxed);
+        if rung == 0 {
+            return 0;
+        }
+        let from_first = u64::MAX.checked_shl(first / u64::BITS).unwrap_or(0);
+        let mut left = if rung & from_first == 0 { rung } else { rung & from_first };
+        let (mut taken, mut next) = (0, 0);
+        for _ in 0..TAKEN_MAX / u64::BITS {
+            let lowest = left & left.wrapping_neg();
+            if lowest == 0 {
+                break;
+            }
+            (taken, left) = (taken | lowest, left ^ lowest);
+            next = lowest.trailing_zeros().saturating_add(1).saturating_mul(u64::BITS);
         }
         // The summary is cleared first: a bit that is set from here on sets it again.
-        for group in Bits(summary.swap(0, Ordering::AcqRel)) {
+        summary.fetch_and(!taken, Ordering::AcqRel);
+        for group in Bits(taken) {
             let Some(bits) = self.bitmap(group) else { continue };
             for bit in Bits(bits.swap(0, Ordering::AcqRel)) {
                 visit(group.saturating_mul(u64::BITS).saturating_add(bit));
             }
         }
+        next
     }
 
     /// Announces that the worker sleeps, from when this returns true until [`Self::awake`] (worker). Returns false if a
@@ -125,9 +143,29 @@ mod tests {
     }
 
     fn taken(doorbells: Doorbells<'_>) -> Vec<u32> {
-        let mut taken = Vec::new();
-        doorbells.take(&mut |queue| taken.push(queue));
-        taken
+        let (mut taken, mut next) = (Vec::new(), 0);
+        loop {
+            let before = taken.len();
+            next = doorbells.take(next, &mut |queue| taken.push(queue));
+            assert!(taken.len() - before <= TAKEN_MAX as usize, "too many at once");
+            if !doorbells.has_rung() {
+                return taken;
+            }
+        }
+    }
+
+    #[test]
+    fn queues_that_ring_all_the_time_leave_others_their_turn() {
+        let memory = memory(Doorbells::words(DOORBELL_QUEUES_MAX));
+        let doorbells = Doorbells::new(&memory, 0, DOORBELL_QUEUES_MAX).unwrap();
+        let (mut next, mut seen) = (0, std::collections::BTreeSet::new());
+        for _ in 0..DOORBELL_QUEUES_MAX / TAKEN_MAX {
+            for queue in 0..DOORBELL_QUEUES_MAX {
+                doorbells.ring(queue);
+            }
+            next = doorbells.take(next, &mut |queue| assert!(seen.insert(queue), "{queue} twice"));
+        }
+        assert_eq!(seen.len(), DOORBELL_QUEUES_MAX as usize);
     }
 
     #[test]

@@ -26,7 +26,7 @@ mod sync;
 
 pub use arm::{Arm, Armed};
 pub use completion::{COMPLETION_WORDS, decode_completion, encode_completion};
-pub use doorbell::{DOORBELL_QUEUES_MAX, Doorbells};
+pub use doorbell::{DOORBELL_QUEUES_MAX, Doorbells, TAKEN_MAX};
 pub use recv::{decode_recv, encode_recv, recv_length, recv_words};
 pub use ring::{Consumer, Producer, RingError, RingShape};
 pub use send::{INLINE_MAX, SgeList, decode_send, encode_send, send_length, send_words};

@@ -205,13 +205,16 @@ impl<M: AsRef<[AtomicU64]>> Producer<M> {
         Ok(self.used())
     }
 
-    /// Adds the entries that [`Self::pending`] has counted to another ring, oldest first.
+    /// Adds up to `max` of the entries that [`Self::pending`] has counted to a new ring, oldest first, behind those
+    /// that an earlier call has added. Returns true once the new ring has all.
     ///
     /// # Errors
     /// As [`Self::push`].
-    pub fn copy_pending(&self, to: &mut Self) -> Result<(), RingError> {
+    pub fn copy_pending(&self, to: &mut Self, max: u64) -> Result<bool, RingError> {
         let mut copy = [0; RingShape::ENTRY_WORDS_MAX as usize];
-        for number in self.consumed..self.produced {
+        let first = self.consumed.saturating_add(to.produced);
+        let last = first.saturating_add(max).min(self.produced);
+        for number in first..last {
             let words = self.ring.entry(number).ok_or(RingError::Corrupt)?;
             let copy = copy.get_mut(..words.len()).ok_or(RingError::TooLong)?;
             for (to, from) in copy.iter_mut().zip(words) {
@@ -219,7 +222,7 @@ impl<M: AsRef<[AtomicU64]>> Producer<M> {
             }
             to.push(copy)?;
         }
-        Ok(())
+        Ok(last == self.produced)
     }
 
     /// Removes the `count` entries that were added last. Only entries that were not published.
@@ -336,6 +339,16 @@ impl<M: AsRef<[AtomicU64]>> Consumer<M> {
     #[inline]
     pub fn take(&mut self) {
         self.consumed = self.consumed.saturating_add(1).min(self.produced);
+    }
+
+    /// Takes all entries that were produced, without a look at them.
+    ///
+    /// # Errors
+    /// [`RingError::Corrupt`].
+    pub fn take_all(&mut self) -> Result<(), RingError> {
+        self.refresh()?;
+        self.consumed = self.produced;
+        Ok(())
     }
 
     /// Returns the number of entries taken since the ring was created.

@@ -149,13 +149,13 @@ fn no_doorbell_is_lost() {
         });
         let doorbells = Doorbells::new(&memory.0, ring_words, 64).unwrap();
         let mut visits = 0;
-        doorbells.take(&mut |_| visits += 1);
+        doorbells.take(0, &mut |_| visits += 1);
         let early = visits > 0;
         if early {
             assert!(consumer.pop(&mut [0]).unwrap(), "a doorbell follows its entry");
         }
         program.join().unwrap();
-        doorbells.take(&mut |_| visits += 1);
+        doorbells.take(0, &mut |_| visits += 1);
         assert_eq!(visits, 1);
     });
 }

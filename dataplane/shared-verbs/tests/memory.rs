@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use common::{Memory, shared_memory};
 use iwarp_alloc_counter::{live_bytes, watched};
-use iwarp_shared_verbs::worker::{ContextId, Contexts, ObjectLimits};
+use iwarp_shared_verbs::worker::{ContextId, Contexts, ObjectLimits, UserId};
 use iwarp_shared_verbs::{Request, Response};
 use rdma::verbs::{Device, Limits, QpCap, QpInit};
 use rdma::{EndpointConfig, StagTable};
@@ -35,7 +35,7 @@ fn objects(entries: u16) -> (Device<Vec<u8>>, Contexts<Memory>) {
         ObjectLimits { pds: count, mrs: 1, mws: 1, cqs: count * 2, qps: count, srqs: count, ids: count * 2 };
     let (mut device, mut contexts) =
         (Device::new(limits, EndpointConfig::default()), Contexts::new(1, limits.cqs));
-    let context = contexts.open(shared_memory(), of).unwrap();
+    let context = contexts.open(shared_memory(), UserId(0), of).unwrap();
     let mut stags = StagTable::new(1, [0; 32]);
     let mut ask = |request: Request| execute(&mut contexts, context, &request, &mut device, &mut stags);
     for _ in 0..QPS {

@@ -2,8 +2,9 @@
 //! ([`iwarp_shared_verbs`]). They are clients of the device, beside the region service.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::task::Poll;
 
-use iwarp_shared_verbs::worker::{ContextId, ContextStats, Contexts, CqStats, ObjectLimits, Signals};
+use iwarp_shared_verbs::worker::{ContextId, ContextStats, Contexts, CqStats, ObjectLimits, Signals, UserId};
 use iwarp_shared_verbs::{Request, Response};
 use rdma::verbs::{CqId, Device, VerbsError};
 use rdma::{Memory, RegionId};
@@ -80,7 +81,7 @@ impl SharedContexts {
     /// Returns true if programs have queued work.
     #[inline]
     pub(super) fn has_work(&self) -> bool {
-        self.open > 0 && (self.busy || self.contexts.has_rung())
+        self.open > 0 && (self.busy || self.contexts.has_undelivered() || self.contexts.has_rung())
     }
 
     /// Posts the work that programs have queued.
@@ -140,18 +141,19 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
 /// Contexts, for the commands of the control side.
 impl<P: BufPool, M: Memory> Engine<P, M> {
-    /// Opens a context over memory that is zero. An engine with contexts has no program of its own.
+    /// Opens a context of a user over memory that is zero. An engine with contexts has no program of its own.
     ///
     /// # Errors
     /// As [`Contexts::open`].
     pub fn context_open(
         &mut self,
         memory: SharedWords,
+        user: UserId,
         limits: ObjectLimits,
         wakers: Wakers,
     ) -> Result<ContextId, VerbsError> {
         let Self { shared, .. } = self;
-        let id = shared.contexts.open(memory, limits)?;
+        let id = shared.contexts.open(memory, user, limits)?;
         if let Some(place) = shared.signals.0.get_mut(id.0 as usize) {
             *place = Some(wakers);
         }
@@ -171,6 +173,22 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     ) -> Result<Response, VerbsError> {
         let Self { shared, device, rdma, .. } = self;
         shared.contexts.execute(id, request, device, &mut rdma.stags, since_start(now))
+    }
+
+    /// Executes a part of a request, as [`Contexts::execute_part`].
+    pub fn context_execute_part(
+        &mut self,
+        now: Instant,
+        id: ContextId,
+        request: &Request,
+    ) -> Poll<Result<Response, VerbsError>> {
+        let Self { shared, device, rdma, .. } = self;
+        shared.contexts.execute_part(id, request, device, &mut rdma.stags, since_start(now))
+    }
+
+    /// Returns the user of an open context.
+    pub fn context_user(&self, id: ContextId) -> Option<UserId> {
+        self.shared.contexts.user(id)
     }
 
     /// Reports to all contexts that the link of the port has come up, or is down.
@@ -195,14 +213,29 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     /// # Errors
     /// `NoSuchObject`.
     pub fn context_close(&mut self, id: ContextId) -> Result<Vec<RegionId>, VerbsError> {
-        let Self { shared, device, rdma, .. } = self;
         let mut released = Vec::new();
-        shared.contexts.close(id, device, &mut rdma.stags, &mut |region| released.push(region))?;
-        if let Some(place) = shared.signals.0.get_mut(id.0 as usize) {
-            *place = None;
+        loop {
+            if let Poll::Ready(closed) = self.context_close_part(id, &mut |region| released.push(region)) {
+                return closed.map(|()| released);
+            }
         }
-        shared.open = shared.open.saturating_sub(1);
-        shared.busy = false;
-        Ok(released)
+    }
+
+    /// Performs a part of [`Self::context_close`], as [`Contexts::close_part`].
+    pub fn context_close_part(
+        &mut self,
+        id: ContextId,
+        released: &mut impl FnMut(RegionId),
+    ) -> Poll<Result<(), VerbsError>> {
+        let Self { shared, device, rdma, .. } = self;
+        let closed = shared.contexts.close_part(id, device, &mut rdma.stags, released);
+        if let Poll::Ready(Ok(())) = closed {
+            if let Some(place) = shared.signals.0.get_mut(id.0 as usize) {
+                *place = None;
+            }
+            shared.open = shared.open.saturating_sub(1);
+            shared.busy = false;
+        }
+        closed
     }
 }

@@ -247,9 +247,9 @@ impl Shared {
 
     fn run(&self, clock: &Clock) {
         let Some(doorbells) = self.doorbells() else { return };
-        let (mut turns, mut served) = (Turns::default(), clock.now());
+        let (mut turns, mut served, mut first) = (Turns::default(), clock.now(), 0);
         while !self.ends.load(Ordering::Acquire) {
-            doorbells.take(&mut |place| {
+            first = doorbells.take(first, &mut |place| {
                 let user = self.places().all.get(place as usize).and_then(|it| it.as_ref().map(|it| it.user));
                 if let Some(user) = user {
                     turns.add(user, place);

@@ -1,6 +1,6 @@
 //! Commands about the contexts of other processes, on one port of the worker.
 
-use iwarp_shared_verbs::worker::{ContextId, ContextStats, CqStats, ObjectLimits};
+use iwarp_shared_verbs::worker::{ContextId, ContextStats, CqStats, ObjectLimits, UserId};
 use iwarp_shared_verbs::{Request, Response};
 use rdma::RegionId;
 use rdma::verbs::{Access, AddressBase, CqId, MemoryRegion, PdId, VerbsError};
@@ -8,6 +8,7 @@ use tcp_stack::Instant;
 use tokio::sync::oneshot;
 
 use super::WorkerPort;
+use super::jobs::Job;
 use crate::engine::Wakers;
 use crate::memory::{Backing, SharedWords};
 
@@ -45,6 +46,8 @@ pub enum ContextCommand {
     Open {
         /// Memory of the context, zero.
         memory: SharedWords,
+        /// User whose share of the worker's time the context has.
+        user: UserId,
         /// Limits of its objects.
         limits: ObjectLimits,
         /// What ends the sleep of the program and of the worker.
@@ -52,7 +55,7 @@ pub enum ContextCommand {
         /// Receives the context, or the engine's error.
         reply: oneshot::Sender<Result<ContextId, VerbsError>>,
     },
-    /// Executes requests. Bounded by the sender: no frame is processed meanwhile.
+    /// Executes requests, in parts between which frames are processed.
     Execute {
         /// Context that the requests belong to.
         context: ContextId,
@@ -101,25 +104,22 @@ pub enum ContextCommand {
 }
 
 impl WorkerPort {
-    /// Carries out a command about a context. The requester may have gone; the answer is then dropped.
-    pub(super) fn run_context_command(&mut self, now: Instant, command: ContextCommand) {
+    /// Carries out a command about a context of this port, the worker's `port`th, or makes it a job if it may take
+    /// long. The requester may have gone; the answer is then dropped.
+    pub(super) fn run_context_command(
+        &mut self,
+        port: usize,
+        command: ContextCommand,
+    ) -> Option<(UserId, Job)> {
         match command {
-            ContextCommand::Open { memory, limits, wakers, reply } => {
-                let _ = reply.send(self.engine_mut().context_open(memory, limits, *wakers));
+            ContextCommand::Open { memory, user, limits, wakers, reply } => {
+                let _ = reply.send(self.engine_mut().context_open(memory, user, limits, *wakers));
             }
             ContextCommand::Execute { context, requests, reply } => {
-                let mut done = Executed { results: Vec::with_capacity(requests.len()), released: Vec::new() };
-                for request in &requests {
-                    let result = self.engine_mut().context_execute(now, context, request);
-                    if let Ok(Response::Deregistered(region)) = result {
-                        done.released.extend(self.detach_memory(region));
-                    }
-                    done.results.push(result);
-                }
-                let _ = reply.send(done);
+                return Some(self.job(context, Job::execute((port, context), requests, reply)));
             }
             ContextCommand::Register { context, mr, reply } => {
-                let _ = reply.send(self.register(now, context, *mr));
+                return Some(self.job(context, Job::register((port, context), mr, reply)));
             }
             ContextCommand::Stats { context, reply } => {
                 let _ = reply.send(self.engine().context_stats(context));
@@ -130,15 +130,23 @@ impl WorkerPort {
             }
             ContextCommand::Link { up } => self.engine_mut().contexts_set_link(up),
             ContextCommand::Close { context, reply } => {
-                // Fails only if the context is not open.
-                let regions = self.engine_mut().context_close(context).unwrap_or_default();
-                let released = regions.into_iter().filter_map(|region| self.detach_memory(region));
-                let _ = reply.send(released.collect());
+                return Some(self.job(context, Job::close((port, context), reply)));
             }
         }
+        None
     }
 
-    fn register(&mut self, now: Instant, context: ContextId, mr: NewMr) -> Result<MemoryRegion, VerbsError> {
+    /// Returns a job with the user of its context. A context that is not open has none; the job will say so.
+    fn job(&self, context: ContextId, job: Job) -> (UserId, Job) {
+        (self.engine().context_user(context).unwrap_or_default(), job)
+    }
+
+    pub(super) fn register(
+        &mut self,
+        now: Instant,
+        context: ContextId,
+        mr: NewMr,
+    ) -> Result<MemoryRegion, VerbsError> {
         let NewMr { pd, region, memory, base, access } = mr;
         let (start, length) = memory.range();
         let attached = self.engine_mut().memory_mut().attach(region, memory);
@@ -153,7 +161,7 @@ impl WorkerPort {
         }
     }
 
-    fn detach_memory(&mut self, region: RegionId) -> Option<Released> {
+    pub(super) fn detach_memory(&mut self, region: RegionId) -> Option<Released> {
         self.engine_mut().memory_mut().detach(region).map(|memory| (region, memory))
     }
 }

@@ -9,6 +9,7 @@ mod command;
 mod command_ring;
 mod context_command;
 mod idle;
+mod jobs;
 mod loopback;
 mod poll_loop;
 mod published;
@@ -29,6 +30,7 @@ use tcp_stack::Instant;
 pub use command::{Command, CommandError, ConnPage, ConnSelector, RegionUse};
 pub use command_ring::{CommandSender, Commands, command_ring};
 pub use context_command::{ContextCommand, Executed, NewMr, Released};
+pub use jobs::{Job, Jobs};
 pub use loopback::LoopbackStats;
 pub use poll_loop::{PollLoop, PollResult};
 pub use published::{Published, Row, Visit};
@@ -64,6 +66,8 @@ iwarp_counters::counters! {
         slept_ns,
         /// Commands of the control side carried out.
         commands,
+        /// Iterations longer than 1 ms: the thread was kept from its core, or had too much to do at once.
+        long_rounds,
     }
 }
 
@@ -114,6 +118,8 @@ pub struct Worker {
     pub published: Arc<Published>,
     /// Poll loop that drives the ports.
     pub poll_loop: PollLoop,
+    /// Requests of programs that are not done.
+    pub jobs: Jobs,
 }
 
 impl Visit for (&WorkerStats, &[WorkerPort]) {
@@ -146,8 +152,14 @@ impl Worker {
                     self.update_wall_clock();
                 }
             }
+            if !self.jobs.is_empty() {
+                let Self { jobs, poll_loop, ports, .. } = &mut self;
+                jobs.run(&mut || poll_loop.now(), &mut |now, job| {
+                    ports.get_mut(job.port).is_none_or(|port| job.run_part(now, port))
+                });
+            }
             // Others may be queued behind a command that ends `run_commands`.
-            if let Some(sleep) = sleep.filter(|_| self.commands.is_empty()) {
+            if let Some(sleep) = sleep.filter(|_| self.commands.is_empty() && self.jobs.is_empty()) {
                 self.poll_loop.sleep(&mut self.ports, sleep);
             }
         }
@@ -193,12 +205,10 @@ impl Worker {
                     let _ = reply.send(self.region_use(region));
                 }
                 Command::Context { port, command } => {
-                    let now = self.poll_loop.now();
-                    if let Some(port) = self.ports.get_mut(port) {
-                        port.run_context_command(now, command);
+                    let on_port = self.ports.get_mut(port);
+                    if let Some((user, job)) = on_port.and_then(|it| it.run_context_command(port, command)) {
+                        self.jobs.push(user, job);
                     }
-                    // Frames are processed before the next command.
-                    return true;
                 }
                 Command::Watch(command) => command.run(&mut self.ports),
                 Command::Settings(command) => {

@@ -15,6 +15,9 @@ use super::{Clock, WorkerPort, WorkerStats};
 use crate::dpdk::{OTHERS_MAX, wait_for};
 use crate::wake::Doorbell;
 
+/// Nanoseconds above which an iteration counts as a long one.
+const LONG_NS: u64 = 1_000_000;
+
 /// Outcome of one poll iteration.
 #[derive(Clone, Copy, Debug)]
 pub struct PollResult {
@@ -146,6 +149,7 @@ impl PollLoop {
         stats.rounds = stats.rounds.wrapping_add(1);
         stats.total_ns = stats.total_ns.wrapping_add(elapsed);
         stats.busy_rounds = stats.busy_rounds.wrapping_add(moved);
+        stats.long_rounds = stats.long_rounds.wrapping_add(u64::from(elapsed > LONG_NS));
         stats.busy_ns = stats.busy_ns.wrapping_add(elapsed.wrapping_mul(moved));
         self.last = now;
     }

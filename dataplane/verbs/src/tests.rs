@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use iwarp_control::{Id, Request as Message, Response as Answer, params, transfer};
 use iwarp_shared_verbs::methods::{DeviceInfo, Execute, ExecuteMethod, Executed, OpenMethod, Opened};
-use iwarp_shared_verbs::worker::{Contexts, ObjectLimits};
+use iwarp_shared_verbs::worker::{Contexts, ObjectLimits, UserId};
 use rdma::testutil::verbs::{Net, Node};
 use rdma::verbs::Limits;
 use rustix::event::{EventfdFlags, eventfd};
@@ -68,7 +68,7 @@ fn serve(listener: &UnixListener) {
     let words = Words(Arc::new(Mapping::of_daemon(&fd, BYTES, 4096).unwrap()));
     let mut contexts = Contexts::new(1, device.limits().cqs);
     let limits = ObjectLimits { pds: 4, mrs: 4, mws: 4, cqs: 4, qps: 8, srqs: 4, ids: 8 };
-    let context = contexts.open(words, limits).unwrap();
+    let context = contexts.open(words, UserId(0), limits).unwrap();
     let ends = [(); 2].map(|()| bell_ends());
     for line in BufReader::new(stream.try_clone().unwrap()).split(b'\n') {
         let Ok(Message { id, method, params: given, .. }) = Message::from_line(&line.unwrap()) else {

@@ -37,7 +37,7 @@ impl Entries {
         self.places.capacity()
     }
 
-    /// Removes all entries.
+    /// Removes all entries at once.
     pub(super) fn clear(&mut self) {
         self.places.clear();
         (self.free, self.first, self.last, self.len) = (NONE, NONE, NONE, 0);
@@ -56,7 +56,7 @@ impl Entries {
         self.places.get(link as usize).map(|entry| &entry.cqe)
     }
 
-    /// Adds an entry.
+    /// Adds an entry at the end.
     #[inline]
     pub(super) fn push(&mut self, cqe: Cqe) {
         let entry = Entry { cqe, next: NONE };

@@ -1,9 +1,9 @@
-//! A completion queue with nearly all completions that it may have, which is resized 256 times with each call.
+//! A completion queue with nearly all completions that it may have, which is resized again and again, 16 times with
+//! each call: the daemon takes its time.
 
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use iwarp_shared_verbs::methods::REQUESTS_MAX;
 use iwarp_shared_verbs::{QueuePlace, Request};
 use rdma::verbs::QpState;
 use serde_json::json;
@@ -16,6 +16,8 @@ const QUEUE_PAIRS: usize = 16;
 const BUFFERS: u16 = 4062;
 const COMPLETIONS: u32 = 65_536;
 const SMALLER: u32 = 65_000;
+/// Requests of each call.
+const REQUESTS: usize = 16;
 
 pub(super) fn run(target: &Target) -> Result<Attack> {
     let mut raw = Raw::open(&target.socket, 64 << 20)?;
@@ -29,7 +31,7 @@ pub(super) fn run(target: &Target) -> Result<Attack> {
     let completions = u64::from(BUFFERS) * u64::try_from(QUEUE_PAIRS)?;
     ensure!(raw.completions(&place)? == completions, "completions are missing");
     let sizes = [SMALLER, COMPLETIONS].map(|cqe| Request::ResizeCq(cq, cqe));
-    let requests: Vec<_> = sizes.iter().cloned().cycle().take(REQUESTS_MAX).collect();
+    let requests: Vec<_> = sizes.iter().cloned().cycle().take(REQUESTS).collect();
     let (until, mut resized) = (target.end(), 0_usize);
     while Instant::now() < until {
         resized += raw.succeed(&requests)?.len();

@@ -295,7 +295,7 @@ mod tests {
         assert!(cq.begin_resize(1));
         let mut moved = Producer::new(Arc::clone(&memory), new.ring(), new.shape).unwrap();
         assert_eq!(worker.pending(), Ok(1));
-        worker.copy_pending(&mut moved).unwrap();
+        while !worker.copy_pending(&mut moved, 2).unwrap() {}
         moved.publish();
         memory[new.start].store(memory[old.start].load(Ordering::Relaxed), Ordering::Relaxed);
         assert!(cq.end_resize(new));

@@ -12,6 +12,9 @@ use crate::CqPlace;
 /// Completions whose places are transferred from the program's core before they are written.
 const COMPLETIONS_SOON: usize = 8;
 
+/// Completions that a part of a request examines or moves.
+pub(super) const COMPLETIONS_MAX: usize = 256;
+
 /// Ring of a completion queue.
 #[derive(Debug)]
 pub(super) struct CqRing<M> {
@@ -21,6 +24,10 @@ pub(super) struct CqRing<M> {
     place: CqPlace,
     ring: Producer<M>,
     pub(super) stats: CqStats,
+    /// The same queue at a new place, until that has all its completions.
+    resized: Option<Box<Self>>,
+    /// True once the new place has all completions of the ring, and the device's queue changes its size.
+    is_copied: bool,
 }
 
 /// Result of [`CqRing::serve`].
@@ -30,6 +37,8 @@ pub(super) struct Served {
     pub(super) signal: bool,
     /// Completions are left that the ring has no room for.
     pub(super) full: bool,
+    /// Completions are left that the next call moves.
+    pub(super) more: bool,
     /// Completions moved to the ring.
     pub(super) completions: u64,
     /// Those with an error.
@@ -39,42 +48,89 @@ pub(super) struct Served {
 impl<M: ContextMemory> CqRing<M> {
     pub(super) fn new(context: ContextId, cq: CqId, memory: &M, place: CqPlace) -> Option<Self> {
         let ring = Producer::new(memory.clone(), place.ring(), place.shape)?;
-        Some(Self { context, cq, memory: memory.clone(), place, ring, stats: CqStats::default() })
+        let (memory, stats) = (memory.clone(), CqStats::default());
+        Some(Self { context, cq, memory, place, ring, stats, resized: None, is_copied: false })
     }
 
-    /// Returns this ring at a new place, with the completions that the program has not taken, its arming and its
-    /// counts, and resizes the device's queue. After a failure nothing has changed.
-    pub(super) fn resized<C: AsRef<[u8]>>(
+    /// Begins to move this ring to a new place. Until [`Self::resize`] has returned true, it is not served.
+    pub(super) fn begin_resize<C: AsRef<[u8]>>(
         &mut self,
         place: CqPlace,
         cqe: u32,
-        device: &mut Device<C>,
-    ) -> Result<Self, VerbsError> {
+        device: &Device<C>,
+    ) -> Result<(), VerbsError> {
         let pending = self.ring.pending().map_err(|_| VerbsError::Invalid)?;
         if pending.saturating_add(device.queued_completions(self.cq)? as u64) > cqe.into() {
             return Err(VerbsError::Invalid);
         }
-        let mut new = Self::new(self.context, self.cq, &self.memory, place).ok_or(VerbsError::Invalid)?;
-        self.ring.copy_pending(&mut new.ring).map_err(|_| VerbsError::Invalid)?;
-        device.resize_cq(self.cq, cqe)?;
-        let words = self.memory.as_ref();
-        for word in 0..LINE_WORDS {
-            let [from, to] = [self.place.start, place.start].map(|start| start.saturating_add(word));
-            if let (Some(from), Some(to)) = (words.get(from), words.get(to)) {
-                to.store(from.load(Ordering::Acquire), Ordering::Release);
-            }
-        }
-        new.ring.publish();
-        new.stats = self.stats;
-        Ok(new)
+        let new = Self::new(self.context, self.cq, &self.memory, place).ok_or(VerbsError::Invalid)?;
+        self.resized = Some(Box::new(new));
+        Ok(())
     }
 
-    /// Moves the completions of the device's queue to the ring. Arms the device's queue once it is empty.
+    /// Returns the new place between [`Self::begin_resize`] and the end of [`Self::resize`].
+    pub(super) fn new_place(&self) -> Option<CqPlace> {
+        self.resized.as_ref().map(|new| new.place)
+    }
+
+    /// Moves up to [`COMPLETIONS_MAX`] completions that the program has not taken to the new place, and then the
+    /// device's queue to its new size; at last the arming and the counts. Returns true once all is done. After an error
+    /// nothing has changed.
+    pub(super) fn resize<C: AsRef<[u8]>>(
+        &mut self,
+        cqe: u32,
+        device: &mut Device<C>,
+    ) -> Result<bool, VerbsError> {
+        let done = self.resize_part(cqe, device);
+        if let Ok(true) = done
+            && let Some(mut new) = self.resized.take()
+        {
+            let words = self.memory.as_ref();
+            for word in 0..LINE_WORDS {
+                let [from, to] = [self.place.start, new.place.start].map(|start| start.saturating_add(word));
+                if let (Some(from), Some(to)) = (words.get(from), words.get(to)) {
+                    to.store(from.load(Ordering::Acquire), Ordering::Release);
+                }
+            }
+            new.ring.publish();
+            (new.stats, new.is_copied) = (self.stats, false);
+            *self = *new;
+        } else if done.is_err() {
+            self.resized = None;
+        }
+        done
+    }
+
+    fn resize_part<C: AsRef<[u8]>>(&mut self, cqe: u32, device: &mut Device<C>) -> Result<bool, VerbsError> {
+        let new = self.resized.as_mut().ok_or(VerbsError::Invalid)?;
+        if !new.is_copied {
+            let copied = self.ring.copy_pending(&mut new.ring, COMPLETIONS_MAX as u64);
+            if !copied.map_err(|_| VerbsError::Invalid)? {
+                return Ok(false);
+            }
+            // More may have come meanwhile.
+            let pending = new.ring.pending().map_err(|_| VerbsError::Invalid)?;
+            if pending.saturating_add(device.queued_completions(self.cq)? as u64) > cqe.into() {
+                return Err(VerbsError::Invalid);
+            }
+            new.is_copied = true;
+        }
+        device.resize_cq_part(self.cq, cqe, COMPLETIONS_MAX)
+    }
+
+    /// Moves up to `max` completions of the device's queue to the ring. Arms the device's queue once it is empty.
     #[inline]
-    pub(super) fn serve<C: AsRef<[u8]>>(&mut self, device: &mut Device<C>) -> Served {
+    pub(super) fn serve<C: AsRef<[u8]>>(&mut self, device: &mut Device<C>, max: usize) -> Served {
         let mut solicited = false;
         let mut served = Served::default();
+        if self.resized.is_some() {
+            return served;
+        }
         loop {
+            if served.completions >= max as u64 {
+                served.more = true;
+                break;
+            }
             match self.ring.has_room() {
                 Ok(true) => {}
                 Ok(false) => {

@@ -9,7 +9,7 @@ use rdma::verbs::{AsyncEvent, CmEvent, CmEventKind, Device, VerbsError};
 
 use super::objects::{ObjectLimits, Objects, room};
 use super::queue::{Posted, Queue, Target};
-use super::{ContextMemory, ContextStats, EntryWords};
+use super::{ContextMemory, ContextStats, EntryWords, UserId};
 use crate::layout::{VERSION_WORD, doorbells, events_shape, events_start};
 use crate::{Event, QueuePlace, words_min};
 
@@ -34,6 +34,13 @@ pub(super) struct Context<M> {
     ready_send: VecDeque<u32>,
     /// Doorbells of the queues whose next entry could not be posted yet.
     waiting: VecDeque<u32>,
+    /// First doorbell that is looked at next.
+    next_doorbell: u32,
+    pub(super) user: UserId,
+    /// Index of the user in [`Users`](super::users::Users).
+    pub(super) turn: usize,
+    /// True once the context is being closed: the program's memory is not looked at any more.
+    pub(super) closing: bool,
     events: Producer<M>,
     /// Events that the ring has had no room for. The context's objects bound their number: an asynchronous event waits
     /// once for its object, of the port's states the last one waits, and an id has three events until it is destroyed.
@@ -47,7 +54,7 @@ pub(super) struct Context<M> {
 
 impl<M: ContextMemory> Context<M> {
     /// Returns a context without objects; `None` if the memory is too short.
-    pub(super) fn new(memory: M, limits: ObjectLimits) -> Option<Self> {
+    pub(super) fn new(memory: M, user: UserId, limits: ObjectLimits) -> Option<Self> {
         let words = memory.as_ref();
         words.get(VERSION_WORD)?.store(VERSION.into(), Ordering::Release);
         let space = RangeAllocator::new(words_min()..words.len().max(words_min()));
@@ -61,6 +68,10 @@ impl<M: ContextMemory> Context<M> {
             ready_recv: VecDeque::new(),
             ready_send: VecDeque::new(),
             waiting: VecDeque::new(),
+            next_doorbell: 0,
+            user,
+            turn: 0,
+            closing: false,
             events,
             events_kept: VecDeque::new(),
             async_kept: HashSet::new(),
@@ -96,7 +107,8 @@ impl<M: ContextMemory> Context<M> {
         self.has_rung() || self.has_work() || !self.waiting.is_empty()
     }
 
-    /// Posts up to `max` entries of the queues whose doorbells have rung, and returns their number. A message does not
+    /// Posts up to `max` entries of the queues whose doorbells have rung, and returns their number; a queue that has no
+    /// entry counts as one. A message does not
     /// overtake the receive buffers that the program has posted before it: the peer may answer at once.
     #[inline]
     pub(super) fn post<C: AsRef<[u8]>>(
@@ -121,7 +133,8 @@ impl<M: ContextMemory> Context<M> {
                 break;
             }
             let Some(doorbell) = self.ready_send.pop_front() else { break };
-            posted = posted.saturating_add(self.visit(doorbell, device, left.min(QUEUE_ENTRIES_MAX), words));
+            let read = self.visit(doorbell, device, left.min(QUEUE_ENTRIES_MAX), words);
+            posted = posted.saturating_add(read.max(1));
         }
         if self.has_rung() {
             // A request that was just read may have come behind buffers. It leaves when all contexts have posted.
@@ -132,9 +145,9 @@ impl<M: ContextMemory> Context<M> {
     }
 
     fn take_doorbells(&mut self) {
-        let Self { memory, queues, ready_recv, ready_send, .. } = self;
+        let Self { memory, queues, ready_recv, ready_send, next_doorbell, .. } = self;
         let Some(doorbells) = doorbells(memory.as_ref()) else { return };
-        doorbells.take(&mut |doorbell| {
+        *next_doorbell = doorbells.take(*next_doorbell, &mut |doorbell| {
             if let Some(Some(queue)) = queues.get_mut(doorbell as usize)
                 && !queue.waits
             {
@@ -156,7 +169,8 @@ impl<M: ContextMemory> Context<M> {
         while let Some(left) = max.checked_sub(posted).filter(|left| *left > 0)
             && let Some(doorbell) = self.ready_recv.pop_front()
         {
-            posted = posted.saturating_add(self.visit(doorbell, device, left.min(QUEUE_ENTRIES_MAX), words));
+            let read = self.visit(doorbell, device, left.min(QUEUE_ENTRIES_MAX), words);
+            posted = posted.saturating_add(read.max(1));
         }
         posted
     }
@@ -296,12 +310,12 @@ impl<M: ContextMemory> Context<M> {
 
     pub(super) fn close_queue(&mut self, place: &QueuePlace) {
         let QueuePlace { start, shape, doorbell } = *place;
-        if let Some(queue) = self.queues.get_mut(doorbell as usize) {
-            *queue = None;
+        let queue = self.queues.get_mut(doorbell as usize).and_then(Option::take);
+        if queue.is_some_and(|queue| queue.waits) {
+            self.ready_recv.retain(|of| *of != doorbell);
+            self.ready_send.retain(|of| *of != doorbell);
+            self.waiting.retain(|of| *of != doorbell);
         }
-        self.ready_recv.retain(|of| *of != doorbell);
-        self.ready_send.retain(|of| *of != doorbell);
-        self.waiting.retain(|of| *of != doorbell);
         self.free(start, shape.words());
     }
 }

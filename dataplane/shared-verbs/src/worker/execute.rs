@@ -1,5 +1,6 @@
 //! Execution of the requests of one context.
 
+use core::task::Poll;
 use core::time::Duration;
 
 use iwarp_shared_queues::{LINE_WORDS, RingShape, recv_words, send_words};
@@ -8,7 +9,7 @@ use rdma::verbs::{AsyncEvent, ConnParam, CqId, Device, PdId, QpInit, QpNum, QpSt
 use rdma::wire::mpa::RtrOptions;
 
 use super::ContextMemory;
-use super::completions::CqRing;
+use super::completions::{COMPLETIONS_MAX, CqRing};
 use super::context::Context;
 use super::objects::{Objects, must_own, room};
 use super::queue::Target;
@@ -25,8 +26,73 @@ impl<M: ContextMemory> Context<M> {
         }
     }
 
-    /// Executes a request.
+    /// Has the worker post no entries of a queue pair, or post them again.
+    fn pause(&mut self, qp: QpNum, paused: bool) {
+        let Some(QpPlaces { send, recv }) = self.objects.qps.get(&qp) else { return };
+        for place in core::iter::once(send).chain(recv) {
+            if let Some(Some(queue)) = self.queues.get_mut(place.doorbell as usize) {
+                queue.paused = paused;
+            }
+        }
+    }
+
+    /// Executes a request, or a part of it that takes a few microseconds.
     pub(super) fn execute<C: AsRef<[u8]>>(
+        &mut self,
+        request: &Request,
+        device: &mut Device<C>,
+        stags: &mut StagTable,
+        now: Duration,
+    ) -> Poll<Result<Response, VerbsError>> {
+        match *request {
+            Request::ModifyQp(qp, QpState::Idle) => self.reset_qp(qp, device, now),
+            Request::DestroyQp(qp) => self.destroy_qp(qp, device, now),
+            _ => Poll::Ready(self.execute_at_once(request, device, stags, now)),
+        }
+    }
+
+    /// Drops the completions of a queue pair in error, and then resets it.
+    fn reset_qp<C: AsRef<[u8]>>(
+        &mut self,
+        qp: QpNum,
+        device: &mut Device<C>,
+        now: Duration,
+    ) -> Poll<Result<Response, VerbsError>> {
+        must_own(self.objects.qps.contains_key(&qp))?;
+        self.pause(qp, true);
+        // The device refuses what is not in error.
+        if device.purge_qp(qp, COMPLETIONS_MAX) == Ok(false) {
+            return Poll::Pending;
+        }
+        self.pause(qp, false);
+        device.modify_qp(qp, QpState::Idle, now)?;
+        self.discard_entries(qp);
+        Poll::Ready(Ok(Response::Done))
+    }
+
+    /// Flushes the work of a queue pair and drops its completions, and then destroys it.
+    fn destroy_qp<C: AsRef<[u8]>>(
+        &mut self,
+        qp: QpNum,
+        device: &mut Device<C>,
+        now: Duration,
+    ) -> Poll<Result<Response, VerbsError>> {
+        must_own(self.objects.qps.contains_key(&qp))?;
+        self.pause(qp, true);
+        device.modify_qp(qp, QpState::Error, now)?;
+        if !device.purge_qp(qp, COMPLETIONS_MAX)? {
+            return Poll::Pending;
+        }
+        device.destroy_qp(qp)?;
+        if let Some(QpPlaces { send, recv }) = self.objects.qps.remove(&qp) {
+            self.close_queue(&send);
+            recv.iter().for_each(|place| self.close_queue(place));
+        }
+        self.forget_events(|event| matches!(event, Event::Async(event) if event.qp() == Some(qp)));
+        Poll::Ready(Ok(Response::Done))
+    }
+
+    fn execute_at_once<C: AsRef<[u8]>>(
         &mut self,
         request: &Request,
         device: &mut Device<C>,
@@ -42,7 +108,7 @@ impl<M: ContextMemory> Context<M> {
             | Request::DeallocMw(_) => self.memory_request(request, device, stags),
             Request::CreateCq(cqe) => self.create_cq(cqe, device),
             // The rings of completion queues are those of all contexts.
-            Request::ResizeCq(..) => Err(VerbsError::Invalid),
+            Request::ResizeCq(..) | Request::DestroyQp(_) => Err(VerbsError::Invalid),
             Request::DestroyCq(cq) => {
                 must_own(self.objects.cqs.contains_key(&cq))?;
                 device.destroy_cq(cq)?;
@@ -59,25 +125,11 @@ impl<M: ContextMemory> Context<M> {
             Request::CreateQp(ref init) => self.create_qp(init, device),
             Request::ModifyQp(qp, state) => {
                 must_own(self.objects.qps.contains_key(&qp))?;
-                device.modify_qp(qp, state, now)?;
-                if state == QpState::Idle {
-                    self.discard_entries(qp);
-                }
-                Ok(Response::Done)
+                device.modify_qp(qp, state, now).map(|()| Response::Done)
             }
             Request::QueryQp(qp) => {
                 must_own(self.objects.qps.contains_key(&qp))?;
                 device.query_qp(qp).map(Response::QpAttr)
-            }
-            Request::DestroyQp(qp) => {
-                must_own(self.objects.qps.contains_key(&qp))?;
-                device.destroy_qp(qp)?;
-                if let Some(QpPlaces { send, recv }) = self.objects.qps.remove(&qp) {
-                    self.close_queue(&send);
-                    recv.iter().for_each(|place| self.close_queue(place));
-                }
-                self.forget_events(|event| matches!(event, Event::Async(event) if event.qp() == Some(qp)));
-                Ok(Response::Done)
             }
             Request::CreateId(_)
             | Request::DestroyId(_)
@@ -170,28 +222,28 @@ impl<M: ContextMemory> Context<M> {
         self.free(place.start, CqPlace::words(place.shape));
     }
 
-    /// Resizes a completion queue, with its ring. After a failure it is as it was.
+    /// Resizes a completion queue, with its ring, or does a part of it. After a failure the queue is as it was.
     pub(super) fn resize_cq<C: AsRef<[u8]>>(
         &mut self,
         (cq, cqe): (CqId, u32),
         ring: &mut CqRing<M>,
         device: &mut Device<C>,
-    ) -> Result<Response, VerbsError> {
+    ) -> Poll<Result<Response, VerbsError>> {
         let old = *self.objects.cqs.get(&cq).ok_or(VerbsError::NoSuchObject)?;
-        let place = self.allocate_cq(cqe)?;
-        let resized = ring.resized(place, cqe, device);
-        match resized {
-            Ok(new) => {
-                *ring = new;
-                self.objects.cqs.insert(cq, place);
-                self.free_cq(old);
-                Ok(Response::Cq(cq, place))
+        let place = match ring.new_place() {
+            Some(place) => place,
+            None => {
+                let place = self.allocate_cq(cqe)?;
+                ring.begin_resize(place, cqe, device).inspect_err(|_| self.free_cq(place))?;
+                place
             }
-            Err(error) => {
-                self.free_cq(place);
-                Err(error)
-            }
+        };
+        if !ring.resize(cqe, device).inspect_err(|_| self.free_cq(place))? {
+            return Poll::Pending;
         }
+        self.objects.cqs.insert(cq, place);
+        self.free_cq(old);
+        Poll::Ready(Ok(Response::Cq(cq, place)))
     }
 
     fn srq_request<C: AsRef<[u8]>>(

@@ -6,8 +6,10 @@ mod execute;
 mod objects;
 mod queue;
 mod stats;
+mod users;
 mod watch;
 
+use core::task::Poll;
 use std::collections::HashMap;
 
 use iwarp_shared_queues::{AtomicU64, Doorbells, RingShape};
@@ -18,15 +20,20 @@ use crate::layout::doorbells;
 use crate::{Event, Request, Response, words_min};
 use completions::CqRing;
 use context::Context;
+use objects::Destroyed;
 pub use objects::ObjectLimits;
 pub use stats::{ContextStats, CqStats};
+pub use users::UserId;
+use users::Users;
 pub use watch::{NotificationRing, NotificationStats};
 
-/// Entries that all contexts may post per poll.
+/// Entries that all contexts may post per poll, and completions that are moved to their rings.
 const ENTRIES_MAX: usize = 256;
 /// Entries that one context may post per poll.
 const CONTEXT_ENTRIES_MAX: usize = 64;
-/// Completion queues served per poll.
+/// Entries that the contexts of one user may post per poll beside another user, and completions of that user.
+const USER_ENTRIES_MAX: usize = 64;
+/// Completion queues, and asynchronous events, that are looked at per poll.
 const CQS_SERVED_MAX: usize = 64;
 /// Full completion queues looked at per poll.
 const CQS_FULL_MAX: usize = 8;
@@ -63,10 +70,9 @@ type EntryWords = [u64; RingShape::ENTRY_WORDS_MAX as usize];
 #[derive(Debug)]
 pub struct Contexts<M> {
     places: Vec<Option<Context<M>>>,
-    /// Open contexts, in the order in which they are served.
-    open: Vec<ContextId>,
-    /// Index in `open` of the context that is served next.
-    next: usize,
+    users: Users,
+    /// True if completions or asynchronous events are left that the next poll can deliver at once.
+    undelivered: bool,
     /// Rings of completion queues, by [`CqId::index`].
     cqs: Vec<Option<CqRing<M>>>,
     /// Completion queues whose ring is full.
@@ -84,8 +90,8 @@ impl<M: ContextMemory> Contexts<M> {
         let none = |count: usize| core::iter::repeat_with(|| None).take(count).collect();
         Self {
             places: core::iter::repeat_with(|| None).take(contexts_max as usize).collect(),
-            open: Vec::with_capacity(contexts_max as usize),
-            next: 0,
+            users: Users::default(),
+            undelivered: false,
             cqs: none(cqs_max.into()),
             full: std::collections::VecDeque::with_capacity(cqs_max.into()),
             events_kept: false,
@@ -104,19 +110,19 @@ impl<M: ContextMemory> Contexts<M> {
     /// Least number of an id that belongs to a context.
     pub const OWNERS_MIN: u64 = 2 << 32;
 
-    /// Opens a context over memory that is zero.
+    /// Opens a context of a user over memory that is zero.
     ///
     /// # Errors
     /// `NoResources`: there are as many contexts as allowed. `Invalid`: the memory is shorter than [`words_min`].
-    pub fn open(&mut self, memory: M, limits: ObjectLimits) -> Result<ContextId, VerbsError> {
+    pub fn open(&mut self, memory: M, user: UserId, limits: ObjectLimits) -> Result<ContextId, VerbsError> {
         if memory.as_ref().len() < words_min() {
             return Err(VerbsError::Invalid);
         }
         let free = self.places.iter().position(Option::is_none).ok_or(VerbsError::NoResources)?;
         let id = ContextId(u32::try_from(free).map_err(|_| VerbsError::NoResources)?);
-        let context = Context::new(memory, limits).ok_or(VerbsError::Invalid)?;
-        *self.places.get_mut(free).ok_or(VerbsError::NoResources)? = Some(context);
-        self.open.push(id);
+        let context = Context::new(memory, user, limits).ok_or(VerbsError::Invalid)?;
+        let place = self.places.get_mut(free).ok_or(VerbsError::NoResources)?;
+        place.insert(context).turn = self.users.add(user, id);
         Ok(id)
     }
 
@@ -132,16 +138,53 @@ impl<M: ContextMemory> Contexts<M> {
         stags: &mut StagTable,
         released: &mut impl FnMut(RegionId),
     ) -> Result<(), VerbsError> {
-        let place = self.places.get_mut(id.0 as usize).ok_or(VerbsError::NoSuchObject)?;
-        let context = place.take().ok_or(VerbsError::NoSuchObject)?;
-        self.open.retain(|open| *open != id);
-        for cq in context.objects.cqs.keys() {
-            self.forget_cq(*cq);
+        loop {
+            if let Poll::Ready(closed) = self.close_part(id, device, stags, released) {
+                return closed;
+            }
         }
-        self.qp_owners.retain(|_, owner| *owner != id);
-        self.srq_owners.retain(|_, owner| *owner != id);
-        context.objects.destroy(device, stags, released);
-        Ok(())
+    }
+
+    /// Performs a part of [`Self::close`] that takes a few microseconds: from the first call on, the context has no
+    /// turns; each of the next ones destroys an object. `Pending` until all is done.
+    pub fn close_part<C: AsRef<[u8]>>(
+        &mut self,
+        id: ContextId,
+        device: &mut Device<C>,
+        stags: &mut StagTable,
+        released: &mut impl FnMut(RegionId),
+    ) -> Poll<Result<(), VerbsError>> {
+        let place = self.places.get_mut(id.0 as usize);
+        let Some(Some(context)) = place else { return Poll::Ready(Err(VerbsError::NoSuchObject)) };
+        if !context.closing {
+            context.closing = true;
+            self.users.remove(context.turn, id);
+            for cq in context.objects.cqs.keys() {
+                // Fails only if the queue is not there.
+                let _ = device.discard_completions(*cq);
+                if let Some(place) = self.cqs.get_mut(cq.index()) {
+                    *place = None;
+                }
+            }
+            self.full.retain(|full| !context.objects.cqs.contains_key(full));
+            return Poll::Pending;
+        }
+        match context.objects.destroy_next(device, stags, released) {
+            Some(Destroyed::Qp(qp)) => {
+                self.qp_owners.remove(&qp);
+            }
+            Some(Destroyed::Srq(srq)) => {
+                self.srq_owners.remove(&srq);
+            }
+            Some(Destroyed::Other) => {}
+            None => {
+                if let Some(place) = self.places.get_mut(id.0 as usize) {
+                    *place = None;
+                }
+                return Poll::Ready(Ok(()));
+            }
+        }
+        Poll::Pending
     }
 
     /// Executes a request of a context.
@@ -157,19 +200,60 @@ impl<M: ContextMemory> Contexts<M> {
         stags: &mut StagTable,
         now: core::time::Duration,
     ) -> Result<Response, VerbsError> {
+        loop {
+            if let Poll::Ready(response) = self.execute_part(id, request, device, stags, now) {
+                return response;
+            }
+        }
+    }
+
+    /// Performs a part of [`Self::execute`] that takes a few microseconds. `Pending` until the request is done: the
+    /// next call for this context is for the same request, unless it is one of [`Self::close_part`].
+    pub fn execute_part<C: AsRef<[u8]>>(
+        &mut self,
+        id: ContextId,
+        request: &Request,
+        device: &mut Device<C>,
+        stags: &mut StagTable,
+        now: core::time::Duration,
+    ) -> Poll<Result<Response, VerbsError>> {
         let context = self.places.get_mut(id.0 as usize).and_then(Option::as_mut);
-        let context = context.ok_or(VerbsError::NoSuchObject)?;
+        let context = context.filter(|context| !context.closing).ok_or(VerbsError::NoSuchObject)?;
         if let Request::ResizeCq(cq, cqe) = *request {
             let ring = self.cqs.get_mut(cq.index()).and_then(Option::as_mut);
             let ring = ring.filter(|ring| ring.cq == cq && ring.context == id);
-            return context.resize_cq((cq, cqe), ring.ok_or(VerbsError::NoSuchObject)?, device);
+            let done = context.resize_cq((cq, cqe), ring.ok_or(VerbsError::NoSuchObject)?, device);
+            if done.is_ready() {
+                // It was not served meanwhile.
+                self.make_due(cq);
+            }
+            return done;
         }
-        let response = context.execute(request, device, stags, now)?;
-        match (request, &response) {
+        let Poll::Ready(response) = context.execute(request, device, stags, now)? else {
+            return Poll::Pending;
+        };
+        self.executed(id, request, &response, device)?;
+        Poll::Ready(Ok(response))
+    }
+
+    /// Keeps the tables of all contexts after a request of one.
+    fn executed<C: AsRef<[u8]>>(
+        &mut self,
+        id: ContextId,
+        request: &Request,
+        response: &Response,
+        device: &mut Device<C>,
+    ) -> Result<(), VerbsError> {
+        match (request, response) {
             (_, Response::Cq(cq, place)) => {
+                let context = self.places.get_mut(id.0 as usize).and_then(Option::as_mut);
+                let context = context.ok_or(VerbsError::NoSuchObject)?;
                 let ring = CqRing::new(id, *cq, context.memory(), *place);
-                let place = self.cqs.get_mut(cq.index()).ok_or(VerbsError::NoResources)?;
-                *place = ring;
+                *self.cqs.get_mut(cq.index()).ok_or(VerbsError::NoResources)? = ring;
+                if let Some(user) = self.users.get_mut(context.turn) {
+                    // Each queue may be there once, and once more after it was resized.
+                    user.cqs.reserve(self.cqs.len().saturating_mul(2));
+                }
                 // Fails only if the queue is not there.
                 let _ = device.req_notify_cq(*cq, false);
             }
@@ -189,7 +273,22 @@ impl<M: ContextMemory> Contexts<M> {
             }
             _ => {}
         }
-        Ok(response)
+        Ok(())
+    }
+
+    /// Returns the user of an open context.
+    pub fn user(&self, id: ContextId) -> Option<UserId> {
+        self.places.get(id.0 as usize)?.as_ref().map(|context| context.user)
+    }
+
+    /// Has the completions of a queue moved to its ring in the user's next turn.
+    fn make_due(&mut self, cq: CqId) {
+        let ring = self.cqs.get(cq.index()).and_then(Option::as_ref).filter(|ring| ring.cq == cq);
+        let context = ring.and_then(|ring| self.places.get(ring.context.0 as usize)?.as_ref());
+        if let Some(user) = context.and_then(|context| self.users.get_mut(context.turn)) {
+            user.cqs.push_back(cq);
+            self.undelivered = true;
+        }
     }
 
     fn forget_cq(&mut self, cq: CqId) {
@@ -232,53 +331,107 @@ impl<M: ContextMemory> Contexts<M> {
     }
 
     fn contexts(&self) -> impl Iterator<Item = &Context<M>> {
-        self.open.iter().filter_map(|id| self.places.get(id.0 as usize)?.as_ref())
+        let open = self.users.iter().flat_map(|user| user.contexts());
+        open.filter_map(|id| self.places.get(id.0 as usize)?.as_ref())
     }
 
-    /// Posts work that programs have queued, up to a bound. Returns true if work is left that the next call can do at
-    /// once.
+    /// Entries, or completions, of one user per poll.
+    #[inline]
+    const fn share(&self) -> usize {
+        if self.users.count() > 1 { USER_ENTRIES_MAX } else { ENTRIES_MAX }
+    }
+
+    /// Posts work that programs have queued, up to a bound: the users in turn, and the contexts of each in turn.
+    /// Returns true if work is left that the next call can do at once.
     #[inline]
     pub fn post<C: AsRef<[u8]>>(&mut self, device: &mut Device<C>) -> bool {
-        if self.open.is_empty() {
-            return false;
-        }
-        let mut left = ENTRIES_MAX;
+        let (mut left, share) = (ENTRIES_MAX, self.share());
         let mut busy = false;
-        for _ in 0..self.open.len() {
+        for _ in 0..self.users.turns() {
             if left == 0 {
                 busy = true;
                 break;
             }
-            self.next =
-                if self.next.saturating_add(1) < self.open.len() { self.next.saturating_add(1) } else { 0 };
-            let Some(id) = self.open.get(self.next) else { break };
-            let Some(Some(context)) = self.places.get_mut(id.0 as usize) else { continue };
-            if !context.is_due() {
-                continue;
-            }
-            let posted = context.post(device, left.min(CONTEXT_ENTRIES_MAX), &mut self.entry);
+            let turn = self.users.next_turn();
+            let most = left.min(share);
+            let (posted, has_more) = self.post_of(turn, most, device);
             left = left.saturating_sub(posted);
-            busy |= context.has_work();
+            busy |= has_more;
         }
         busy
     }
 
-    /// Moves completions to the rings of their queues, and asynchronous events to their contexts.
+    /// Posts up to `most` entries of a user. Returns their number, and true if the user has more.
+    #[inline]
+    fn post_of<C: AsRef<[u8]>>(&mut self, turn: usize, most: usize, device: &mut Device<C>) -> (usize, bool) {
+        let Some(user) = self.users.get_mut(turn) else { return (0, false) };
+        let (mut posted, mut busy) = (0_usize, false);
+        for _ in 0..user.contexts().len() {
+            let left = most.saturating_sub(posted);
+            if left == 0 {
+                return (posted, true);
+            }
+            let Some(id) = user.next() else { break };
+            let Some(Some(context)) = self.places.get_mut(id.0 as usize) else { continue };
+            if !context.is_due() {
+                continue;
+            }
+            let of_context = context.post(device, left.min(CONTEXT_ENTRIES_MAX), &mut self.entry);
+            posted = posted.saturating_add(of_context.max(1));
+            busy |= context.has_work();
+        }
+        (posted, busy)
+    }
+
+    /// Moves completions to the rings of their queues, up to a bound, the users in turn; and asynchronous events to
+    /// their contexts.
     #[inline]
     pub fn deliver<C: AsRef<[u8]>>(&mut self, device: &mut Device<C>, signals: &mut impl Signals) {
         for _ in 0..self.full.len().min(CQS_FULL_MAX) {
             let Some(cq) = self.full.pop_front() else { break };
-            self.serve(cq, device, signals);
+            self.make_due(cq);
+        }
+        let mut events = 0;
+        while events < CQS_SERVED_MAX
+            && let Some(cq) = device.poll_cq_event()
+        {
+            self.make_due(cq);
+            events = events.saturating_add(1);
+        }
+        if self.undelivered {
+            self.undelivered = events == CQS_SERVED_MAX;
+            self.serve_all(device, signals);
         }
         for _ in 0..CQS_SERVED_MAX {
-            let Some(cq) = device.poll_cq_event() else { break };
-            self.serve(cq, device, signals);
-        }
-        while let Some(event) = device.poll_async_event() {
+            let Some(event) = device.poll_async_event() else { break };
             self.async_event(event, signals);
         }
+        self.undelivered |= device.has_async_event();
         if self.events_kept {
             self.resume_events(signals);
+        }
+    }
+
+    /// Returns true if completions or events are left that [`Self::deliver`] can deliver at once.
+    #[inline]
+    pub const fn has_undelivered(&self) -> bool {
+        self.undelivered
+    }
+
+    /// Moves completions of all users.
+    #[inline]
+    fn serve_all<C: AsRef<[u8]>>(&mut self, device: &mut Device<C>, signals: &mut impl Signals) {
+        let share = self.share();
+        for _ in 0..self.users.turns() {
+            let turn = self.users.next_turn();
+            let mut left = share;
+            while left > 0
+                && let Some(cq) = self.users.get_mut(turn).and_then(|user| user.cqs.pop_front())
+            {
+                let served = self.serve(cq, left, device, signals);
+                left = left.saturating_sub(served.max(1));
+            }
+            self.undelivered |= self.users.get_mut(turn).is_some_and(|user| !user.cqs.is_empty());
         }
     }
 
@@ -286,7 +439,7 @@ impl<M: ContextMemory> Contexts<M> {
     #[cold]
     fn resume_events(&mut self, signals: &mut impl Signals) {
         self.events_kept = false;
-        for id in &self.open {
+        for id in self.users.iter().flat_map(|user| user.contexts()) {
             let Some(Some(context)) = self.places.get_mut(id.0 as usize) else { continue };
             if context.resume_events() {
                 signals.event(*id);
@@ -295,11 +448,17 @@ impl<M: ContextMemory> Contexts<M> {
         }
     }
 
-    /// Moves the completions of a queue to its ring.
-    fn serve<C: AsRef<[u8]>>(&mut self, cq: CqId, device: &mut Device<C>, signals: &mut impl Signals) {
+    /// Moves up to `max` completions of a queue to its ring. Returns their number.
+    fn serve<C: AsRef<[u8]>>(
+        &mut self,
+        cq: CqId,
+        max: usize,
+        device: &mut Device<C>,
+        signals: &mut impl Signals,
+    ) -> usize {
         let ring = self.cqs.get_mut(cq.index()).and_then(Option::as_mut);
-        let Some(ring) = ring.filter(|ring| ring.cq == cq) else { return };
-        let served = ring.serve(device);
+        let Some(ring) = ring.filter(|ring| ring.cq == cq) else { return 0 };
+        let served = ring.serve(device, max);
         if let Some(Some(context)) = self.places.get_mut(ring.context.0 as usize) {
             let ContextStats { completions, errors, .. } = &mut context.stats;
             *completions = completions.wrapping_add(served.completions);
@@ -310,7 +469,10 @@ impl<M: ContextMemory> Contexts<M> {
         }
         if served.full {
             self.full.push_back(cq);
+        } else if served.more {
+            self.make_due(cq);
         }
+        usize::try_from(served.completions).unwrap_or(usize::MAX)
     }
 
     fn async_event(&mut self, event: AsyncEvent, signals: &mut impl Signals) {
@@ -344,7 +506,7 @@ impl<M: ContextMemory> Contexts<M> {
     ) -> Option<CmEvent> {
         let Some(owner) = Self::owner_of(device, event.id) else { return Some(event) };
         let context = self.places.get_mut(owner.0 as usize).and_then(Option::as_mut);
-        if context.is_some_and(|context| context.take_id(&event)) {
+        if context.is_some_and(|context| !context.closing && context.take_id(&event)) {
             self.event(owner, Event::Cm(event), signals);
         } else {
             // Fails only if the id is not there.
@@ -361,15 +523,16 @@ impl<M: ContextMemory> Contexts<M> {
 
     /// Reports to all contexts that the link of their device's port has come up, or is down.
     pub fn set_link(&mut self, up: bool, signals: &mut impl Signals) {
-        for index in 0..self.open.len() {
-            if let Some(id) = self.open.get(index).copied() {
-                self.event(id, if up { Event::PortActive } else { Event::PortDown }, signals);
+        for at in 0..self.places.len() {
+            if let Ok(id) = u32::try_from(at) {
+                self.event(ContextId(id), if up { Event::PortActive } else { Event::PortDown }, signals);
             }
         }
     }
 
     fn event(&mut self, owner: ContextId, event: Event, signals: &mut impl Signals) {
-        if let Some(Some(context)) = self.places.get_mut(owner.0 as usize) {
+        let context = self.places.get_mut(owner.0 as usize).and_then(Option::as_mut);
+        if let Some(context) = context.filter(|context| !context.closing) {
             let is_new = context.event(event);
             self.events_kept |= context.keeps_events();
             if is_new {

@@ -48,26 +48,51 @@ pub(super) const fn must_own(owned: bool) -> Result<(), VerbsError> {
     if owned { Ok(()) } else { Err(VerbsError::NoSuchObject) }
 }
 
+/// Object that [`Objects::destroy_next`] has destroyed, if others know it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Destroyed {
+    Qp(QpNum),
+    Srq(SrqId),
+    Other,
+}
+
 impl Objects {
-    /// Destroys all objects, users before what they use.
-    pub(super) fn destroy<C: AsRef<[u8]>>(
-        self,
+    /// Destroys an object, users before what they use. Returns `None` once none is left.
+    pub(super) fn destroy_next<C: AsRef<[u8]>>(
+        &mut self,
         device: &mut Device<C>,
         stags: &mut StagTable,
         released: &mut impl FnMut(RegionId),
-    ) {
+    ) -> Option<Destroyed> {
         let Self { pds, mrs, mws, cqs, qps, srqs, ids } = self;
         // Each call fails only if the object is not there. Ids go first: their connections are reset without events.
-        ids.into_iter().for_each(|id| ignore(device.destroy_id(id)));
-        qps.into_keys().for_each(|qp| ignore(device.destroy_qp(qp)));
-        srqs.into_keys().for_each(|srq| ignore(device.destroy_srq(srq)));
-        cqs.into_keys().for_each(|cq| ignore(device.destroy_cq(cq)));
-        mws.into_iter().for_each(|mw| ignore(device.dealloc_mw(mw, stags)));
-        for (mr, region) in mrs {
+        if let Some(id) = ids.iter().next().copied() {
+            ids.remove(&id);
+            ignore(device.destroy_id(id));
+        } else if let Some(qp) = qps.keys().next().copied() {
+            qps.remove(&qp);
+            ignore(device.destroy_qp(qp));
+            return Some(Destroyed::Qp(qp));
+        } else if let Some(srq) = srqs.keys().next().copied() {
+            srqs.remove(&srq);
+            ignore(device.destroy_srq(srq));
+            return Some(Destroyed::Srq(srq));
+        } else if let Some(cq) = cqs.keys().next().copied() {
+            cqs.remove(&cq);
+            ignore(device.destroy_cq(cq));
+        } else if let Some(mw) = mws.iter().next().copied() {
+            mws.remove(&mw);
+            ignore(device.dealloc_mw(mw, stags));
+        } else if let Some((mr, region)) = mrs.iter().next().map(|(mr, region)| (*mr, *region)) {
+            mrs.remove(&mr);
             ignore(device.dereg_mr(mr, stags));
             released(region);
+        } else {
+            let pd = pds.iter().next().copied()?;
+            pds.remove(&pd);
+            ignore(device.dealloc_pd(pd));
         }
-        pds.into_iter().for_each(|pd| ignore(device.dealloc_pd(pd)));
+        Some(Destroyed::Other)
     }
 }
 

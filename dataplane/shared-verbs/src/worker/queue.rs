@@ -24,11 +24,12 @@ pub(super) enum Target {
 pub(super) struct Queue<M> {
     target: Target,
     ring: Consumer<M>,
-    entries: u32,
     /// Words of an entry.
     entry_words: usize,
     /// True if the queue waits for its turn.
     pub(super) waits: bool,
+    /// True while the queue pair is being reset or destroyed: no entry is posted.
+    pub(super) paused: bool,
     /// True once the ring cannot be used any more.
     broken: bool,
 }
@@ -60,17 +61,13 @@ impl<M: AsRef<[AtomicU64]>> Queue<M> {
     pub(super) fn new(target: Target, memory: M, place: &QueuePlace) -> Option<Self> {
         let ring = Consumer::new(memory, place.start, place.shape)?;
         let entry_words = place.shape.entry_words() as usize;
-        let entries = place.shape.entries();
-        Some(Self { target, ring, entries, entry_words, waits: false, broken: false })
+        Some(Self { target, ring, entry_words, waits: false, paused: false, broken: false })
     }
 
     /// Drops all entries in the ring: their queue pair is reset.
     pub(super) fn discard(&mut self) {
-        for _ in 0..self.entries {
-            if self.ring.pop(&mut []) != Ok(true) {
-                break;
-            }
-        }
+        // A ring that is corrupt shows itself when its entries are posted.
+        let _ = self.ring.take_all();
         self.ring.release();
     }
 
@@ -82,7 +79,7 @@ impl<M: AsRef<[AtomicU64]>> Queue<M> {
         max: usize,
         words: &mut EntryWords,
     ) -> (usize, Posted) {
-        let Some(words) = words.get_mut(..self.entry_words).filter(|_| !self.broken) else {
+        let Some(words) = words.get_mut(..self.entry_words).filter(|_| !self.broken && !self.paused) else {
             return (0, Posted::All);
         };
         let mut read = 0_usize;

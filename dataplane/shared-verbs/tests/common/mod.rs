@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use iwarp_shared_verbs::worker::{ContextId, Contexts, ObjectLimits, Signals};
+use iwarp_shared_verbs::worker::{ContextId, Contexts, ObjectLimits, Signals, UserId};
 use iwarp_shared_verbs::{Event, Request, Response, testutil, words_min};
 use rdma::testutil::model::Verbs;
 use rdma::testutil::pattern;
@@ -99,7 +99,7 @@ impl Lab {
     /// Opens a context with its memory.
     pub(crate) fn open(&mut self, at: usize) -> (ContextId, Memory) {
         let memory = shared_memory();
-        (self.contexts[at].open(Arc::clone(&memory), LIMITS).unwrap(), memory)
+        (self.contexts[at].open(Arc::clone(&memory), UserId(0), LIMITS).unwrap(), memory)
     }
 }
 

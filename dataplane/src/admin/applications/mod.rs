@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  program ── context.open ──▶ least loaded worker: ContextCommand::Open ──▶ memfd and descriptors to the program
-//!          ── context.execute ▶ limits ─▶ ContextCommand::Execute, 16 requests at a time ─▶ results
+//!          ── context.execute ▶ limits ─▶ ContextCommand::Execute, 16 requests each ─▶ results
 //!          ── end of connection ────────▶ ContextCommand::Close ─▶ memory unmapped, numbers free
 //! ```
 
@@ -27,7 +27,7 @@ use iwarp_shared_verbs::methods::{
     OpenRegionMethod, Opened, QUEUE_BYTES_DEFAULT, REQUESTS_MAX, RegMr, RegMrMethod, RegPartsMethod,
     UnwatchRegion, UnwatchRegionMethod, WatchRegion, WatchRegionMethod,
 };
-use iwarp_shared_verbs::worker::ObjectLimits;
+use iwarp_shared_verbs::worker::{ObjectLimits, UserId};
 use iwarp_shared_verbs::{Request, words_min};
 use rdma::RegionId;
 use rdma::verbs::{MemoryRegion, VerbsError};
@@ -44,7 +44,7 @@ use crate::worker::{Command, ContextCommand, NewMr};
 pub(super) use lists::no_such_app;
 use registry::{App, AppMemory, ContextPlace, Exchange, Registry, Usage};
 
-/// Requests that a worker executes between two poll iterations.
+/// Requests for which the limits of their user are checked together: the worker executes them in parts.
 const REQUESTS_AT_A_TIME: usize = 16;
 /// Most bytes of queue memory of a context.
 const QUEUE_BYTES_MAX: u64 = 1 << 30;
@@ -201,6 +201,7 @@ impl Applications {
             (self.home_worker(), object_limits(&self.settings.borrow()), memory.clone());
         let id = self.ask(worker, port, |reply| ContextCommand::Open {
             memory: shared,
+            user: UserId(user),
             limits,
             wakers: Box::new(wakers),
             reply,

@@ -56,8 +56,8 @@ fn run(net: &mut Net, host: usize, command: Command) {
             assert!(reply.send(ConnPage { rows, next: next.map(|next| (0, next)) }).is_ok());
         }
         Command::Context { port: 0, command } => match command {
-            ContextCommand::Open { memory, limits, wakers, reply } => {
-                assert!(reply.send(engine.context_open(memory, limits, *wakers)).is_ok());
+            ContextCommand::Open { memory, user, limits, wakers, reply } => {
+                assert!(reply.send(engine.context_open(memory, user, limits, *wakers)).is_ok());
             }
             ContextCommand::Execute { context, requests, reply } => {
                 assert!(requests.len() <= 64, "a bounded command");

@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 
 use iwarp_shared_verbs::testutil::{Program, Setup as ProgramSetup};
-use iwarp_shared_verbs::worker::{ContextId, ObjectLimits};
+use iwarp_shared_verbs::worker::{ContextId, ObjectLimits, UserId};
 use iwarp_shared_verbs::{Event, Request, Response, words_min};
 use rdma::verbs::{
     Access, AddressBase, CmEvent, CmEventKind, Data, QpCap, RecvWr, RegionId, SendFlags, SendOp, SendWr, Sge,
@@ -55,7 +55,7 @@ impl Guest {
         let (doorbell, _) = wakes().doorbell(USER).unwrap();
         let wakers = Wakers { doorbell, completions, events };
         let engine = &mut net.hosts[host].verbs;
-        let context = engine.context_open(memory.clone(), LIMITS, wakers).unwrap();
+        let context = engine.context_open(memory.clone(), UserId(0), LIMITS, wakers).unwrap();
         let region = engine.memory_mut().add(pattern(host)).unwrap();
         let all = [Access::LOCAL_READ, Access::LOCAL_WRITE, Access::REMOTE_READ, Access::REMOTE_WRITE];
         let setup = ProgramSetup {
