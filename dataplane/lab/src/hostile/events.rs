@@ -1,5 +1,5 @@
-//! A program that has the worker raise events all the time, of one object and of objects that it destroys, and never
-//! takes one.
+//! A program that has the worker raise events all the time, of as many objects as a call has requests and of objects
+//! that it destroys, and never takes one.
 
 use std::path::Path;
 use std::time::Instant;
@@ -12,8 +12,8 @@ use serde_json::json;
 use super::raw::Raw;
 use super::{Attack, Target};
 
-/// Most KiB by which the daemon may grow. Without a bound it would by some 10 MiB in a second.
-const GROWTH_KIB_MAX: u64 = 8 << 10;
+/// Most KiB by which the daemon may grow. Without a bound it would by some 6 MiB in a second.
+const GROWTH_KIB_MAX: u64 = 4 << 10;
 
 pub(super) fn run(target: &Target) -> Result<Attack> {
     let mut raw = Raw::open(&target.socket, 1 << 20)?;
@@ -21,8 +21,13 @@ pub(super) fn run(target: &Target) -> Result<Attack> {
         bail!("no protection domain")
     };
     let create = Request::CreateSrq { pd, max_wr: 4, max_sge: 1 };
-    let Some(Response::Srq(srq, _)) = raw.succeed(&[create.clone()])?.pop() else { bail!("no queue") };
-    let arm = vec![Request::ModifySrq(srq, 2); REQUESTS_MAX];
+    // The device merges the events that one object raises between two polls.
+    let made = raw.succeed(&vec![create.clone(); REQUESTS_MAX])?;
+    let arming = |made: &Response| match made {
+        Response::Srq(srq, _) => Some(Request::ModifySrq(*srq, 2)),
+        _ => None,
+    };
+    let arm: Vec<_> = made.iter().filter_map(arming).collect();
     raw.succeed(&arm)?;
     let before = resident_kib(&target.socket)?;
     let (until, mut events) = (target.end(), 0_u64);
