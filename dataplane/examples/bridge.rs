@@ -53,7 +53,7 @@ fn forward(near: &mut PortQueues, far: &mut PortQueues) -> ! {
         let frames = pass(near, &mut to_far, far) + pass(far, &mut to_near, near);
         idle = if frames == 0 { idle.saturating_add(1) } else { 0 };
         if idle > IDLE_ROUNDS {
-            far.rx.wait(&[], Duration::from_micros(100));
+            far.rx.wait(&mut [], Duration::from_micros(100));
         }
     }
 }
