@@ -34,7 +34,7 @@ pub enum ConnectError {
     NoRoute,
     /// The table of connections is full.
     TooMany,
-    /// No source port is free that leads back to this worker.
+    /// No source port is free that leads back to this worker, or the given one is in use.
     NoPort,
 }
 

@@ -6,7 +6,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use rdma::verbs::{CmId, Termination, TransportRequest};
 use rdma::{CloseHow, EndpointConfig, Memory, OutOfOrderPolicy};
 use tcp_stack::{
-    BufPool, CloseReason, ConnId, ConnInfo, Event, Instant, ListenError, ListenOptions, ListenerId, Segment,
+    BufPool, CloseReason, ConnId, ConnInfo, ConnectError, Event, Instant, ListenError, ListenOptions,
+    ListenerId, Segment,
 };
 
 use super::rdma_conn::RdmaConn;
@@ -310,6 +311,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     }
 
     fn open(&mut self, now: Instant, id: CmId, local: Option<SocketAddr>, peer: SocketAddr) {
+        let port = local.map_or(0, |local| local.port());
         let local: Option<IpAddr> = local.map(|local| local.ip()).filter(|ip| !ip.is_unspecified());
         let (ports, worker) = &self.local_ports;
         let mut claimed_port = None;
@@ -319,17 +321,19 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             claimed
         };
         let stack = &mut self.stack;
-        let opened = self
-            .accepts
-            .then(|| stack.connect_from(now, local, peer, self.options, &mut claim).ok())
-            .flatten();
+        let mut open = || stack.connect_from(now, (local, port), peer, self.options, &mut claim);
+        let opened = self.accepts.then(&mut open);
         match (opened, claimed_port) {
-            (Some(conn), Some(port)) => self.bind(conn, id, port),
-            (_, claimed_port) => {
+            (Some(Ok(conn)), Some(port)) => self.bind(conn, id, port),
+            (opened, claimed_port) => {
                 if let Some(port) = claimed_port {
                     ports.release(port, *worker);
                 }
-                self.device.open_failed(id);
+                match opened {
+                    // The program's own port is in use; of the others, one is always free in practice.
+                    Some(Err(ConnectError::NoPort)) if port != 0 => self.device.address_unavailable(id),
+                    _ => self.device.open_failed(id),
+                }
             }
         }
     }

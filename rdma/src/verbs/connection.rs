@@ -59,7 +59,7 @@ pub struct CmEvent {
 /// Type of an event (`rdma_cm_event_type`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CmEventKind {
-    /// The listener's address is not available (`RDMA_CM_EVENT_ADDR_ERROR`).
+    /// The local address of a listener or connection is not available (`RDMA_CM_EVENT_ADDR_ERROR`).
     AddressError,
     /// A new connection waits for `accept` or `reject`; the event's id names it.
     ConnectRequest {
@@ -114,11 +114,11 @@ pub enum TransportRequest {
         /// The listener, which no longer exists.
         id: CmId,
     },
-    /// Open a stream, then call [`Device::opened`], [`Device::open_refused`] or [`Device::open_failed`].
+    /// Open a stream, then call [`Device::opened`], or the function of its failure, such as [`Device::open_failed`].
     Open {
         /// Handle of the connection.
         id: CmId,
-        /// Local address, if the program chose one.
+        /// Local address and port, if the program chose them; port 0: any.
         local: Option<SocketAddr>,
         /// Address of the peer.
         peer: SocketAddr,

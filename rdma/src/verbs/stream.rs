@@ -151,6 +151,11 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.not_opened(id, CmEventKind::Unreachable);
     }
 
+    /// Reports that the local address of a connection is in use.
+    pub fn address_unavailable(&mut self, id: CmId) {
+        self.not_opened(id, CmEventKind::AddressError);
+    }
+
     fn not_opened(&mut self, id: CmId, kind: CmEventKind) {
         if self.ids.get(id.0).is_some_and(|it| it.stage == Stage::Opening) {
             self.ended(id, kind);

@@ -88,6 +88,11 @@ impl Listeners {
         Ok(ListenerId { index, generation: self.generation })
     }
 
+    /// Returns true if a port has a listener.
+    pub(crate) fn has_port(&self, port: u16) -> bool {
+        self.ports.binary_search_by_key(&port, |entry| entry.0).is_ok()
+    }
+
     /// Sets the options of a listener, if it is there.
     pub(crate) fn set_options(&mut self, id: ListenerId, options: ListenOptions) {
         if let Some(listener) = self.get_mut(id) {

@@ -69,18 +69,21 @@ impl<B: Buf> Stack<B> {
         remote: SocketAddr,
         options: ConnOptions,
     ) -> Result<ConnId, ConnectError> {
-        self.connect_from(now, None, remote, options, &mut |_| true)
+        self.connect_from(now, (None, 0), remote, options, &mut |_| true)
     }
 
-    /// Same as [`Self::connect`], from a given local address (RFC 9293 §3.9.1.1, MUST-43). `claim` is called for source
-    /// ports that no connection to `remote` has, until it returns true; the connection takes that port.
+    /// Same as [`Self::connect`], from a given local address and port; `None` and 0 leave them to the stack (RFC 9293
+    /// §3.9.1.1, MUST-43). `claim` is called for source ports that no connection to `remote` has, until it returns
+    /// true; the connection takes that port. A given port is the only one: `claim` answers for it that its segments
+    /// lead to this worker.
     ///
     /// # Errors
-    /// As for [`Self::connect`]. The connection then does not take a port that `claim` has accepted.
+    /// As for [`Self::connect`]. The connection then does not take a port that `claim` has accepted. `NoPort` also if
+    /// the given port has a listener, or a connection to `remote`.
     pub fn connect_from(
         &mut self,
         now: Instant,
-        local: Option<IpAddr>,
+        (local, port): (Option<IpAddr>, u16),
         remote: SocketAddr,
         options: ConnOptions,
         claim: &mut dyn FnMut(u16) -> bool,
@@ -98,7 +101,11 @@ impl<B: Buf> Stack<B> {
         if self.all_connections() >= self.config.connections() {
             return Err(ConnectError::TooMany);
         }
-        let local = self.choose_port(local, remote, claim).ok_or(ConnectError::NoPort)?;
+        let local = match port {
+            0 => self.choose_port(local, remote, claim),
+            port => self.check_port(SocketAddr::new(local, port), remote, claim),
+        };
+        let local = local.ok_or(ConnectError::NoPort)?;
         let origin = Origin {
             local,
             remote,
@@ -136,16 +143,28 @@ impl<B: Buf> Stack<B> {
             if !self.leads_here(end, remote) {
                 continue;
             }
-            // The other end is this end.
-            if end == remote {
-                continue;
-            }
-            let flow = FourTuple::new(end, remote);
-            if self.find(self.conns.hash(&flow), &flow).is_none() && claim(port) {
+            if self.is_free(end, remote) && claim(port) {
                 return Some(end);
             }
         }
         None
+    }
+
+    /// Returns the local end that the caller has asked for, unless it is in use.
+    fn check_port(
+        &self,
+        end: SocketAddr,
+        remote: SocketAddr,
+        claim: &mut dyn FnMut(u16) -> bool,
+    ) -> Option<SocketAddr> {
+        let free = !self.listeners.has_port(end.port()) && self.is_free(end, remote);
+        (free && claim(end.port())).then_some(end)
+    }
+
+    /// Returns true if no connection is between these ends, and they are not the same.
+    fn is_free(&self, end: SocketAddr, remote: SocketAddr) -> bool {
+        let flow = FourTuple::new(end, remote);
+        end != remote && self.find(self.conns.hash(&flow), &flow).is_none()
     }
 
     /// Returns true if segments from `remote` to `local` arrive at this worker. Those of a connection of this host to

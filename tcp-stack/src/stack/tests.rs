@@ -73,12 +73,41 @@ fn source_ports_are_those_that_the_caller_accepts() {
     };
     for _ in 0..8 {
         let options = ConnOptions::default();
-        let conn = stack.connect_from(Instant::ZERO, None, PEER, options, &mut claim).unwrap();
+        let conn = stack.connect_from(Instant::ZERO, (None, 0), PEER, options, &mut claim).unwrap();
         assert_eq!(stack.info(conn).unwrap().local.port() % 5, 0);
     }
     let mut stack = self::stack(config());
-    let none = stack.connect_from(Instant::ZERO, None, PEER, ConnOptions::default(), &mut |_| false);
+    let none = stack.connect_from(Instant::ZERO, (None, 0), PEER, ConnOptions::default(), &mut |_| false);
     assert_eq!(none, Err(ConnectError::NoPort));
+}
+
+/// The caller's port is taken although it leads to another worker, unless it is in use.
+#[test]
+fn a_connection_is_opened_from_the_port_that_was_asked_for() {
+    for worker_index in 0..4 {
+        let mut stack = stack(StackConfig { worker_index, worker_count: 4, connections_max: 16, ..config() });
+        stack.listen(22, ListenOptions::default()).unwrap();
+        let mut from = |port, remote, claimed| {
+            let asked = core::cell::Cell::new(0);
+            let mut claim = |port| {
+                asked.set(port);
+                claimed
+            };
+            let conn =
+                stack.connect_from(Instant::ZERO, (None, port), remote, ConnOptions::default(), &mut claim);
+            let port = conn.map(|conn| stack.info(conn).unwrap().local.port());
+            assert!(port.is_err() || port == Ok(asked.get()));
+            port
+        };
+        let other = SocketAddr::new(PEER.ip(), PEER.port() + 1);
+        for port in [1, 1023, 5555, 65_535] {
+            assert_eq!(from(port, PEER, false), Err(ConnectError::NoPort), "not claimed");
+            assert_eq!(from(port, PEER, true), Ok(port));
+            assert_eq!(from(port, PEER, true), Err(ConnectError::NoPort), "in use to this peer");
+            assert_eq!(from(port, other, true), Ok(port));
+        }
+        assert_eq!(from(22, PEER, true), Err(ConnectError::NoPort), "has a listener");
+    }
 }
 
 /// The card's queue counts for other hosts; the hash of the software, for connections of this host to itself.
@@ -178,7 +207,8 @@ fn a_connection_is_opened_from_the_address_that_was_asked_for() {
     let mut stack = stack(StackConfig { ipv6, ..config() });
     let far = "[fd77::2]:7".parse().unwrap();
     let mut from = |local: Option<core::net::IpAddr>| {
-        let conn = stack.connect_from(Instant::ZERO, local, far, ConnOptions::default(), &mut |_| true)?;
+        let conn =
+            stack.connect_from(Instant::ZERO, (local, 0), far, ConnOptions::default(), &mut |_| true)?;
         Ok(stack.info(conn).unwrap().local.ip())
     };
     assert_eq!(from(None), Ok("fd77::1".parse().unwrap()));

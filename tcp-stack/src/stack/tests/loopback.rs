@@ -211,7 +211,7 @@ fn a_port_without_a_listener_refuses() {
         let mut remote: SocketAddr = address.parse().unwrap();
         remote.set_port(8);
         host.stack
-            .connect_from(host.now, Some(remote.ip()), remote, ConnOptions::default(), &mut |_| true)
+            .connect_from(host.now, (Some(remote.ip()), 0), remote, ConnOptions::default(), &mut |_| true)
             .unwrap();
         host.settle(|host| host.closed == 1);
         assert_eq!(host.now, Instant::ZERO);
