@@ -7,7 +7,7 @@
 # up a core, medians of PAIRS interleaved pairs; on a quiet machine.
 source "$(dirname "$0")/lib.sh"
 
-CASES=${CASES:-close create resize modify doorbells eventfd events}
+CASES=${CASES:-close create resize modify doorbells eventfd events seals descriptors ids memory}
 GAP_MS=2000
 SECONDS_EACH=${SECONDS_EACH:-2} # of each attack
 RATES=${RATES:-0}
@@ -48,6 +48,7 @@ socket = "$LAB/verbs"
 mode = "0666"
 queue_pairs_max = 2048
 user_queue_pairs_max = 2048
+user_share = 75
 user_queue_entries_max = 1048576
 user_memory = "4G"
 TOML

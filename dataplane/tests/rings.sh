@@ -39,6 +39,7 @@ mode = "0666"
 queue_pairs_max = 1024
 memory_regions_max = 1024
 user_queue_pairs_max = 1024
+user_share = 100
 user_memory = "2G"
 TOML
     for n in 0 1; do

@@ -232,18 +232,18 @@ def parts(path):
 
 
 def limits(path):
-    """A user has no more than configured: three contexts, 40 queue pairs, 2000 entries, 8 MiB."""
+    """A user has no more than configured: three contexts, 40 queue pairs, 2000 entries, 12 MiB in whole pages."""
     programs = [Program(path) for _ in range(3)]
     for program in programs:
         program.open(queue_bytes=1 << 20)
     refused("no_resources", lambda: Program(path).open())
     first, second, _ = programs
-    refused("no_resources", lambda: first.call("memory.alloc", bytes=6 << 20))
-    made, fd = first.alloc(5 << 20)
+    refused("no_resources", lambda: first.call("memory.alloc", bytes=10 << 20))
+    made, fd = first.alloc(6 << 20)
     os.close(fd)
-    refused("no_resources", lambda: second.call("memory.alloc", bytes=1 << 20))
+    refused("no_resources", lambda: second.call("memory.alloc", bytes=4 << 20))
     first.call("memory.free", memory=made["memory"])
-    second.alloc(5 << 20)
+    second.alloc(6 << 20)
     objects = [program.objects() for program in (first, second)]
     made = first.execute(*[qp(*objects[0])] * 30)
     assert all("qp" in result for result in made), made

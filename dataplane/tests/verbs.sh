@@ -57,6 +57,7 @@ queue_pairs_max = 2048
 memory_regions_max = 2048
 watch_entries = 4
 user_queue_pairs_max = 2048
+user_share = 100
 user_memory = "4G"
 TOML
 }
@@ -416,7 +417,7 @@ cat >>"$LAB/0.toml" <<TOML
 user_contexts_max = 3
 user_queue_pairs_max = 40
 user_queue_entries_max = 2000
-user_memory = "8M"
+user_memory = "12M"
 TOML
 check "daemon 0 starts with limits for a user" start 0
 ON=0

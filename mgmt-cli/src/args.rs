@@ -351,6 +351,11 @@ pub(crate) enum App {
         #[command(flatten)]
         view: View,
     },
+    /// Lists the users that have applications, with what they have of each limit and its key.
+    #[command(
+        after_help = "Examples:\n  iwarpctl app users\n  iwarpctl -j app users | jq '.[] | select(.uid == 1000)'"
+    )]
+    Users(View),
 }
 
 /// Commands about one kind of objects of applications.

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use iwarp_config::Machine;
 use iwarp_control::{
-    AppInfo, AppListMethod, AppObjects, AppShow, AppShowMethod, Client, ConnClose, ConnCloseMethod, ConnInfo,
-    ConnListMethod, ConnShow, ConnShowMethod, CqListMethod, Drain, DrainMethod, DropRow, DropsMethod, Exit,
-    LogLevelChange, LogLevelMethod, Method, MrListMethod, NoParams, PortInfo, PortListMethod, PortShow,
-    PortShowMethod, PortStats, PortStatsMethod, QpListMethod, RegionDeregister, RegionDeregisterMethod,
-    RegionInfo, RegionListMethod, RegionQuery, RegionRegister, RegionRegisterMethod, RegionShowMethod,
-    ReloadMethod, State, Status, StatusMethod, bounds, nfs,
+    AppInfo, AppListMethod, AppObjects, AppShow, AppShowMethod, AppUsersMethod, Client, ConnClose,
+    ConnCloseMethod, ConnInfo, ConnListMethod, ConnShow, ConnShowMethod, CqListMethod, Drain, DrainMethod,
+    DropRow, DropsMethod, Exit, LogLevelChange, LogLevelMethod, Method, MrListMethod, NoParams, PortInfo,
+    PortListMethod, PortShow, PortShowMethod, PortStats, PortStatsMethod, QpListMethod, RegionDeregister,
+    RegionDeregisterMethod, RegionInfo, RegionListMethod, RegionQuery, RegionRegister, RegionRegisterMethod,
+    RegionShowMethod, ReloadMethod, State, Status, StatusMethod, UserInfo, bounds, nfs,
 };
 use iwarp_remote::{KernelTcp, bench, read_token};
 use iwarp_terminal::{Failure, Output, Report, Width};
@@ -226,6 +226,10 @@ fn app(command: &App, global: &Global, output: &Output) -> Result<(), Failure> {
         }
         App::Show { id, view } => {
             show::<AppShowMethod>(view, &AppShow { app: *id }, render::app::show, global, output)
+        }
+        App::Users(view) => {
+            let text = |users: &Vec<UserInfo>, width| render::app::users(users, width);
+            show::<AppUsersMethod>(view, &NoParams {}, text, global, output)
         }
     }
 }

@@ -101,7 +101,8 @@ fn config(load: &Load, setup: &PairSetup, core: usize, idle: &str, folder: &str)
          [tcp]\nprofile = 'data-center'\nconnections_max = 256\nconnections_per_source_max = 256\n\
          send_buffer_bytes = {window}\nreceive_window_bytes = {window}\ncongestion = '{congestion}'\n\
          [control]\nsocket = '{folder}/control'\n\
-         [applications]\nsocket = '{folder}/verbs'\nqueue_pairs_max = 2048\nuser_queue_pairs_max = 4096\n\
+         [applications]\nsocket = '{folder}/verbs'\nqueue_pairs_max = 2048\n\
+         user_queue_pairs_max = 2048\nuser_share = 100\n\
          user_memory = '4G'\n",
         std::process::id(),
         port("p0", 1),

@@ -460,6 +460,8 @@ pub struct Applications {
     pub region_watches_max: u16,
     /// Notifications that a watch holds per worker and port; a power of two.
     pub watch_entries: u32,
+    /// Ports below 1024 that every user may use; the others are for root.
+    pub privileged_ports: Vec<u16>,
     /// Maximum of one user's contexts together.
     pub user: UserLimits,
 }
@@ -478,6 +480,8 @@ pub struct UserLimits {
     pub memory_bytes: u64,
     /// Maximum number of watches of regions.
     pub watches_max: u16,
+    /// Most of each table of objects, percent: of a worker and port, and of the memory regions.
+    pub share: u8,
 }
 
 /// Table `[privileges]`: what the daemon gives up when it starts.

@@ -12,7 +12,7 @@ use iwarp_verbs::{ConnParam as Param, QueuePair, RtrOptions};
 use crate::abi::QpAttr;
 use crate::abi_cm::ConnParam;
 use crate::cm::{self, ADDR_RESOLVED, CmEvent, EventChannel, Id, ROUTE_RESOLVED};
-use crate::context::{Device, OpenContext, context_of, devices, lock, null, number};
+use crate::context::{Device, OpenContext, Shared, context_of, devices, lock, null, number};
 use crate::endpoint::complete;
 use crate::qp::{self, Qp};
 use crate::queue::Queue;
@@ -123,10 +123,24 @@ pub(crate) fn bind(id: &Id, local: SocketAddr) -> Result<(), c_int> {
             if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
         }
     };
+    check_port(SocketAddr::new(ip, local.port()))?;
     let any_port = local.port() == 0;
     id.head.src.set(SocketAddr::new(ip, if any_port { some_port() } else { local.port() }));
     lock(&id.state.inner).any_port = any_port;
     Ok(())
+}
+
+/// Asks the daemon if the program's user may use a port below 1024.
+///
+/// # Errors
+/// EACCES, as the kernel's `rdma_bind_addr`.
+fn check_port(local: SocketAddr) -> Result<(), c_int> {
+    if !(1..1024).contains(&local.port()) {
+        return Ok(());
+    }
+    let asked = devices().iter().flatten().next().ok_or(libc::ENODEV)?;
+    // The id is destroyed at once: ports are claimed by listeners and connections.
+    context_of(asked)?.shared.context.create_id(Some(local)).map(drop).map_err(failed)
 }
 
 /// Resolves the address of a peer.
@@ -174,7 +188,10 @@ pub(crate) fn connect_with(id: &Id, qp: &QueuePair, param: &Param<'_>) -> Result
     let connection = shared.context.create_id(local).map_err(failed)?;
     // Before the request: the event may come first.
     lock(&shared.ids).insert(connection.handle(), Arc::clone(&id.state));
-    let connected = connection.connect(qp, peer, param).map_err(failed);
+    let connected = connection.connect(qp, peer, param).map_err(failed).and_then(|()| match local {
+        Some(local) if local.port() != 0 => check_address(id, &connection, &shared),
+        _ => Ok(()),
+    });
     if connected.is_err() {
         lock(&shared.ids).remove(&connection.handle());
         return connected;
@@ -197,6 +214,15 @@ pub(crate) fn accept_with(id: &Id, qp: &QueuePair, private_data: &[u8]) -> Resul
     connection.accept(qp, private_data).map_err(failed)
 }
 
+/// Returns an error if the daemon has refused the local address of a listener or connection.
+fn check_address(id: &Id, asked: &iwarp_verbs::Id, shared: &Arc<Shared>) -> Result<(), c_int> {
+    // The worker has executed the request before it answers the next one; then its event is there.
+    asked.addresses().map_err(failed)?;
+    shared.dispatch();
+    let refused = std::mem::take(&mut lock(&id.state.inner).refused);
+    if refused { Err(libc::EADDRINUSE) } else { Ok(()) }
+}
+
 /// Listens at an address on one device.
 fn listen_on(
     id: &Id,
@@ -207,13 +233,8 @@ fn listen_on(
     let shared = Arc::clone(&open.shared);
     let listener = shared.context.create_id(Some(local)).map_err(failed)?;
     lock(&shared.ids).insert(listener.handle(), Arc::clone(&id.state));
-    let result = listener.listen(backlog, &Param::default()).map_err(failed).and_then(|()| {
-        // The worker has executed the request before it answers the next one; then its event is there.
-        listener.addresses().map_err(failed)?;
-        shared.dispatch();
-        let refused = std::mem::take(&mut lock(&id.state.inner).refused);
-        if refused { Err(libc::EADDRINUSE) } else { Ok(()) }
-    });
+    let listens = listener.listen(backlog, &Param::default()).map_err(failed);
+    let result = listens.and_then(|()| check_address(id, &listener, &shared));
     if result.is_err() {
         lock(&shared.ids).remove(&listener.handle());
         return result;

@@ -33,10 +33,11 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Returns the error number of a failed call.
 pub(crate) fn number(error: &Error) -> c_int {
-    use iwarp_verbs::VerbsError::{Busy, Invalid, NoResources, NoSuchObject, State};
+    use iwarp_verbs::VerbsError::{Busy, Invalid, NoResources, NoSuchObject, NotPermitted, State};
     match error {
         Error::Refused { cause: NoResources, .. } => libc::ENOMEM,
         Error::Refused { cause: Busy, .. } => libc::EBUSY,
+        Error::Refused { cause: NotPermitted, .. } => libc::EACCES,
         Error::Refused { cause: NoSuchObject | Invalid | State, .. } => libc::EINVAL,
         Error::Memory { .. } => libc::EFAULT,
         Error::Lost | Error::RegionGone(_) => libc::EIO,

@@ -68,6 +68,10 @@ pub struct Execute {
 pub struct Executed {
     /// Result of each request, in order. An error does not keep the later ones from being executed.
     pub results: Vec<Result<Response, VerbsError>>,
+    /// Reason why the daemon has refused the first of those that it has not passed to the worker: the limit with its
+    /// key and value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// Parameters of [`AllocMemoryMethod`], which allocates memory.

@@ -15,7 +15,7 @@ use common::*;
 use iwarp_alloc_counter::{counted, watched};
 use iwarp_shared_queues::RingShape;
 use iwarp_shared_verbs::program::{CompletionQueue, Events, RecvQueue, Slots};
-use iwarp_shared_verbs::worker::{ObjectLimits, UserId};
+use iwarp_shared_verbs::worker::ObjectLimits;
 use iwarp_shared_verbs::{Event, Request, Response, words_min};
 use rdma::testutil::verbs::{CAP, Node, Party, SEND, address, ends, local_access};
 use rdma::verbs::*;
@@ -392,9 +392,9 @@ fn a_context_names_its_own_objects_only() {
 #[test]
 fn limits_and_the_end_of_the_memory_are_told_and_leave_nothing() {
     let mut lab = Lab::new();
-    let limits = ObjectLimits { pds: 1, mrs: 1, mws: 1, cqs: 2, qps: 1, srqs: 1, ids: 1 };
+    let limits = ObjectLimits { pds: 1, mrs: 1, mws: 1, cqs: 2, qps: 1, srqs: 1, ids: 1, ids_of_all: 1 };
     let memory = shared_memory();
-    let context = lab.contexts[0].open(memory, UserId(0), limits).unwrap();
+    let context = lab.contexts[0].open(memory, USER, limits).unwrap();
     let full = Err(VerbsError::NoResources);
     let Ok(Response::Pd(pd)) = lab.request(0, context, &Request::AllocPd) else { panic!() };
     assert_eq!(lab.request(0, context, &Request::AllocPd), full);
@@ -434,9 +434,9 @@ fn limits_and_the_end_of_the_memory_are_told_and_leave_nothing() {
 fn memory_that_is_too_short_and_one_context_too_many_are_refused() {
     let mut lab = Lab::new();
     let short: Memory = shared_memory().iter().take(words_min() - 1).map(|_| Default::default()).collect();
-    assert_eq!(lab.contexts[0].open(short, UserId(0), LIMITS), Err(VerbsError::Invalid));
+    assert_eq!(lab.contexts[0].open(short, USER, LIMITS), Err(VerbsError::Invalid));
     let all: Vec<_> = (0..16).map(|_| lab.open(0)).collect();
-    assert_eq!(lab.contexts[0].open(shared_memory(), UserId(0), LIMITS), Err(VerbsError::NoResources));
+    assert_eq!(lab.contexts[0].open(shared_memory(), USER, LIMITS), Err(VerbsError::NoResources));
     let (first, memory) = &all[0];
     memory[0].store(7, Ordering::Relaxed);
     assert!(Events::new(Arc::clone(memory)).is_none(), "another version");

@@ -5,6 +5,7 @@
 mod common;
 
 use common::*;
+use iwarp_shared_verbs::program::Events;
 use iwarp_shared_verbs::{Event, Request, Response};
 use rdma::verbs::{AsyncEvent, QpState, WorkCompletion};
 
@@ -47,7 +48,9 @@ fn a_completion_that_is_left_in_an_armed_queue_is_an_event_of_its_own() {
 fn every_program_learns_how_the_link_is_and_one_that_does_not_listen_learns_the_last_state() {
     let mut lab = Lab::new();
     let (mut a, _b) = pair(&mut lab, 64);
-    let (_, _memory) = lab.open(0);
+    let (idle, _memory) = lab.open(0);
+    lab.request(0, idle, &Request::AllocPd).unwrap();
+    let (unserved, memory) = lab.open(0);
     for up in [false, true] {
         lab.contexts[0].set_link(up, &mut lab.raised[0]);
     }
@@ -61,6 +64,13 @@ fn every_program_learns_how_the_link_is_and_one_that_does_not_listen_learns_the_
     lab.run();
     events.extend(a.all_events());
     assert_eq!(events.last(), Some(&Event::PortDown));
+    // A context that made no request has the last state of the link with the first.
+    lab.raised[0].events.clear();
+    lab.request(0, unserved, &Request::AllocPd).unwrap();
+    lab.run();
+    assert_eq!(lab.raised[0].events.len(), 1);
+    let mut ring = Events::new(memory).unwrap();
+    assert_eq!((ring.poll(), ring.poll()), (Some(Event::PortDown), None));
 }
 
 /// Creates a shared receive queue of the first program, which is empty.

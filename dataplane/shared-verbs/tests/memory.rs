@@ -31,8 +31,9 @@ fn objects(entries: u16) -> (Device<Vec<u8>>, Contexts<Memory>) {
         ids: count * 2,
         ..Limits::default()
     };
+    let (ids, ids_of_all) = (count * 2, count * 2);
     let of =
-        ObjectLimits { pds: count, mrs: 1, mws: 1, cqs: count * 2, qps: count, srqs: count, ids: count * 2 };
+        ObjectLimits { pds: count, mrs: 1, mws: 1, cqs: count * 2, qps: count, srqs: count, ids, ids_of_all };
     let (mut device, mut contexts) =
         (Device::new(limits, EndpointConfig::default()), Contexts::new(1, limits.cqs));
     let context = contexts.open(shared_memory(), UserId(0), of).unwrap();

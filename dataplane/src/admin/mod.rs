@@ -334,6 +334,10 @@ type Block = Box<dyn FnOnce(&mut dyn FnMut(&'static str, &'static str, u64))>;
 
 impl Handler for ControlHandler {
     type Session = Peer;
+    type Descriptors = ();
+
+    /// No method takes descriptors.
+    fn check(_: &str, _: Vec<OwnedFd>) {}
 
     fn open(&self, peer: &Peer) -> Result<Peer, ErrorObject> {
         Ok(peer.clone())
@@ -341,7 +345,7 @@ impl Handler for ControlHandler {
 
     async fn close(&self, _: Peer) {}
 
-    async fn handle(&self, peer: &mut Peer, request: Request, _: Vec<OwnedFd>) -> Result<Reply, ErrorObject> {
+    async fn handle(&self, peer: &mut Peer, request: Request, (): ()) -> Result<Reply, ErrorObject> {
         let (method, given) = (request.method.as_str(), request.params);
         tracing::debug!(method, pid = peer.pid, uid = peer.uid, "request");
         match method {

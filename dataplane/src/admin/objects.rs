@@ -1,18 +1,25 @@
-//! Methods about applications and their objects: `app.list`, `app.show`, `qp.list`, `cq.list` and `mr.list`.
+//! Methods about applications and their objects: `app.list`, `app.show`, `app.users`, `qp.list`, `cq.list` and
+//! `mr.list`.
 
 use iwarp_control::{
-    AppListMethod, AppObjects, AppShowMethod, CqListMethod, ErrorObject, Method, MrListMethod, QpListMethod,
-    params,
+    AppListMethod, AppObjects, AppShowMethod, AppUsersMethod, CqListMethod, ErrorObject, Method,
+    MrListMethod, QpListMethod, params,
 };
 use serde_json::Value;
 
 use super::ControlHandler;
-use super::applications::no_such_app;
+use super::applications::{Applications, no_such_app};
 use crate::control::Reply;
 
 /// The methods that [`ControlHandler::objects`] answers.
-pub(super) const METHODS: [&str; 5] =
-    [AppListMethod::NAME, AppShowMethod::NAME, QpListMethod::NAME, CqListMethod::NAME, MrListMethod::NAME];
+pub(super) const METHODS: [&str; 6] = [
+    AppListMethod::NAME,
+    AppShowMethod::NAME,
+    AppUsersMethod::NAME,
+    QpListMethod::NAME,
+    CqListMethod::NAME,
+    MrListMethod::NAME,
+];
 
 impl ControlHandler {
     /// Answers one of [`METHODS`]. A daemon without a verbs socket has no applications.
@@ -25,6 +32,10 @@ impl ControlHandler {
             AppShowMethod::NAME => {
                 let number = params::<AppShowMethod>(given)?.app;
                 Reply::new(applications.ok_or_else(|| no_such_app(number))?.app(number).await?)
+            }
+            AppUsersMethod::NAME => {
+                params::<AppUsersMethod>(given)?;
+                Reply::new(applications.map(Applications::users).unwrap_or_default())
             }
             QpListMethod::NAME => {
                 let asked = params::<QpListMethod>(given)?;

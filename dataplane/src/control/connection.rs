@@ -1,33 +1,38 @@
-//! Connection of one control client: reads lines, calls the handler, and writes replies, one request at a time.
+//! Connection of one control client: takes requests from its thread, calls the handler, and writes replies, one request
+//! at a time.
 
 use std::future::Future;
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use iwarp_control::bounds::{API, DESCRIPTORS_MAX, REQUEST_BYTES_MAX};
+#[cfg(doc)]
+use iwarp_control::bounds::DESCRIPTORS_MAX;
+use iwarp_control::bounds::{API, REQUEST_BYTES_MAX};
 use iwarp_control::{
     BadLine, ErrorKind, ErrorObject, Hello, HelloReply, Id, Method, Request, Response, params, transfer,
 };
 use serde::Serialize;
 use serde_json::Value;
-use tokio::io::Interest;
-use tokio::net::UnixStream;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::peer::Peer;
+use super::receiver::{Connected, Input};
 use super::stats::SharedStats;
-
-/// Bytes per read of the socket.
-const CHUNK: usize = 4096;
 
 /// Implementation of the methods. Its functions run on the server's thread, so they must await and never block.
 pub trait Handler {
     /// State of one client.
     type Session;
+
+    /// Descriptors of a client, as far as a request takes them. Dropping it does not block.
+    type Descriptors: Send + 'static;
+
+    /// Checks the descriptors that came with a request, at most [`DESCRIPTORS_MAX`], and closes those that the method
+    /// does not take. Runs on the thread of the connection, because any use of a client's descriptor may block.
+    fn check(method: &str, fds: Vec<OwnedFd>) -> Self::Descriptors;
 
     /// Begins a session with an admitted client.
     ///
@@ -35,8 +40,7 @@ pub trait Handler {
     /// The client is refused, with the reason.
     fn open(&self, peer: &Peer) -> Result<Self::Session, ErrorObject>;
 
-    /// Carries out a request. `fds` are the descriptors that came with it, at most
-    /// [`DESCRIPTORS_MAX`]; one that is not needed is closed.
+    /// Carries out a request, with the descriptors that came with it.
     ///
     /// # Errors
     /// The request is refused, with its reason.
@@ -44,7 +48,7 @@ pub trait Handler {
         &self,
         session: &mut Self::Session,
         request: Request,
-        fds: Vec<OwnedFd>,
+        descriptors: Self::Descriptors,
     ) -> impl Future<Output = Result<Reply, ErrorObject>>;
 
     /// Ends a session: the client has disconnected, or was disconnected. Not called when the server stops.
@@ -120,23 +124,22 @@ pub(super) struct ClientLimits {
 
 /// Connection of one client.
 pub(super) struct Connection<'h, H: Handler> {
-    stream: UnixStream,
+    client: Connected<H::Descriptors>,
     session: H::Session,
     handler: &'h H,
     stats: SharedStats,
     limits: ClientLimits,
-    lines: Lines,
 }
 
 impl<'h, H: Handler> Connection<'h, H> {
     pub(super) fn new(
-        stream: UnixStream,
+        client: Connected<H::Descriptors>,
         session: H::Session,
         handler: &'h H,
         stats: SharedStats,
         limits: ClientLimits,
     ) -> Self {
-        Self { stream, session, handler, stats, limits, lines: Lines::default() }
+        Self { client, session, handler, stats, limits }
     }
 
     /// Serves the client until it disconnects, fails or exceeds a time limit.
@@ -153,29 +156,28 @@ impl<'h, H: Handler> Connection<'h, H> {
     async fn serve_lines(&mut self) -> Result<(), End> {
         loop {
             // The limit holds for a whole line: single bytes do not extend it.
-            let next = self.lines.next(&mut self.stream);
-            let line = match self.limits.line {
-                Some(limit) => timeout_at(deadline(limit), next).await,
-                None => Ok(next.await),
+            let next = self.client.next();
+            let input = match self.limits.line {
+                Some(limit) => timeout_at(deadline(limit), next).await.map_err(|_| End::Idle)?,
+                None => next.await,
             };
-            let line = match line {
-                Err(_) => return Err(End::Idle),
-                Ok(Err(_)) => return Err(End::Broken),
-                Ok(Ok(line)) => line,
-            };
-            match line {
-                Line::End => return Ok(()),
-                Line::Whole(line) => {
-                    if let Some(stream) = self.answer(&line).await? {
-                        return self.stream(stream).await;
+            match input {
+                Input::End => return Ok(()),
+                Input::Broken => return Err(End::Broken),
+                Input::Blank => {}
+                Input::Request(request, descriptors) => {
+                    if let Some(stream) = self.answer(*request, descriptors).await? {
+                        // The client ends a stream by a line, or by disconnecting.
+                        return self.client.write_all_of(stream).await.map_err(|_| End::Broken);
                     }
                 }
-                Line::TooLong => {
+                Input::Bad(bad) => self.refuse_line(*bad).await?,
+                Input::TooLong => {
                     self.stats.count(|s| &mut s.bad_too_long);
                     let message = format!("the line is longer than {REQUEST_BYTES_MAX} bytes");
                     self.refuse(None, ErrorObject::new(ErrorKind::TooLarge, message)).await?;
                 }
-                Line::Unfinished => {
+                Input::Unfinished => {
                     self.stats.count(|s| &mut s.bad_unfinished);
                     let error = ErrorObject::new(ErrorKind::InvalidRequest, "the line was not ended")
                         .with_help("end each request with a newline");
@@ -187,48 +189,32 @@ impl<'h, H: Handler> Connection<'h, H> {
         }
     }
 
-    /// Sends a stream until it ends, or the client disconnects or sends anything.
-    async fn stream(&mut self, mut stream: Receiver<Arc<[u8]>>) -> Result<(), End> {
-        let socket = &self.stream;
-        let mut input = [0; 1];
-        // Reads, because a socket that was read may be taken for readable although nothing has come.
-        let reading = || transfer::receive(socket, &mut input).map(|_| ()).map_err(io::Error::from);
-        let sending = async {
-            while let Some(bytes) = stream.recv().await {
-                write(socket, &bytes, Vec::new()).await?;
+    async fn refuse_line(&self, bad: BadLine) -> Result<(), End> {
+        let (id, error) = match bad {
+            BadLine::NotJson(error) => {
+                self.stats.count(|s| &mut s.bad_not_json);
+                (None, error)
             }
-            Ok(())
+            BadLine::NotARequest(id, error) => {
+                self.stats.count(|s| &mut s.bad_not_a_request);
+                (id, error)
+            }
         };
-        tokio::select! {
-            ended = socket.async_io(Interest::READABLE, reading) => ended,
-            sent = sending => sent,
-        }
-        .map_err(|_| End::Broken)
+        self.refuse(id, error).await
     }
 
-    /// Answers one line of input. Returns the stream that follows the reply, if one does.
-    async fn answer(&mut self, line: &[u8]) -> Result<Option<Receiver<Arc<[u8]>>>, End> {
-        if line.iter().all(u8::is_ascii_whitespace) {
-            return Ok(None);
-        }
-        let request = match Request::from_line(line) {
-            Ok(request) => request,
-            Err(BadLine::NotJson(error)) => {
-                self.stats.count(|s| &mut s.bad_not_json);
-                return self.refuse(None, error).await.map(|()| None);
-            }
-            Err(BadLine::NotARequest(id, error)) => {
-                self.stats.count(|s| &mut s.bad_not_a_request);
-                return self.refuse(id, error).await.map(|()| None);
-            }
-        };
+    /// Answers a request. Returns the stream that follows the reply, if one does.
+    async fn answer(
+        &mut self,
+        request: Request,
+        descriptors: H::Descriptors,
+    ) -> Result<Option<Receiver<Arc<[u8]>>>, End> {
         self.stats.count(|s| &mut s.requests);
         let id = request.id.clone();
         let outcome = if request.method == Hello::NAME {
             hello(request.params)
         } else {
-            let fds = std::mem::take(&mut self.lines.fds);
-            self.handler.handle(&mut self.session, request, fds).await
+            self.handler.handle(&mut self.session, request, descriptors).await
         };
         let outcome = outcome.and_then(|reply| self.may_stream(reply));
         let mut _sent = None;
@@ -270,15 +256,15 @@ impl<'h, H: Handler> Connection<'h, H> {
             .with_help("end another client first: the place that root has left is for short commands"))
     }
 
-    async fn refuse(&mut self, id: Option<Id>, error: ErrorObject) -> Result<(), End> {
+    async fn refuse(&self, id: Option<Id>, error: ErrorObject) -> Result<(), End> {
         match Response::<()>::failure(id, error).to_line() {
             Ok(line) => self.send(&line, Vec::new()).await,
             Err(_) => Err(End::Broken),
         }
     }
 
-    async fn send(&mut self, line: &[u8], fds: Vec<OwnedFd>) -> Result<(), End> {
-        match timeout(self.limits.reply, write(&self.stream, line, fds)).await {
+    async fn send(&self, line: &[u8], fds: Vec<OwnedFd>) -> Result<(), End> {
+        match timeout(self.limits.reply, self.client.write(line, fds)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(End::Broken),
             Err(_) => Err(End::SlowReader),
@@ -286,24 +272,8 @@ impl<'h, H: Handler> Connection<'h, H> {
     }
 }
 
-/// Writes a line; the descriptors are sent with its first byte.
-async fn write(stream: &UnixStream, line: &[u8], mut fds: Vec<OwnedFd>) -> io::Result<()> {
-    let mut rest = line;
-    while !rest.is_empty() {
-        let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        let sent = stream
-            .async_io(Interest::WRITABLE, || transfer::send(stream, rest, &borrowed).map_err(io::Error::from))
-            .await?;
-        if sent > 0 {
-            fds.clear();
-        }
-        rest = rest.get(sent..).unwrap_or_default();
-    }
-    Ok(())
-}
-
 /// Sends a rejected client the reason, without waiting for its socket.
-pub(super) fn reject(stream: &UnixStream, error: ErrorObject) {
+pub(super) fn reject(stream: impl AsFd, error: ErrorObject) {
     if let Ok(line) = Response::<()>::failure(None, error).to_line() {
         // The socket of a new connection is empty and has room for a short line.
         transfer::send(stream, &line, &[]).ok();
@@ -319,83 +289,4 @@ fn hello(given: Value) -> Result<Reply, ErrorObject> {
 fn deadline(after: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(after).unwrap_or(now)
-}
-
-/// Next item of the input stream.
-#[derive(Debug, PartialEq, Eq)]
-enum Line {
-    /// A line, without its newline.
-    Whole(Vec<u8>),
-    /// A line longer than the bound, which is skipped.
-    TooLong,
-    /// The stream ended within a line.
-    Unfinished,
-    /// The client closed the stream.
-    End,
-}
-
-/// Cuts a stream into lines of at most [`REQUEST_BYTES_MAX`] bytes, newline included.
-#[derive(Debug, Default)]
-struct Lines {
-    /// Bytes read and not yet returned; never more than the bound and one chunk.
-    pending: Vec<u8>,
-    /// Bytes at the start of `pending` known to contain no newline.
-    searched: usize,
-    /// True while the rest of a too long line is discarded.
-    skipping: bool,
-    /// Descriptors that came since the last request; never more than the bound.
-    fds: Vec<OwnedFd>,
-}
-
-impl Lines {
-    async fn next(&mut self, stream: &mut UnixStream) -> io::Result<Line> {
-        let mut chunk = [0; CHUNK];
-        loop {
-            if let Some(line) = self.take() {
-                return Ok(line);
-            }
-            let reading = || transfer::receive(&*stream, &mut chunk).map_err(io::Error::from);
-            let (received, fds) = stream.async_io(Interest::READABLE, reading).await?;
-            self.fds.extend(fds);
-            self.fds.truncate(DESCRIPTORS_MAX);
-            if received == 0 {
-                let unfinished = !self.skipping && !self.pending.is_empty();
-                self.pending = Vec::new();
-                return Ok(if unfinished { Line::Unfinished } else { Line::End });
-            }
-            self.pending.extend_from_slice(chunk.get(..received).unwrap_or_default());
-        }
-    }
-
-    /// Returns the next line, if `pending` contains one.
-    fn take(&mut self) -> Option<Line> {
-        loop {
-            let rest = self.pending.get(self.searched..).unwrap_or_default();
-            let Some(at) = rest.iter().position(|&byte| byte == b'\n') else {
-                self.searched = self.pending.len();
-                if self.skipping {
-                    self.pending.clear();
-                    self.searched = 0;
-                } else if self.pending.len() >= REQUEST_BYTES_MAX {
-                    self.pending = Vec::new();
-                    self.searched = 0;
-                    self.skipping = true;
-                    return Some(Line::TooLong);
-                }
-                return None;
-            };
-            let end = self.searched.saturating_add(at);
-            let rest = self.pending.split_off(end.saturating_add(1));
-            let mut line = std::mem::replace(&mut self.pending, rest);
-            self.searched = 0;
-            if std::mem::take(&mut self.skipping) {
-                continue;
-            }
-            if line.len() > REQUEST_BYTES_MAX {
-                return Some(Line::TooLong);
-            }
-            line.truncate(end);
-            return Some(Line::Whole(line));
-        }
-    }
 }

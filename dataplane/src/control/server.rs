@@ -2,20 +2,27 @@
 
 use std::future::Future;
 use std::io;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use iwarp_control::socket::BindError;
 use iwarp_control::socket::{SocketFile, listen};
 use iwarp_control::{ErrorKind, ErrorObject};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixListener;
 use tokio::task::{JoinSet, LocalSet};
 
 use super::connection::{ClientLimits, Connection, Handler, reject};
-use super::peer::{Peer, Policy};
+use super::peer::Peer;
+use super::receiver::Connected;
 use super::settings::SharedSettings;
 use super::stats::SharedStats;
+use super::threads::Threads;
+
+/// User of a client whose number the kernel does not tell: the one that no user has.
+const NOBODY: u32 = u32::MAX;
 
 /// Pause after a failed accept, such as when descriptors have run out.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
@@ -47,6 +54,12 @@ pub struct ServerConfig {
     pub group: Option<String>,
     /// Most clients connected at the same time.
     pub clients_max: usize,
+    /// Most clients of one user connected at the same time. Root is limited if `limits_root` is set.
+    pub user_clients_max: usize,
+    /// Key of the most clients of one user, for messages.
+    pub user_clients_max_key: &'static str,
+    /// True if `user_clients_max` holds for root, too.
+    pub limits_root: bool,
     /// Idle timeout: a client that sends no whole line for this long is disconnected; `None`: it may be silent.
     pub idle_timeout: Option<Duration>,
     /// Reply timeout: a client that does not read its reply for this long is disconnected.
@@ -63,6 +76,10 @@ impl From<&iwarp_config::Control> for ServerConfig {
             mode: control.mode,
             group: control.group.clone(),
             clients_max: control.clients_max.into(),
+            // One member of the group leaves half of the places to the others.
+            user_clients_max: usize::from(control.clients_max).div_ceil(2),
+            user_clients_max_key: "control.clients_max",
+            limits_root: false,
             idle_timeout: Some(Duration::from_millis(control.idle_timeout_ms.into())),
             reply_timeout: REPLY_TIMEOUT,
         }
@@ -79,6 +96,9 @@ impl From<&iwarp_config::Applications> for ServerConfig {
             mode: applications.mode,
             group: applications.group.clone(),
             clients_max: applications.contexts_max.into(),
+            user_clients_max: applications.user.contexts_max.into(),
+            user_clients_max_key: "applications.user_contexts_max",
+            limits_root: true,
             // A program that posts and polls in shared memory is silent here.
             idle_timeout: None,
             reply_timeout: REPLY_TIMEOUT,
@@ -89,8 +109,6 @@ impl From<&iwarp_config::Applications> for ServerConfig {
 /// A socket that listens for clients.
 #[derive(Debug)]
 pub struct Server {
-    table: &'static str,
-    clients_max_key: &'static str,
     listener: std::os::unix::net::UnixListener,
     /// Removes the socket file when the server is dropped.
     _file: SocketFile,
@@ -106,14 +124,7 @@ impl Server {
     pub fn bind(config: &ServerConfig) -> Result<Self, BindError> {
         let (settings, gid) = SharedSettings::new(config)?;
         let (listener, file) = listen(&config.socket, config.mode, Some(gid), config.socket_key)?;
-        Ok(Self {
-            table: config.table,
-            clients_max_key: config.clients_max_key,
-            listener,
-            _file: file,
-            settings,
-            stats: SharedStats::default(),
-        })
+        Ok(Self { listener, _file: file, settings, stats: SharedStats::default() })
     }
 
     /// Returns the settings, which can be changed while the server runs.
@@ -136,9 +147,9 @@ impl Server {
         handler: Rc<H>,
         stop: impl Future<Output = ()>,
     ) -> io::Result<()> {
-        let Self { table, clients_max_key, listener, _file, settings, stats } = self;
+        let Self { listener, _file, settings, stats } = self;
         let listener = UnixListener::from_std(listener)?;
-        let mut clients = JoinSet::new();
+        let (mut clients, threads) = (JoinSet::new(), Threads::default());
         let serve = async {
             let mut stop = std::pin::pin!(stop);
             loop {
@@ -153,29 +164,28 @@ impl Server {
                     tokio::time::sleep(ACCEPT_REST).await;
                     continue;
                 };
-                let slot = Slot::of(clients.len(), settings.clients_max());
-                let policy = settings.policy();
-                if let Some(peer) = admit(&stream, (table, clients_max_key), policy, slot, &stats) {
+                if let Some((peer, client, limits)) = admit::<H>(stream, &settings, &threads, &stats) {
                     let session = match handler.open(&peer) {
                         Ok(session) => session,
                         Err(error) => {
                             stats.count(|s| &mut s.refused_too_many);
-                            reject(&stream, error);
+                            client.reject(error);
                             continue;
                         }
                     };
                     stats.count(|s| &mut s.clients);
-                    let limits = slot.limits(settings.client_limits());
                     let (handler, stats) = (Rc::clone(&handler), stats.clone());
                     clients.spawn_local(async move {
-                        Connection::new(stream, session, handler.as_ref(), stats, limits).serve().await;
+                        Connection::new(client, session, handler.as_ref(), stats, limits).serve().await;
                     });
                 }
             }
             clients.shutdown().await;
         };
         LocalSet::new().run_until(serve).await;
-        Ok(())
+        // Closes the sockets that nobody has accepted, and the descriptors in them. The process may end meanwhile.
+        let listener = listener.into_std()?;
+        std::thread::Builder::new().name("closer".to_owned()).spawn(move || drop(listener)).map(drop)
     }
 }
 
@@ -220,33 +230,74 @@ impl Slot {
     }
 }
 
-/// Returns the identity of an admitted client; sends the reason to a rejected one.
-fn admit(
-    stream: &UnixStream,
-    (table, clients_max_key): (&str, &str),
-    policy: Policy,
-    slot: Slot,
+/// Starts the thread of an admitted client; sends the reason to a rejected one. The socket is closed on other threads.
+fn admit<H: Handler>(
+    stream: tokio::net::UnixStream,
+    settings: &SharedSettings,
+    threads: &Threads,
     stats: &SharedStats,
-) -> Option<Peer> {
-    let Ok(peer) = Peer::of(stream) else {
+) -> Option<(Peer, Connected<H::Descriptors>, ClientLimits)> {
+    let peer = Peer::of(&stream);
+    // Fails only if the socket is not registered with the runtime, which has just registered it.
+    let socket: Arc<UnixStream> = Arc::new(stream.into_std().ok()?);
+    let Ok(peer) = peer else {
         stats.count(|s| &mut s.accept_errors);
+        threads.close(NOBODY, socket);
         return None;
     };
-    if !policy.admits(&peer) {
+    let slot = match place(&peer, settings, threads, stats) {
+        Ok(slot) => slot,
+        Err(error) => {
+            reject(&socket, error);
+            threads.close(peer.uid, socket);
+            return None;
+        }
+    };
+    match Connected::start::<H>(socket, peer.uid, threads) {
+        Ok(client) => Some((peer, client, slot.limits(settings.client_limits()))),
+        Err(_) => {
+            stats.count(|s| &mut s.accept_errors);
+            None
+        }
+    }
+}
+
+/// Returns the slot of a client.
+///
+/// # Errors
+/// The client is rejected, with the reason.
+fn place(
+    peer: &Peer,
+    settings: &SharedSettings,
+    threads: &Threads,
+    stats: &SharedStats,
+) -> Result<Slot, ErrorObject> {
+    let config = settings.config();
+    if !settings.policy().admits(peer) {
         stats.count(|s| &mut s.refused_not_permitted);
         let message = format!("user {} may not use this socket of iwarpd", peer.uid);
-        let help = format!("run as root, or join the socket's group ({table}.group in the configuration)");
-        reject(stream, ErrorObject::new(ErrorKind::NotPermitted, message).with_help(help));
-        return None;
+        let help =
+            format!("run as root, or join the socket's group ({}.group in the configuration)", config.table);
+        return Err(ErrorObject::new(ErrorKind::NotPermitted, message).with_help(help));
     }
-    if !slot.takes(peer.uid) {
+    let (connected, of_user) = threads.count(peer.uid);
+    let refused = |message: String, key: &str| {
         stats.count(|s| &mut s.refused_too_many);
-        let help = format!("try again later, or raise {clients_max_key}");
-        let message = "as many clients as configured are connected";
-        reject(stream, ErrorObject::new(ErrorKind::NoResources, message).with_help(help));
-        return None;
+        let help = format!("end another client, or raise {key} and reload");
+        Err(ErrorObject::new(ErrorKind::NoResources, message).with_help(help))
+    };
+    let slot = Slot::of(connected, config.clients_max);
+    if !slot.takes(peer.uid) {
+        let message =
+            format!("{connected} clients are connected, as many as {} allows", config.clients_max_key);
+        return refused(message, config.clients_max_key);
     }
-    Some(peer)
+    if of_user >= config.user_clients_max && (config.limits_root || peer.uid != 0) {
+        let (uid, key) = (peer.uid, config.user_clients_max_key);
+        let message = format!("user {uid} has {of_user} connections, as many as {key} allows one user");
+        return refused(message, key);
+    }
+    Ok(slot)
 }
 
 #[cfg(test)]

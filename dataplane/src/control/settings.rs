@@ -1,6 +1,6 @@
 //! Settings of a socket that a reload changes while the server runs.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
 use iwarp_control::socket::{self, group_id};
@@ -35,9 +35,9 @@ impl SharedSettings {
         self.0.policy.get()
     }
 
-    /// Returns the most clients connected at the same time.
-    pub(super) fn clients_max(&self) -> usize {
-        self.0.config.borrow().clients_max
+    /// Returns the settings. Not held across an await.
+    pub(super) fn config(&self) -> Ref<'_, ServerConfig> {
+        self.0.config.borrow()
     }
 
     /// Returns the time limits of a new client.

@@ -19,11 +19,18 @@ use tokio::sync::oneshot;
 
 use super::*;
 
+mod descriptors;
+
 /// Implements a few test methods.
 struct Fake;
 
 impl Handler for Fake {
     type Session = Peer;
+    type Descriptors = usize;
+
+    fn check(_: &str, fds: Vec<OwnedFd>) -> usize {
+        fds.len()
+    }
 
     fn open(&self, peer: &Peer) -> Result<Peer, ErrorObject> {
         Ok(peer.clone())
@@ -35,7 +42,7 @@ impl Handler for Fake {
         &self,
         peer: &mut Peer,
         request: Request,
-        fds: Vec<OwnedFd>,
+        descriptors: usize,
     ) -> Result<Reply, ErrorObject> {
         match request.method.as_str() {
             "echo" => Ok(Reply::new(request.params)),
@@ -44,7 +51,7 @@ impl Handler for Fake {
                 tokio::time::sleep(Duration::from_secs(3600)).await;
                 Ok(Reply::new(()))
             }
-            "descriptors" => Ok(Reply::new(fds.len())),
+            "descriptors" => Ok(Reply::new(descriptors)),
             "stream" => {
                 let (sender, stream) = tokio::sync::mpsc::channel(8);
                 for part in ["one\n", "two\n"] {
@@ -80,6 +87,23 @@ fn memory(content: &[u8]) -> OwnedFd {
     fd
 }
 
+fn config(socket: &Path) -> ServerConfig {
+    ServerConfig {
+        table: "control",
+        socket_key: "control.socket",
+        clients_max_key: "control.clients_max",
+        socket: socket.to_owned(),
+        mode: 0o660,
+        group: None,
+        clients_max: 128,
+        user_clients_max: 128,
+        user_clients_max_key: "control.clients_max",
+        limits_root: true,
+        idle_timeout: Some(Duration::from_secs(60)),
+        reply_timeout: Duration::from_secs(60),
+    }
+}
+
 /// A server on a thread of its own, stopped and joined when dropped.
 struct Running {
     folder: tempfile::TempDir,
@@ -90,17 +114,7 @@ struct Running {
 impl Running {
     fn start(change: impl FnOnce(&mut ServerConfig)) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut config = ServerConfig {
-            table: "control",
-            socket_key: "control.socket",
-            clients_max_key: "control.clients_max",
-            socket: folder.path().join("s"),
-            mode: 0o660,
-            group: None,
-            clients_max: 128,
-            idle_timeout: Some(Duration::from_secs(60)),
-            reply_timeout: Duration::from_secs(60),
-        };
+        let mut config = config(&folder.path().join("s"));
         change(&mut config);
         let (stop, stopped) = oneshot::channel::<oneshot::Sender<ControlStats>>();
         let (bound, is_bound) = std::sync::mpsc::channel();
@@ -353,6 +367,8 @@ fn a_pending_request_does_not_delay_other_clients() {
     let server = Running::start(|_| ());
     let mut waiting = server.connect();
     waiting.send(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"wait\"}\n");
+    // Until the thread of the connection has received it.
+    std::thread::park_timeout(Duration::from_millis(200));
     server.connect().works();
     let stats = server.stop();
     assert_eq!(stats.requests, 2);
@@ -450,17 +466,8 @@ fn descriptors_from_clients_are_not_kept() {
 #[test]
 fn an_unknown_group_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
-    let config = ServerConfig {
-        socket_key: "control.socket",
-        clients_max_key: "control.clients_max",
-        table: "control",
-        socket: folder.path().join("s"),
-        mode: 0o660,
-        group: Some("no such group".to_owned()),
-        clients_max: 1,
-        idle_timeout: Some(Duration::from_secs(1)),
-        reply_timeout: Duration::from_secs(1),
-    };
+    let socket = folder.path().join("s");
+    let config = ServerConfig { group: Some("no such group".to_owned()), ..config(&socket) };
     assert!(matches!(Server::bind(&config), Err(BindError::Group { .. })));
 }
 

@@ -15,7 +15,7 @@ use crate::memory::SharedWords;
 use crate::transport::since_start;
 use crate::wake::{Doorbell, Waker};
 
-/// What ends the sleep of a program and of its worker.
+/// Descriptors that end the sleep of a program and of its worker.
 #[derive(Debug)]
 pub struct Wakers {
     /// The program has rung for the worker, which sleeps.

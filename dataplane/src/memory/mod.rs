@@ -26,7 +26,7 @@ pub use control_group::GroupLimit;
 pub use hugepages::{HUGEPAGE_BYTES, HugepageStatus, hugepages};
 pub use parts::{Backing, KernelStats, Part, Parts, Source};
 pub use process::{ProcessMemory, ProcessMemoryError};
-pub use region::{MemoryError, OutOfBounds, Pages, RegionMemory};
+pub use region::{CloseFileError, MemoryError, OutOfBounds, Pages, RegionMemory};
 pub use shared_words::SharedWords;
 pub use watches::Watch;
 pub use worker::{AttachError, RegionBytes, WorkerMemory};

@@ -8,10 +8,10 @@ use std::ffi::c_void;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
@@ -117,6 +117,28 @@ pub enum MemoryError {
     },
 }
 
+/// Reason why [`RegionMemory::close_file`] fails.
+#[derive(Debug, thiserror::Error)]
+pub enum CloseFileError {
+    /// A holder of the descriptor has set F_SEAL_SEAL too early.
+    #[error("the memory's file was sealed by F_SEAL_SEAL without {missing:?}")]
+    Sealed {
+        /// Seals that cannot be set any more.
+        missing: SealFlags,
+    },
+    /// Pages that the program has not written, or has freed, cannot be allocated.
+    #[error("there is too little memory for {bytes} bytes: {source}")]
+    Pages {
+        /// Size of the memory.
+        bytes: usize,
+        /// Error of the kernel.
+        source: Errno,
+    },
+    /// A system call failed.
+    #[error("sealing the memory's file: {0}")]
+    System(#[from] Errno),
+}
+
 /// Memory of one region: zeroed when created, populated before it is used (never paged in on demand), of fixed size.
 ///
 /// Dropping the last handle unmaps it, so every user holds a handle.
@@ -128,6 +150,8 @@ pub struct RegionMemory {
     /// Bytes that are mapped: whole pages.
     mapped: usize,
     page_bytes: u64,
+    /// True once [`Self::close_file`] has closed the file.
+    closed: AtomicBool,
     /// DPDK, if the memory is registered with it.
     registered_with: Mutex<Option<Eal>>,
 }
@@ -167,8 +191,16 @@ impl RegionMemory {
     /// # Errors
     /// Fails as [`RegionMemory::new`] does.
     pub fn for_program(name: &str, bytes: u64, ordinary_allowed: bool) -> Result<Self, MemoryError> {
-        let open = |pages| Self::of(name, bytes, pages, SealFlags::SHRINK | SealFlags::GROW);
+        let open = |pages| Self::for_program_on(name, bytes, pages);
         open(Pages::Huge).or_else(|error| if ordinary_allowed { open(Pages::Ordinary) } else { Err(error) })
+    }
+
+    /// Allocates the same on pages of one kind.
+    ///
+    /// # Errors
+    /// Fails as [`RegionMemory::new`] does.
+    pub fn for_program_on(name: &str, bytes: u64, pages: Pages) -> Result<Self, MemoryError> {
+        Self::of(name, bytes, pages, SealFlags::SHRINK | SealFlags::GROW)
     }
 
     /// Creates memory like [`Self::for_program`], on ordinary pages, which a program writes before it registers them.
@@ -185,18 +217,35 @@ impl RegionMemory {
 
     /// Keeps every holder of the descriptor from mapping the memory for writing again, and from punching holes into it,
     /// after which an access of this process could fail. Mappings that exist stay as they are. Then allocates the pages
-    /// that are missing. Does nothing if the file is closed already.
+    /// that are missing. Does nothing if this process has closed the file already: the seals alone do not say so,
+    /// because a holder of the descriptor can set each of them.
     ///
     /// # Errors
-    /// The memory is from none of [`Self::for_program`] and [`Self::for_exchange`], or there is too little memory.
-    pub fn close_file(&self) -> Result<(), Errno> {
-        if rustix::fs::fcntl_get_seals(&self.file)?.contains(SealFlags::SEAL) {
+    /// The memory is from none of [`Self::for_program`] and [`Self::for_exchange`], a holder of the descriptor has
+    /// sealed it so that holes remain possible, or there is too little memory.
+    pub fn close_file(&self) -> Result<(), CloseFileError> {
+        if self.closed.load(Ordering::Acquire) {
             return Ok(());
         }
-        rustix::fs::fcntl_add_seals(&self.file, SealFlags::FUTURE_WRITE)?;
-        self.populate()?;
-        // The last step, so that the memory is closed only once all pages are there.
-        rustix::fs::fcntl_add_seals(&self.file, SealFlags::SEAL)
+        let seals = || rustix::fs::fcntl_get_seals(&self.file);
+        let add = |seal| match rustix::fs::fcntl_add_seals(&self.file, seal) {
+            // SEAL is set: the seals are compared below.
+            Err(Errno::PERM) => Ok(()),
+            added => added,
+        };
+        // The kernel adds a seal while no hole is being punched, and punches none from then on.
+        add(SealFlags::FUTURE_WRITE)?;
+        if seals()?.contains(SealFlags::FUTURE_WRITE) {
+            self.populate().map_err(|source| CloseFileError::Pages { bytes: self.mapped, source })?;
+            add(SealFlags::SEAL)?;
+        }
+        let missing = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+        let missing = missing.difference(seals()?);
+        if !missing.is_empty() {
+            return Err(CloseFileError::Sealed { missing });
+        }
+        self.closed.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// Allocates a region on hugepages, or, with `ordinary_allowed`, on ordinary pages if there are too few.
@@ -240,6 +289,7 @@ impl RegionMemory {
             bytes: usize::try_from(bytes).map_err(|_| too_large())?,
             mapped,
             page_bytes,
+            closed: AtomicBool::new(false),
             registered_with: Mutex::new(None),
         })
     }
@@ -257,14 +307,9 @@ impl RegionMemory {
         // SAFETY: the whole of our own mapping; the content does not change.
         let advised = unsafe { rustix::mm::madvise(start, self.mapped, Advice::LinuxPopulateWrite) };
         match advised {
-            // Linux before 5.14. Hugepages were reserved by mmap, so that touching them cannot fail.
+            // Linux before 5.14. The content stays, also what a program has written.
             Err(Errno::INVAL) => {
-                let step = usize::try_from(self.page_bytes).unwrap_or(self.mapped);
-                for offset in (0..self.mapped).step_by(step.max(1)) {
-                    // SAFETY: `offset` lies within the mapping, which is writable and still all zero.
-                    unsafe { self.base.as_ptr().wrapping_add(offset).write_volatile(0) };
-                }
-                Ok(())
+                rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, self.mapped as u64)
             }
             other => other,
         }

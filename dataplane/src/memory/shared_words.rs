@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 
 use iwarp_shared_verbs::worker::ContextMemory;
 
-use super::region::{MemoryError, Pages, RegionMemory};
+use super::region::{CloseFileError, MemoryError, Pages, RegionMemory};
 use crate::prefetch;
 
 /// Words in a sealed memfd, zero when created. The last handle unmaps it.
@@ -25,6 +25,24 @@ impl SharedWords {
     pub fn new(name: &str, words: usize) -> Result<Self, MemoryError> {
         let bytes = (words as u64).saturating_mul(size_of::<u64>() as u64);
         RegionMemory::new(name, bytes, Pages::Ordinary).map(|memory| Self(Arc::new(memory)))
+    }
+
+    /// Allocates words for a program that is not trusted, open for [`Self::close_file`]. The program maps them first.
+    ///
+    /// # Errors
+    /// As [`RegionMemory::new`].
+    pub fn for_program(name: &str, words: usize) -> Result<Self, MemoryError> {
+        let bytes = (words as u64).saturating_mul(size_of::<u64>() as u64);
+        RegionMemory::for_program_on(name, bytes, Pages::Ordinary).map(|memory| Self(Arc::new(memory)))
+    }
+
+    /// Keeps every holder of the descriptor from punching holes into the memory, which the worker would wait for, and
+    /// from mapping it for writing again.
+    ///
+    /// # Errors
+    /// As [`RegionMemory::close_file`].
+    pub fn close_file(&self) -> Result<(), CloseFileError> {
+        self.0.close_file()
     }
 
     /// Borrows the memfd. A process that receives it may read and write all words.

@@ -6,10 +6,11 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use rdma::{Access, AtomicOp, Memory, Message, Notification, Origin, RegionId, Scope, StagTable, StreamId};
+use rustix::fs::{FallocateFlags, SealFlags};
 
 use super::{
-    AttachError, Backing, HUGEPAGE_BYTES, KernelStats, MemoryError, OutOfBounds, Pages, Part, Parts,
-    ProcessMemory, RegionMemory, SharedWords, Source, Watch, WorkerMemory, hugepages,
+    AttachError, Backing, CloseFileError, HUGEPAGE_BYTES, KernelStats, MemoryError, OutOfBounds, Pages, Part,
+    Parts, ProcessMemory, RegionMemory, SharedWords, Source, Watch, WorkerMemory, hugepages,
 };
 use crate::wake::testutil::{USER, taken, wait_readable, wakes};
 
@@ -59,6 +60,77 @@ fn the_file_can_be_neither_cut_nor_grown() {
     assert!(file.set_len(4096).is_err());
     assert!(file.set_len(1 << 20).is_err());
     memory.write(8191, b"x").unwrap();
+}
+
+/// Frees the pages of a range of a file, as any holder of a descriptor may try.
+fn punch(file: &File, range: std::ops::Range<u64>) -> rustix::io::Result<()> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(file, flags, range.start, range.end - range.start)
+}
+
+fn for_programs() -> [RegionMemory; 3] {
+    [
+        RegionMemory::for_program("test", 3 << 20, true).unwrap(),
+        RegionMemory::for_program("test", 5000, true).unwrap(),
+        RegionMemory::for_exchange("test", 1 << 20).unwrap(),
+    ]
+}
+
+#[test]
+fn a_closed_file_keeps_its_pages() {
+    for memory in for_programs() {
+        let file = file_of(&memory);
+        file.write_all_at(b"the program's", 0).ok();
+        memory.write(0, b"the program's").unwrap();
+        punch(&file, memory.page_bytes()..memory.mapped_bytes()).ok();
+        memory.close_file().unwrap();
+        let blocks = rustix::fs::fstat(&file).unwrap().st_blocks as u64 * 512;
+        assert_eq!(blocks, memory.mapped_bytes(), "holes are filled");
+        assert!(punch(&file, 0..memory.mapped_bytes()).is_err());
+        let mut out = [0; 13];
+        memory.read(0, &mut out).unwrap();
+        assert_eq!(&out, b"the program's");
+        memory.close_file().expect("closed already");
+    }
+}
+
+/// A program that sets F_SEAL_SEAL itself keeps the daemon from forbidding holes, after which an access would end it.
+#[test]
+fn memory_that_its_program_has_sealed_is_refused() {
+    for memory in for_programs() {
+        let file = file_of(&memory);
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SEAL).unwrap();
+        for _ in 0..2 {
+            let refused = memory.close_file().unwrap_err();
+            assert!(
+                matches!(refused, CloseFileError::Sealed { missing: SealFlags::FUTURE_WRITE }),
+                "{refused}"
+            );
+        }
+    }
+}
+
+/// Seals that a program sets do not make the daemon believe that it has filled the holes.
+#[test]
+fn holes_are_filled_whatever_seals_the_program_has_set() {
+    for seals in [SealFlags::FUTURE_WRITE, SealFlags::FUTURE_WRITE | SealFlags::SEAL] {
+        for memory in for_programs() {
+            let file = file_of(&memory);
+            punch(&file, 0..memory.mapped_bytes()).unwrap();
+            rustix::fs::fcntl_add_seals(&file, seals).unwrap();
+            memory.close_file().unwrap();
+            let blocks = rustix::fs::fstat(&file).unwrap().st_blocks as u64 * 512;
+            assert_eq!(blocks, memory.mapped_bytes(), "{seals:?}");
+        }
+    }
+}
+
+/// The other seals cannot be set while the daemon maps the file for writing, and memory of a region has no others.
+#[test]
+fn a_region_cannot_be_closed() {
+    let memory = ordinary(8192);
+    assert!(rustix::fs::fcntl_add_seals(memory.descriptor(), SealFlags::WRITE).is_err());
+    assert!(matches!(memory.close_file(), Err(CloseFileError::Sealed { .. })));
 }
 
 #[test]

@@ -21,6 +21,7 @@ use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, timeout};
 
 use super::family::{Family, plain, text};
+use crate::control::Relays;
 
 /// Path of the only resource.
 const PATH: &str = "/metrics";
@@ -183,7 +184,8 @@ impl Exporter {
     pub async fn run<S: Source + 'static>(self, source: Rc<S>) -> io::Result<Infallible> {
         let Self { listener, clients_max, time_limit, stats } = self;
         let page = Rc::new(Page { source, latest: RefCell::new(None) });
-        let listener = AsyncListener::new(listener)?;
+        // A refused client has a relay until it has seen that.
+        let listener = AsyncListener::new(listener, clients_max.saturating_mul(2), time_limit)?;
         let mut clients = JoinSet::new();
         let serve = async {
             loop {
@@ -302,21 +304,50 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
 
 enum AsyncListener {
     Tcp(TcpListener),
-    Unix(UnixListener, #[allow(dead_code, reason = "removes the file when dropped")] SocketFile),
+    Unix(Relayed),
+}
+
+/// A Unix socket, whose clients may send descriptors whose close blocks.
+struct Relayed {
+    /// Closed by a thread, with the sockets that nobody has accepted; `None` from then on.
+    listener: Option<UnixListener>,
+    _file: SocketFile,
+    relays: Relays,
+    relays_max: usize,
+    time_limit: Duration,
+}
+
+impl Drop for Relayed {
+    fn drop(&mut self) {
+        if let Some(Ok(listener)) = self.listener.take().map(UnixListener::into_std) {
+            // If there is no thread, it is closed here.
+            let _ = std::thread::Builder::new().name("closer".to_owned()).spawn(move || drop(listener));
+        }
+    }
 }
 
 impl AsyncListener {
-    fn new(listener: Listener) -> io::Result<Self> {
+    fn new(listener: Listener, relays_max: usize, time_limit: Duration) -> io::Result<Self> {
         Ok(match listener {
             Listener::Tcp(listener) => Self::Tcp(TcpListener::from_std(listener)?),
-            Listener::Unix(listener, file) => Self::Unix(UnixListener::from_std(listener)?, file),
+            Listener::Unix(listener, file) => Self::Unix(Relayed {
+                listener: Some(UnixListener::from_std(listener)?),
+                _file: file,
+                relays: Relays::default(),
+                relays_max,
+                time_limit,
+            }),
         })
     }
 
     async fn accept(&self) -> io::Result<Box<dyn Stream>> {
         Ok(match self {
             Self::Tcp(listener) => Box::new(listener.accept().await?.0),
-            Self::Unix(listener, _) => Box::new(listener.accept().await?.0),
+            Self::Unix(Relayed { listener, relays, relays_max, time_limit, .. }) => {
+                let listener = listener.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+                let (client, _) = listener.accept().await?;
+                Box::new(relays.start(client, *relays_max, *time_limit)?)
+            }
         })
     }
 }

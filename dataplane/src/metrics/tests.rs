@@ -360,6 +360,35 @@ fn a_scrape_is_answered_over_tcp_and_over_a_unix_socket() {
     assert!(!path.exists(), "the file goes with the exporter");
 }
 
+/// A client of the Unix socket that sends a descriptor whose close blocks is the only one that waits.
+#[test]
+fn a_descriptor_that_blocks_delays_no_other_client() {
+    use std::os::fd::AsFd as _;
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("metrics.sock");
+    let running = Running::start(&format!("listen = '{}'\nmode = '0600'", path.display()));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut ends = Vec::new();
+    for bytes in [&b"G"[..], GET] {
+        let mut lingering = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        ends.push(listener.accept().unwrap());
+        rustix::net::sockopt::set_socket_linger(&lingering, Some(Duration::from_secs(3600))).unwrap();
+        lingering.set_nonblocking(true).unwrap();
+        while lingering.write(&[0; 1 << 16]).is_ok() {}
+        let hostile = UnixStream::connect(&path).unwrap();
+        iwarp_control::transfer::send(&hostile, bytes, &[lingering.as_fd()]).unwrap();
+        drop((lingering, hostile));
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        stream.write_all(GET).unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        assert!(reply.starts_with("HTTP/1.1 200 ") && reply.ends_with("# EOF\n"));
+    }
+    running.stop();
+}
+
 #[test]
 fn other_requests_are_refused_and_counted() {
     let address = free_address();

@@ -50,7 +50,7 @@ pub enum ContextCommand {
         user: UserId,
         /// Limits of its objects.
         limits: ObjectLimits,
-        /// What ends the sleep of the program and of the worker.
+        /// Descriptors that end the sleep of the program and of the worker.
         wakers: Box<Wakers>,
         /// Receives the context, or the engine's error.
         reply: oneshot::Sender<Result<ContextId, VerbsError>>,

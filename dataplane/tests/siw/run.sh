@@ -92,6 +92,7 @@ socket = "$SOCKET"
 [applications]
 socket = "$LAB/verbs.sock"
 queue_pairs_max = 32
+user_share = 100
 memory_regions_max = 256
 TOML
 }

@@ -248,18 +248,18 @@ impl Context {
 impl Inner {
     /// Has the worker execute a request.
     pub(crate) fn execute(&self, call: &'static str, request: Request) -> Result<Response, Error> {
-        let mut results = self.execute_all(call, &[request])?;
+        let (mut results, reason) = self.execute_all(call, &[request])?;
         let result = results.pop().ok_or(Error::Protocol(call))?;
-        result.map_err(|cause| Error::Refused { call, cause })
+        result.map_err(|cause| Error::Refused { call, cause, reason })
     }
 
-    /// Has the worker execute requests, and returns the result of each.
+    /// Has the worker execute requests, and returns the result of each, and the daemon's reason if it has refused some.
     pub(crate) fn execute_all(
         &self,
         call: &'static str,
         requests: &[Request],
-    ) -> Result<Vec<Result<Response, VerbsError>>, Error> {
-        let mut results = Vec::with_capacity(requests.len());
+    ) -> Result<(Vec<Result<Response, VerbsError>>, Option<String>), Error> {
+        let (mut results, mut reason) = (Vec::with_capacity(requests.len()), None);
         for some in requests.chunks(REQUESTS_MAX) {
             let params = Execute { requests: some.to_vec() };
             let executed = self.call(|client| client.call::<ExecuteMethod>(&params))?;
@@ -267,8 +267,9 @@ impl Inner {
                 return Err(Error::Protocol(call));
             }
             results.extend(executed.results);
+            reason = reason.or(executed.reason);
         }
-        Ok(results)
+        Ok((results, reason))
     }
 
     /// Calls a method of the daemon.

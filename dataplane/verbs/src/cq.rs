@@ -63,7 +63,7 @@ impl CompletionQueue {
         // Held until the change is complete: the worker moves the completions that nobody has taken.
         let mut queue = lock(&self.0.queue);
         if !queue.begin_resize(cqe) {
-            return Err(Error::Refused { call, cause: VerbsError::Invalid });
+            return Err(Error::Refused { call, cause: VerbsError::Invalid, reason: None });
         }
         match self.0.context.execute(call, Request::ResizeCq(self.0.id, cqe))? {
             Response::Cq(_, place) if queue.end_resize(place) => Ok(()),

@@ -10,12 +10,14 @@ pub enum Error {
     #[error(transparent)]
     Daemon(#[from] ClientError),
     /// The device refuses a request.
-    #[error("{call}: {cause}")]
+    #[error("{call}: {}", reason.clone().unwrap_or_else(|| cause.to_string()))]
     Refused {
         /// Name of the call.
         call: &'static str,
         /// Reason of the device.
         cause: VerbsError,
+        /// Limit that the program's user would exceed, or right that it lacks, in words.
+        reason: Option<String>,
     },
     /// The daemon's answer does not fit the request: the two are of different versions.
     #[error("{0}: the daemon's answer is of another kind; is it of another version?")]

@@ -59,6 +59,17 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
+    /// Maps `bytes` bytes of memory on ordinary pages that the daemon has sent to a program without this library.
+    ///
+    /// # Errors
+    /// The descriptor is not of such memory, or the system call failed.
+    pub fn of_descriptor(fd: &OwnedFd, bytes: u64) -> std::io::Result<Self> {
+        Self::of_daemon(fd, bytes, 4096).map_err(|error| match error {
+            MapError::Wrong(reason) => std::io::Error::other(reason),
+            MapError::System(error) => error.into(),
+        })
+    }
+
     /// Maps memory that the daemon has sent: `bytes` bytes, in whole pages of `page_bytes`.
     ///
     /// # Errors

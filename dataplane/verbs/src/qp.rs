@@ -74,7 +74,8 @@ impl ProtectionDomain {
             cap,
             sq_sig_all,
         };
-        let results = self.0.context.execute_all(call, &vec![Request::CreateQp(init); count])?;
+        let (results, mut reason) =
+            self.0.context.execute_all(call, &vec![Request::CreateQp(init); count])?;
         let mut made = Vec::with_capacity(count);
         let mut failed = None;
         for result in results {
@@ -82,7 +83,7 @@ impl ProtectionDomain {
                 // Those that were made are destroyed again if one is missing.
                 Ok(Response::Qp(num, places)) => made.push(self.qp(options, num, places)?),
                 Ok(_) => failed = Some(Error::Protocol(call)),
-                Err(cause) => failed = Some(Error::Refused { call, cause }),
+                Err(cause) => failed = Some(Error::Refused { call, cause, reason: reason.take() }),
             }
         }
         failed.map_or(Ok(made), Err)

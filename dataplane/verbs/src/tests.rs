@@ -67,7 +67,7 @@ fn serve(listener: &UnixListener) {
     let fd = shared_memory();
     let words = Words(Arc::new(Mapping::of_daemon(&fd, BYTES, 4096).unwrap()));
     let mut contexts = Contexts::new(1, device.limits().cqs);
-    let limits = ObjectLimits { pds: 4, mrs: 4, mws: 4, cqs: 4, qps: 8, srqs: 4, ids: 8 };
+    let limits = ObjectLimits { pds: 4, mrs: 4, mws: 4, cqs: 4, qps: 8, srqs: 4, ids: 8, ids_of_all: 8 };
     let context = contexts.open(words, UserId(0), limits).unwrap();
     let ends = [(); 2].map(|()| bell_ends());
     for line in BufReader::new(stream.try_clone().unwrap()).split(b'\n') {
@@ -88,7 +88,7 @@ fn serve(listener: &UnixListener) {
                 let Execute { requests } = params::<ExecuteMethod>(given).unwrap();
                 let execute = |request| contexts.execute(context, request, device, stags, now);
                 let results = requests.iter().map(execute).collect();
-                transfer::send(&stream, &answer(id, Executed { results }), &[]).unwrap();
+                transfer::send(&stream, &answer(id, Executed { results, reason: None }), &[]).unwrap();
             }
             _ => return,
         }

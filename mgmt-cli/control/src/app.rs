@@ -74,6 +74,30 @@ pub struct WatchInfo {
     pub lost: u64,
 }
 
+/// A user of the verbs socket: the objects of all its programs together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserInfo {
+    /// The user id.
+    pub uid: u32,
+    /// Use of each limit.
+    pub usage: Vec<UsageInfo>,
+}
+
+/// Use of one limit of a user.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageInfo {
+    /// The objects, such as "queue pairs".
+    pub what: String,
+    /// Objects of the user, in bytes for memory. With `per_device`: on the worker and port that has most of them.
+    pub used: u64,
+    /// The most that the user may have.
+    pub max: u64,
+    /// The key of the configuration that sets `max`.
+    pub key: String,
+    /// True if the limit holds for each worker and port.
+    pub per_device: bool,
+}
+
 /// A queue pair of an application.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpInfo {

@@ -39,7 +39,7 @@ pub mod testutil;
 pub mod transfer;
 mod worker;
 
-pub use app::{AppInfo, AppObjects, AppShow, CqInfo, MrInfo, MrKind, QpInfo, WatchInfo};
+pub use app::{AppInfo, AppObjects, AppShow, CqInfo, MrInfo, MrKind, QpInfo, UsageInfo, UserInfo, WatchInfo};
 pub use capture::{CaptureStart, Capturing, FILTER_TERMS_MAX, Filter, FilterError, Term, Test};
 pub use client::{Client, ClientError};
 pub use conn::{ConnBbrInfo, ConnClose, ConnClosed, ConnInfo, ConnRdmaInfo, ConnShow, ConnsClosed};
@@ -52,11 +52,11 @@ pub use exit::Exit;
 pub use lifecycle::{ConfigChange, Drain, Drained, Reloaded};
 pub use message::{BadLine, Id, Request, Response, Version};
 pub use method::{
-    AppListMethod, AppShowMethod, CaptureMethod, ConnCloseMethod, ConnListMethod, ConnShowMethod,
-    CqListMethod, DrainMethod, DropsMethod, Hello, HelloReply, LogLevelMethod, METHODS, Method,
-    MonitorMethod, MrListMethod, NoParams, PortListMethod, PortShowMethod, PortStatsMethod, QpListMethod,
-    RegionAttachMethod, RegionDeregisterMethod, RegionListMethod, RegionRegisterMethod, RegionShowMethod,
-    ReloadMethod, StatsMethod, StatusMethod, params,
+    AppListMethod, AppShowMethod, AppUsersMethod, CaptureMethod, ConnCloseMethod, ConnListMethod,
+    ConnShowMethod, CqListMethod, DrainMethod, DropsMethod, Hello, HelloReply, LogLevelMethod, METHODS,
+    Method, MonitorMethod, MrListMethod, NoParams, PortListMethod, PortShowMethod, PortStatsMethod,
+    QpListMethod, RegionAttachMethod, RegionDeregisterMethod, RegionListMethod, RegionRegisterMethod,
+    RegionShowMethod, ReloadMethod, StatsMethod, StatusMethod, params,
 };
 pub use port::{Interrupts, Link, LinkChange, PortDetails, PortInfo, PortShow, PortStats, PortStatsRow};
 pub use region::{

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::app::{AppInfo, AppObjects, AppShow, CqInfo, MrInfo, QpInfo};
+use crate::app::{AppInfo, AppObjects, AppShow, CqInfo, MrInfo, QpInfo, UserInfo};
 use crate::capture::{CaptureStart, Capturing};
 use crate::conn::{ConnClose, ConnInfo, ConnShow, ConnsClosed};
 use crate::counters::{DropRow, StatsReply};
@@ -86,6 +86,8 @@ methods! {
     AppListMethod = "app.list" (NoParams) -> Vec<AppInfo>;
     /// Returns one application by number.
     AppShowMethod = "app.show" (AppShow) -> AppInfo;
+    /// Lists the users that have applications, with what they have of each limit.
+    AppUsersMethod = "app.users" (NoParams) -> Vec<UserInfo>;
     /// Lists the queue pairs of applications, at most [`crate::bounds::OBJECTS_LISTED_MAX`].
     QpListMethod = "qp.list" (AppObjects) -> Vec<QpInfo>;
     /// Lists the completion queues of applications, at most [`crate::bounds::OBJECTS_LISTED_MAX`].

@@ -2,9 +2,9 @@
 //! libFuzzer, and the test `fuzz` on the committed corpus.
 
 use crate::{
-    AppListMethod, AppShowMethod, BadLine, CaptureMethod, ConnListMethod, ConnShowMethod, CqListMethod,
-    DrainMethod, DropsMethod, ErrorObject, Hello, Id, LogLevelMethod, Method, MonitorMethod, MrListMethod,
-    PortListMethod, PortShowMethod, PortStatsMethod, QpListMethod, RegionAttachMethod,
+    AppListMethod, AppShowMethod, AppUsersMethod, BadLine, CaptureMethod, ConnListMethod, ConnShowMethod,
+    CqListMethod, DrainMethod, DropsMethod, ErrorObject, Hello, Id, LogLevelMethod, Method, MonitorMethod,
+    MrListMethod, PortListMethod, PortShowMethod, PortStatsMethod, QpListMethod, RegionAttachMethod,
     RegionDeregisterMethod, RegionListMethod, RegionRegisterMethod, RegionShowMethod, ReloadMethod, Request,
     Response, StatsMethod, StatusMethod, params,
 };
@@ -36,6 +36,7 @@ fn every_method(request: &Request) {
     read::<ConnShowMethod>(request);
     read::<AppListMethod>(request);
     read::<AppShowMethod>(request);
+    read::<AppUsersMethod>(request);
     read::<QpListMethod>(request);
     read::<CqListMethod>(request);
     read::<MrListMethod>(request);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use iwarp_control::{AppInfo, CqInfo, MrInfo, MrKind, QpInfo, WatchInfo};
+use iwarp_control::{AppInfo, CqInfo, MrInfo, MrKind, QpInfo, UsageInfo, UserInfo, WatchInfo};
 use iwarp_terminal::units;
 
 use super::{Width, list as names, number_or_dash, pairs, table};
@@ -45,6 +45,26 @@ pub(crate) fn list(apps: &[AppInfo], width: Width) -> String {
     ];
     let spare = ["WORKER", "CQS", "COMPLETIONS", "AGE", "UID", "DEVICE", "REQUESTS", "REGISTERED", "MRS"];
     table(width, &header, &spare, rows)
+}
+
+/// Formats what each user has of each limit.
+pub(crate) fn users(users: &[UserInfo], width: Width) -> String {
+    let row = |uid: u32, usage: &UsageInfo| {
+        let number = |number: u64| match usage.key.as_str() {
+            "applications.user_memory" => units::size(number),
+            _ => number.to_string(),
+        };
+        let place = if usage.per_device { " per worker and port" } else { "" };
+        vec![
+            uid.to_string(),
+            format!("{}{place}", usage.what),
+            number(usage.used),
+            number(usage.max),
+            usage.key.clone(),
+        ]
+    };
+    let rows = users.iter().flat_map(|user| user.usage.iter().map(move |usage| row(user.uid, usage)));
+    table(width, &["UID", "OBJECTS", "USED", "MAX", "KEY"], &["KEY"], rows)
 }
 
 /// Formats one application, a line per property.

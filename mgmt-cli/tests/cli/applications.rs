@@ -1,6 +1,9 @@
 //! Applications and their objects: the lists of a daemon with two applications, and what iwarpctl makes of them.
 
-use iwarp_control::{AppInfo, AppObjects, CqInfo, ErrorKind, ErrorObject, MrInfo, MrKind, QpInfo, WatchInfo};
+use iwarp_control::{
+    AppInfo, AppObjects, CqInfo, ErrorKind, ErrorObject, MrInfo, MrKind, QpInfo, UsageInfo, UserInfo,
+    WatchInfo,
+};
 use serde_json::json;
 
 use crate::daemon::Daemon;
@@ -55,6 +58,44 @@ pub(crate) fn app(number: u32) -> Result<AppInfo, ErrorObject> {
         ErrorObject::new(ErrorKind::NoSuchObject, message)
             .with_help("`iwarpctl app list` shows those there are")
     })
+}
+
+/// A user with two limits.
+pub(crate) fn users() -> Vec<UserInfo> {
+    let usage = |what: &str, used, max, key: &str, per_device| UsageInfo {
+        what: what.into(),
+        used,
+        max,
+        key: format!("applications.{key}"),
+        per_device,
+    };
+    let usage = vec![
+        usage("bytes of queues and memory", 3 << 20, 1 << 30, "user_memory", false),
+        usage("ids", 7, 1536, "user_share", true),
+    ];
+    vec![UserInfo { uid: 1000, usage }]
+}
+
+#[test]
+fn users_are_listed_with_their_limits() {
+    let daemon = Daemon::start();
+    let run = iwarpctl(daemon.socket(), &["app", "users"]);
+    let lines: Vec<Vec<&str>> = run.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["UID", "OBJECTS", "USED", "MAX", "KEY"], "{}", run.stdout);
+    assert_eq!(lines[1][0], "1000");
+    assert!(
+        run.stdout.contains("applications.user_memory") && run.stdout.contains("3 MiB"),
+        "{}",
+        run.stdout
+    );
+    assert!(run.stdout.contains("ids per worker and port"), "{}", run.stdout);
+    let json = iwarpctl(daemon.socket(), &["-j", "app", "users"]).json();
+    assert_eq!(
+        json[0]["usage"][1],
+        json!({
+            "what": "ids", "used": 7, "max": 1536, "key": "applications.user_share", "per_device": true
+        })
+    );
 }
 
 /// Returns the rows of the application that is asked for.

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use iwarp_control::{
-    AppListMethod, AppShowMethod, Backing, ConfigChange, ConnBbrInfo, ConnClose, ConnCloseMethod, ConnClosed,
-    ConnCounts, ConnInfo, ConnListMethod, ConnRdmaInfo, ConnShowMethod, ConnsClosed, CounterGroup,
-    CounterRow, CqListMethod, DrainMethod, Drained, Draining, DropRow, DropsMethod, ErrorKind, ErrorObject,
-    Hugepages, Idle, Interrupts, Link, LinkChange, Method, MrListMethod, NamedCounters, Origin, PoolStatus,
-    PortDetails, PortInfo, PortListMethod, PortShowMethod, PortStatsMethod, PortStatsRow, QpListMethod,
-    RegionDeregisterMethod, RegionDeregistered, RegionInfo, RegionListMethod, RegionRegisterMethod,
-    RegionShowMethod, RegionTotals, ReloadMethod, Reloaded, Request, Response, State, StatsMethod,
-    StatsReply, Status, StatusMethod, WorkerStatus, params,
+    AppListMethod, AppShowMethod, AppUsersMethod, Backing, ConfigChange, ConnBbrInfo, ConnClose,
+    ConnCloseMethod, ConnClosed, ConnCounts, ConnInfo, ConnListMethod, ConnRdmaInfo, ConnShowMethod,
+    ConnsClosed, CounterGroup, CounterRow, CqListMethod, DrainMethod, Drained, Draining, DropRow,
+    DropsMethod, ErrorKind, ErrorObject, Hugepages, Idle, Interrupts, Link, LinkChange, Method, MrListMethod,
+    NamedCounters, Origin, PoolStatus, PortDetails, PortInfo, PortListMethod, PortShowMethod,
+    PortStatsMethod, PortStatsRow, QpListMethod, RegionDeregisterMethod, RegionDeregistered, RegionInfo,
+    RegionListMethod, RegionRegisterMethod, RegionShowMethod, RegionTotals, ReloadMethod, Reloaded, Request,
+    Response, State, StatsMethod, StatsReply, Status, StatusMethod, WorkerStatus, params,
 };
 use serde_json::value::RawValue;
 
@@ -123,6 +123,7 @@ impl Memory {
                 params::<AppListMethod>(asked)?;
                 done::<AppListMethod>(&applications::apps())
             }
+            "app.users" => done::<AppUsersMethod>(&applications::users()),
             "app.show" => done::<AppShowMethod>(&applications::app(params::<AppShowMethod>(asked)?.app)?),
             "qp.list" => {
                 let asked = params::<QpListMethod>(asked)?;

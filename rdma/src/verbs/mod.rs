@@ -33,6 +33,7 @@ mod proxy;
 mod queue_pair;
 mod shared;
 mod silent;
+mod sizes;
 mod slab;
 mod stream;
 mod work;
@@ -48,6 +49,7 @@ pub use ids::{CmId, CqId, MwId, QpNum, SrqId};
 pub use memory::{AddressBase, MemoryRegion, MemoryWindow, MrId, inc_rkey};
 pub use queue_pair::{QpAttr, QpCap, QpInit, QpState};
 pub use shared::SrqAttr;
+pub use sizes::{cq_memory_bytes, srq_memory_bytes};
 pub use work::{Data, RecvWr, SendFlags, SendOp, SendWr};
 
 pub use crate::memory::{Access, Bind, PdId, RegionId};
@@ -132,6 +134,8 @@ pub enum VerbsError {
     Invalid,
     /// The operation is not allowed in this state (`EINVAL`).
     State,
+    /// The program may not do this (`EACCES`).
+    NotPermitted,
 }
 
 impl fmt::Display for VerbsError {
@@ -142,6 +146,7 @@ impl fmt::Display for VerbsError {
             Self::NoResources => "the device has no more of them",
             Self::Invalid => "outside the device's limits, or a combination that makes no sense",
             Self::State => "not in this state",
+            Self::NotPermitted => "not permitted",
         })
     }
 }

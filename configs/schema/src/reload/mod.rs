@@ -275,6 +275,7 @@ fn plan_sockets(plan: &mut Plan, old: &Config, new: &Config) {
     plan.add(|| Step::Noted, changed("drain", rows));
     let (Some(before), Some(after)) = (&old.applications, &new.applications) else { return };
     let (user, limits) = (&before.user, &after.user);
+    let ports = |table: &Applications| format!("{:?}", table.privileged_ports);
     let rows = [
         row("mode", mode(before.mode), mode(after.mode)),
         row("group", group(&before.group), group(&after.group)),
@@ -285,6 +286,8 @@ fn plan_sockets(plan: &mut Plan, old: &Config, new: &Config) {
         row("user_queue_entries_max", user.queue_entries_max, limits.queue_entries_max),
         row("user_memory", user.memory_bytes, limits.memory_bytes),
         row("user_watches_max", user.watches_max, limits.watches_max),
+        row("user_share", user.share, limits.share),
+        row("privileged_ports", ports(before), ports(after)),
     ];
     plan.add(|| Step::Applications(after.clone()), changed("applications", rows));
 }

@@ -399,6 +399,8 @@ const OUT_OF_RANGE: &[(&str, &str, &str)] = &[
     ("applications", "queue_pairs_max", "16385"),
     ("applications", "memory_regions_max", "0"),
     ("applications", "memory_regions_max", "16385"),
+    ("applications", "user_share", "0"),
+    ("applications", "user_share", "101"),
     ("applications", "user_contexts_max", "0"),
     ("applications", "user_queue_pairs_max", "0"),
     ("applications", "user_queue_entries_max", "0"),
@@ -418,6 +420,26 @@ fn numbers_out_of_range() {
     for (table, key, wrong) in OUT_OF_RANGE {
         beside_port(&format!("[{table}]\n{key} = {wrong}\n"), &format!("{table}.{key}"), "out of range");
     }
+}
+
+#[test]
+fn a_user_with_more_than_all_users() {
+    let totals = "[applications]\ncontexts_max = 10\nqueue_pairs_max = 100\n";
+    for (key, more) in [("user_contexts_max", 11), ("user_queue_pairs_max", 101)] {
+        let line = format!("{totals}{key} = {more}\n");
+        beside_port(&line, &format!("applications.{key}"), "allows all users");
+        let most = format!("{PORT}{totals}{key} = {}\n", more - 1);
+        assert!(Config::parse("t", &most).is_ok());
+    }
+}
+
+#[test]
+fn ports_that_are_not_privileged() {
+    for (list, index) in [("[22, 1024]", 1), ("[0]", 0), ("[-1]", 0), ("[65558]", 0), ("[\"ssh\"]", 0)] {
+        let table = format!("[applications]\nprivileged_ports = {list}\n");
+        beside_port(&table, &format!("applications.privileged_ports[{index}]"), "not a privileged port");
+    }
+    beside_port("[applications]\nprivileged_ports = 22\n", "applications.privileged_ports", "type integer");
 }
 
 #[test]

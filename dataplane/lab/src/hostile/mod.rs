@@ -6,13 +6,17 @@
 mod burn;
 mod close;
 mod create;
+mod descriptors;
 mod doorbells;
 mod eventfd;
 mod events;
 mod honest;
+mod ids;
+mod memory;
 mod modify;
 mod raw;
 mod resize;
+mod seals;
 
 use std::any::Any;
 use std::io::Write as _;
@@ -50,6 +54,14 @@ enum Case {
     Eventfd(Target),
     /// Have events raised, and take none.
     Events(Target),
+    /// Seal memory so that its pages can be freed once it is registered.
+    Seals(Target),
+    /// Send descriptors whose close blocks.
+    Descriptors(Target),
+    /// Take as many ids as there are.
+    Ids(Target),
+    /// Take as many small buffers and objects of each kind as there are.
+    Memory(Target),
 }
 
 /// The daemon that the program attacks.
@@ -85,6 +97,10 @@ pub(crate) fn run(options: &Options) -> Result<Value> {
         Case::Doorbells(target) => doorbells::run(target)?,
         Case::Eventfd(target) => eventfd::run(target)?,
         Case::Events(target) => events::run(target)?,
+        Case::Seals(target) => seals::run(target)?,
+        Case::Descriptors(target) => descriptors::run(target)?,
+        Case::Ids(target) => ids::run(target)?,
+        Case::Memory(target) => memory::run(target)?,
     };
     println!("{report}");
     std::io::stdout().flush()?;

@@ -1,16 +1,17 @@
 //! The verbs socket and the shared memory of a context, without the library, which keeps a program from misbehaving.
 
-use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use iwarp_control::Client;
+use iwarp_control::{Client, ClientError, ErrorKind, ErrorObject, Method};
 use iwarp_shared_queues::{DOORBELL_QUEUES_MAX, Doorbells, LINE_WORDS, RingShape, encode_recv};
-use iwarp_shared_verbs::methods::{Execute, ExecuteMethod, Open, OpenMethod, REQUESTS_MAX};
+use iwarp_shared_verbs::methods::{
+    AllocMemory, AllocMemoryMethod, Execute, ExecuteMethod, Open, OpenMethod, REQUESTS_MAX,
+};
 use iwarp_shared_verbs::{CqPlace, QpPlaces, QueuePlace, Request, Response};
+use iwarp_verbs::Mapping;
 use rdma::verbs::{CqId, PdId, QpCap, QpInit, QpNum, RecvWr, VerbsError};
 
 /// Bytes of a word of shared memory.
@@ -21,10 +22,10 @@ const BITMAP: usize = SUMMARY + 1;
 /// Time within which a worker has posted what a program has rung for.
 const POSTED_WITHIN: Duration = Duration::from_secs(5);
 
-/// A context. Its memory is written by `pwrite`, so that this program needs no mapping.
+/// A context, whose memory the program maps.
 pub(super) struct Raw {
     client: Client,
-    memory: File,
+    memory: Mapping,
     /// Descriptors on which a program sleeps until there is a completion, and until there is an event.
     bells: [OwnedFd; 2],
     /// Ends the sleep of the worker.
@@ -36,11 +37,27 @@ impl Raw {
     pub(super) fn open(socket: &Path, queue_bytes: u64) -> Result<Self> {
         let mut client = Client::connect(socket)?;
         let open = Open { device: None, queue_bytes: Some(queue_bytes) };
-        let (_, fds) = client.call_with_fds::<OpenMethod>(&open)?;
+        let (opened, fds) = client.call_with_fds::<OpenMethod>(&open)?;
         let fds = <[OwnedFd; 4]>::try_from(fds);
         let [memory, completions, events, doorbell] =
             fds.map_err(|fds| anyhow::anyhow!("{} descriptors", fds.len()))?;
-        Ok(Self { client, memory: File::from(memory), bells: [completions, events], doorbell })
+        // Before the first request: the daemon then closes the file.
+        let memory = Mapping::of_descriptor(&memory, opened.bytes)?;
+        Ok(Self { client, memory, bells: [completions, events], doorbell })
+    }
+
+    /// Calls a method of the verbs socket.
+    pub(super) fn call<M: Method>(&mut self, params: &M::Params) -> Result<M::Reply, ClientError> {
+        self.client.call::<M>(params)
+    }
+
+    /// Allocates memory. Returns its number and descriptor.
+    pub(super) fn alloc(&mut self, bytes: u64, exchange: bool) -> Result<(u32, OwnedFd), ClientError> {
+        let asked = AllocMemory { bytes, exchange };
+        let (memory, fds) = self.client.call_with_fds::<AllocMemoryMethod>(&asked)?;
+        let fd = fds.into_iter().next();
+        let fd = fd.ok_or_else(|| ErrorObject::new(ErrorKind::Internal, "memory without a descriptor"))?;
+        Ok((memory.memory, fd))
     }
 
     /// Has requests executed, as many at a time as a call takes.
@@ -159,13 +176,13 @@ impl Raw {
 
     fn load(&self, word: usize) -> Result<u64> {
         let mut bytes = [0; 8];
-        self.memory.read_exact_at(&mut bytes, u64::try_from(word)? * WORD)?;
+        self.memory.read(u64::try_from(word)? * WORD, &mut bytes)?;
         Ok(u64::from_ne_bytes(bytes))
     }
 
     fn store(&self, word: usize, values: &[u64]) -> Result<()> {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
-        Ok(self.memory.write_all_at(&bytes, u64::try_from(word)? * WORD)?)
+        Ok(self.memory.write(u64::try_from(word)? * WORD, &bytes)?)
     }
 }
 

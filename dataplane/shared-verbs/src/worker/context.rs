@@ -7,7 +7,7 @@ use iwarp_shared_queues::{DOORBELL_QUEUES_MAX, Doorbells, Producer, RingShape, V
 use range_alloc::RangeAllocator;
 use rdma::verbs::{AsyncEvent, CmEvent, CmEventKind, Device, VerbsError};
 
-use super::objects::{ObjectLimits, Objects, room};
+use super::objects::{ObjectLimits, Objects};
 use super::queue::{Posted, Queue, Target};
 use super::{ContextMemory, ContextStats, EntryWords, UserId};
 use crate::layout::{VERSION_WORD, doorbells, events_shape, events_start};
@@ -23,6 +23,8 @@ const RETRIED_MAX: usize = 4;
 pub(super) struct Context<M> {
     memory: M,
     pub(super) limits: ObjectLimits,
+    /// True once the worker serves the context's memory.
+    pub(super) is_served: bool,
     pub(super) objects: Objects,
     /// Words that no queue uses.
     space: RangeAllocator<usize>,
@@ -62,6 +64,7 @@ impl<M: ContextMemory> Context<M> {
         Some(Self {
             memory,
             limits,
+            is_served: false,
             objects: Objects::default(),
             space,
             queues: Vec::new(),
@@ -200,15 +203,11 @@ impl<M: ContextMemory> Context<M> {
         read
     }
 
-    /// Takes the id of a connect request into the context. Returns false if the context has as many ids as it may have.
-    pub(super) fn take_id(&mut self, event: &CmEvent) -> bool {
+    /// Takes the id of a connect request into the context.
+    pub(super) fn take_id(&mut self, event: &CmEvent) {
         if let CmEventKind::ConnectRequest { .. } = event.kind {
-            if room(self.objects.ids.len(), self.limits.ids).is_err() {
-                return false;
-            }
             self.objects.ids.insert(event.id);
         }
-        true
     }
 
     /// Delivers an event, or keeps it until the ring has room. Returns true if the program has a new event.
@@ -220,7 +219,7 @@ impl<M: ContextMemory> Context<M> {
             _ => {}
         }
         self.events_kept.push_back(event);
-        self.resume_events()
+        self.is_served && self.resume_events()
     }
 
     /// Forgets the events of an object that is destroyed, which have not reached the ring.

@@ -350,10 +350,9 @@ impl<M: ContextMemory> Context<M> {
             self.forget_events(|event| matches!(event, Event::Cm(event) if event.id == *id));
             return Ok(Response::Done);
         }
-        let Self { objects: Objects { ids, qps, .. }, limits, .. } = self;
+        let Objects { ids, qps, .. } = &mut self.objects;
         match request {
             Request::CreateId(local) => {
-                room(ids.len(), limits.ids)?;
                 let id = device.create_id(*local)?;
                 ids.insert(id);
                 Ok(Response::Id(id))

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 
 use iwarp_shared_queues::{AtomicU64, Doorbells, RingShape};
 use rdma::StagTable;
-use rdma::verbs::{AsyncEvent, CmEvent, CmId, CqId, Device, QpNum, RegionId, SrqId, VerbsError};
+use rdma::verbs::{AsyncEvent, CmEvent, CmEventKind, CmId, CqId, Device, QpNum, RegionId, SrqId, VerbsError};
 
 use crate::layout::doorbells;
 use crate::{Event, Request, Response, words_min};
@@ -110,7 +110,8 @@ impl<M: ContextMemory> Contexts<M> {
     /// Least number of an id that belongs to a context.
     pub const OWNERS_MIN: u64 = 2 << 32;
 
-    /// Opens a context of a user over memory that is zero.
+    /// Opens a context of a user over memory that is zero. The worker does not access the memory again before the
+    /// context's first request: until then, its program may still change the file of the memory.
     ///
     /// # Errors
     /// `NoResources`: there are as many contexts as allowed. `Invalid`: the memory is shorter than [`words_min`].
@@ -121,8 +122,7 @@ impl<M: ContextMemory> Contexts<M> {
         let free = self.places.iter().position(Option::is_none).ok_or(VerbsError::NoResources)?;
         let id = ContextId(u32::try_from(free).map_err(|_| VerbsError::NoResources)?);
         let context = Context::new(memory, user, limits).ok_or(VerbsError::Invalid)?;
-        let place = self.places.get_mut(free).ok_or(VerbsError::NoResources)?;
-        place.insert(context).turn = self.users.add(user, id);
+        *self.places.get_mut(free).ok_or(VerbsError::NoResources)? = Some(context);
         Ok(id)
     }
 
@@ -158,7 +158,9 @@ impl<M: ContextMemory> Contexts<M> {
         let Some(Some(context)) = place else { return Poll::Ready(Err(VerbsError::NoSuchObject)) };
         if !context.closing {
             context.closing = true;
-            self.users.remove(context.turn, id);
+            if context.is_served {
+                self.users.remove(context.turn, id);
+            }
             for cq in context.objects.cqs.keys() {
                 // Fails only if the queue is not there.
                 let _ = device.discard_completions(*cq);
@@ -217,8 +219,16 @@ impl<M: ContextMemory> Contexts<M> {
         stags: &mut StagTable,
         now: core::time::Duration,
     ) -> Poll<Result<Response, VerbsError>> {
+        if matches!(request, Request::CreateId(_)) && !self.has_room_for_id(id) {
+            return Poll::Ready(Err(VerbsError::NoResources));
+        }
         let context = self.places.get_mut(id.0 as usize).and_then(Option::as_mut);
         let context = context.filter(|context| !context.closing).ok_or(VerbsError::NoSuchObject)?;
+        if !std::mem::replace(&mut context.is_served, true) {
+            context.turn = self.users.add(context.user, id);
+            // Of the link, while nobody served it.
+            self.events_kept |= context.keeps_events();
+        }
         if let Request::ResizeCq(cq, cqe) = *request {
             let ring = self.cqs.get_mut(cq.index()).and_then(Option::as_mut);
             let ring = ring.filter(|ring| ring.cq == cq && ring.context == id);
@@ -289,6 +299,18 @@ impl<M: ContextMemory> Contexts<M> {
             user.cqs.push_back(cq);
             self.undelivered = true;
         }
+    }
+
+    /// Returns true if a context may have another id: neither its user nor all users together have as many as allowed.
+    fn has_room_for_id(&self, id: ContextId) -> bool {
+        let Some(Some(Context { limits, user, .. })) = self.places.get(id.0 as usize) else { return true };
+        let (mut all, mut of_user) = (0_usize, 0_usize);
+        for context in self.contexts() {
+            let ids = context.objects.ids.len();
+            all = all.saturating_add(ids);
+            of_user = of_user.saturating_add(if context.user == *user { ids } else { 0 });
+        }
+        of_user < limits.ids as usize && all < limits.ids_of_all as usize
     }
 
     fn forget_cq(&mut self, cq: CqId) {
@@ -496,8 +518,8 @@ impl<M: ContextMemory> Contexts<M> {
         }
     }
 
-    /// Passes a connection event to the context that owns its id. A connect request to a context that has as many ids
-    /// as it may have is refused: its connection is reset. Returns the event if no context owns it.
+    /// Passes a connection event to the context that owns its id. A connect request to a context whose user has as many
+    /// ids as it may have is refused: its connection is reset. Returns the event if no context owns it.
     pub fn cm_event<C: AsRef<[u8]>>(
         &mut self,
         event: CmEvent,
@@ -505,8 +527,11 @@ impl<M: ContextMemory> Contexts<M> {
         signals: &mut impl Signals,
     ) -> Option<CmEvent> {
         let Some(owner) = Self::owner_of(device, event.id) else { return Some(event) };
+        let admitted =
+            !matches!(event.kind, CmEventKind::ConnectRequest { .. }) || self.has_room_for_id(owner);
         let context = self.places.get_mut(owner.0 as usize).and_then(Option::as_mut);
-        if context.is_some_and(|context| !context.closing && context.take_id(&event)) {
+        if let Some(context) = context.filter(|context| admitted && !context.closing) {
+            context.take_id(&event);
             self.event(owner, Event::Cm(event), signals);
         } else {
             // Fails only if the id is not there.
@@ -534,7 +559,7 @@ impl<M: ContextMemory> Contexts<M> {
         let context = self.places.get_mut(owner.0 as usize).and_then(Option::as_mut);
         if let Some(context) = context.filter(|context| !context.closing) {
             let is_new = context.event(event);
-            self.events_kept |= context.keeps_events();
+            self.events_kept |= context.is_served && context.keeps_events();
             if is_new {
                 signals.event(owner);
             }

@@ -22,8 +22,10 @@ pub struct ObjectLimits {
     pub qps: u32,
     /// Most shared receive queues of a context.
     pub srqs: u32,
-    /// Listeners and connections, including connect requests that wait for an answer.
+    /// Listeners and connections, including connect requests that wait for an answer: of all contexts of the same user.
     pub ids: u32,
+    /// Most ids of all contexts together. The device has more, for its other client.
+    pub ids_of_all: u32,
 }
 
 /// Objects of one context.

@@ -17,7 +17,9 @@ pub(crate) type Memory = Arc<[AtomicU64]>;
 
 /// Limits that no test reaches by accident.
 pub(crate) const LIMITS: ObjectLimits =
-    ObjectLimits { pds: 16, mrs: 64, mws: 64, cqs: 64, qps: 64, srqs: 16, ids: 128 };
+    ObjectLimits { pds: 16, mrs: 64, mws: 64, cqs: 64, qps: 64, srqs: 16, ids: 128, ids_of_all: 1024 };
+/// User that the contexts of the tests belong to.
+pub(crate) const USER: UserId = UserId(1000);
 
 /// Returns zeroed memory for a context with 256 Ki words for queues.
 pub(crate) fn shared_memory() -> Memory {
@@ -99,7 +101,7 @@ impl Lab {
     /// Opens a context with its memory.
     pub(crate) fn open(&mut self, at: usize) -> (ContextId, Memory) {
         let memory = shared_memory();
-        (self.contexts[at].open(Arc::clone(&memory), UserId(0), LIMITS).unwrap(), memory)
+        (self.contexts[at].open(Arc::clone(&memory), USER, LIMITS).unwrap(), memory)
     }
 }
 

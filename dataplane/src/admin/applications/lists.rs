@@ -3,18 +3,19 @@
 //! The registry knows the objects. States and counters come from the workers, for at most [`PAGE`] objects per command.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
 use iwarp_control::bounds::OBJECTS_LISTED_MAX;
-use iwarp_control::{AppInfo, AppObjects, CqInfo, ErrorKind, ErrorObject, MrInfo, MrKind, QpInfo};
+use iwarp_control::{AppInfo, AppObjects, CqInfo, ErrorKind, ErrorObject, MrInfo, MrKind, QpInfo, UserInfo};
 use iwarp_shared_verbs::worker::{ContextId, ContextStats};
 use iwarp_shared_verbs::{Request, Response};
 use rdma::verbs::{CmId, CqId, QpAttr, QpNum, QpState};
 
 use super::Applications;
 use super::registry::{App, AppMemory, ContextPlace};
+use super::usage::Usage;
 use crate::worker::ContextCommand;
 
 /// Objects that a worker reports per command, between two poll iterations.
@@ -40,6 +41,24 @@ impl Applications {
     pub(in crate::admin) async fn app(&self, number: u32) -> Result<AppInfo, ErrorObject> {
         let app = self.registry.find(number).ok_or_else(|| no_such_app(number))?;
         self.info(&app).await
+    }
+
+    /// Returns the users that have applications, by number, with what they have of each limit.
+    pub(in crate::admin) fn users(&self) -> Vec<UserInfo> {
+        let limits = self.limits();
+        let mut places: BTreeMap<u32, BTreeSet<(usize, usize)>> = BTreeMap::new();
+        for app in self.registry.all() {
+            let app = app.borrow();
+            let of_user = places.entry(app.peer.uid).or_default();
+            of_user.extend(app.context.map(|place| (place.worker, place.port)));
+        }
+        let user = |(uid, places): (u32, BTreeSet<(usize, usize)>)| {
+            let [all, _] = self.registry.used(uid, None);
+            let of_devices: Vec<Usage> =
+                places.into_iter().map(|place| self.registry.used(uid, Some(place))[1]).collect();
+            UserInfo { uid, usage: limits.report(all, &of_devices) }
+        };
+        places.into_iter().map(user).collect()
     }
 
     /// Returns the number of each open application, by worker, port and context.

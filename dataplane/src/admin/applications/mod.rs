@@ -7,11 +7,13 @@
 //!          ── end of connection ────────▶ ContextCommand::Close ─▶ memory unmapped, numbers free
 //! ```
 
+mod admission;
 mod lists;
 mod own_memory;
 mod registry;
 #[cfg(test)]
 mod tests;
+mod usage;
 mod watches;
 
 use std::cell::{Cell, RefCell};
@@ -19,7 +21,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use iwarp_config::{Applications as Settings, UserLimits};
+use iwarp_config::Applications as Settings;
 use iwarp_control::{ErrorKind, ErrorObject, Method, NoParams, Request as ControlRequest, params};
 use iwarp_shared_verbs::methods::{
     AllocMemory, AllocMemoryMethod, DeviceInfo, DeviceListMethod, Execute, ExecuteMethod, Executed,
@@ -38,14 +40,19 @@ use super::worker_handle::WorkerHandle;
 use crate::control::{Handler, Peer, Reply, SharedSettings};
 use crate::engine::Wakers;
 use crate::events::{Event, EventLog};
-use crate::memory::{ProcessMemory, RegionMemory, SharedWords};
+use crate::memory::{HUGEPAGE_BYTES, Pages, ProcessMemory, ProcessMemoryError, RegionMemory, SharedWords};
 use crate::wake::Wakes;
 use crate::worker::{Command, ContextCommand, NewMr};
 pub(super) use lists::no_such_app;
-use registry::{App, AppMemory, ContextPlace, Exchange, Registry, Usage};
+use registry::{App, AppMemory, ContextPlace, Exchange, Registry};
+use usage::{Limits, Usage};
 
 /// Requests for which the limits of their user are checked together: the worker executes them in parts.
 const REQUESTS_AT_A_TIME: usize = 16;
+/// Bytes of an ordinary page.
+const PAGE_BYTES: u64 = 4096;
+/// Size up to which memory is on ordinary pages, if they are allowed: a quarter of a hugepage, bytes.
+const SMALL_BYTES: u64 = HUGEPAGE_BYTES / 4;
 /// Most bytes of queue memory of a context.
 const QUEUE_BYTES_MAX: u64 = 1 << 30;
 
@@ -74,7 +81,9 @@ pub struct Session {
     app: Rc<RefCell<App>>,
     /// Queues of the context, shared with the program and the worker. Held because the last handle unmaps them, which
     /// takes time: the worker drops its handle before this session ends, so that the control thread unmaps.
-    _queues: Option<SharedWords>,
+    queues: Option<SharedWords>,
+    /// True once the file of `queues` is closed.
+    is_closed: bool,
     /// Memory of the program, if it has offered it.
     process: Option<Arc<ProcessMemory>>,
 }
@@ -114,8 +123,8 @@ impl Applications {
         self.settings.replace(settings.clone());
     }
 
-    fn user_limits(&self) -> UserLimits {
-        self.settings.borrow().user
+    fn limits(&self) -> Limits {
+        Limits::new(&self.settings.borrow())
     }
 
     /// Sends a command about a context to its worker, and awaits the answer.
@@ -167,7 +176,7 @@ impl Applications {
         app.pending = Usage::default();
         let (place, memory, descriptors) = opened?;
         (app.context, app.queue_bytes) = (Some(place), bytes);
-        session._queues = Some(memory);
+        session.queues = Some(memory);
         self.events.record(&Event::AppConnected {
             app: app.number,
             pid: app.peer.pid,
@@ -189,7 +198,7 @@ impl Applications {
         user: u32,
     ) -> Result<(ContextPlace, SharedWords, Vec<OwnedFd>), ErrorObject> {
         let words = usize::try_from(bytes / 8).unwrap_or(usize::MAX);
-        let memory = off_thread(move || SharedWords::new("verbs", words)).await?;
+        let memory = off_thread(move || SharedWords::for_program("verbs", words)).await?;
         let memory = memory.map_err(|error| no_resources(&error))?;
         let waker = || self.wakes.waker(user).map_err(|error| no_resources(&error));
         let ((completions, its_completions), (events, its_events)) = (waker()?, waker()?);
@@ -198,7 +207,7 @@ impl Applications {
         let queues = memory.descriptor().try_clone_to_owned().map_err(|error| no_resources(&error))?;
         let descriptors = vec![queues, its_completions, its_events, its_doorbell];
         let (worker, limits, shared) =
-            (self.home_worker(), object_limits(&self.settings.borrow()), memory.clone());
+            (self.home_worker(), context_limits(&self.settings.borrow()), memory.clone());
         let id = self.ask(worker, port, |reply| ContextCommand::Open {
             memory: shared,
             user: UserId(user),
@@ -210,12 +219,19 @@ impl Applications {
         Ok((ContextPlace { worker, port, id }, memory, descriptors))
     }
 
+    /// Closes the file of the context's queues to its program, which has mapped them when it sends the first request.
+    /// The worker serves the queues from then on.
+    async fn close_queues(&self, session: &mut Session) -> Result<(), ErrorObject> {
+        let Some(queues) = session.queues.clone().filter(|_| !session.is_closed) else { return Ok(()) };
+        off_thread(move || queues.close_file()).await?.map_err(own_memory::not_closed)?;
+        session.is_closed = true;
+        Ok(())
+    }
+
     /// Reserves what a request may add to its user's objects.
     fn reserve(&self, app: &RefCell<App>, usage: Usage) -> Result<(), ErrorObject> {
-        self.registry.reserve(app, usage, &self.user_limits()).map_err(|key| {
-            let message = format!("the user has as much as applications.{key} allows");
-            ErrorObject::new(ErrorKind::NoResources, message).with_help("free some, or raise it and reload")
-        })
+        let reserved = self.registry.reserve_each(app, std::iter::once(usage), &self.limits());
+        reserved.into_iter().try_for_each(|reserved| reserved.map_err(ErrorObject::from))
     }
 
     /// Executes requests, those beyond the user's limits excepted.
@@ -226,17 +242,13 @@ impl Applications {
             return Err(ErrorObject::new(ErrorKind::TooLarge, message));
         }
         let mut results = Vec::with_capacity(requests.len());
+        let mut reason = None;
         for some in requests.chunks(REQUESTS_AT_A_TIME) {
-            let admitted: Vec<bool> = some
-                .iter()
-                .map(|request| {
-                    self.registry.reserve(&session.app, Usage::of(request), &self.user_limits()).is_ok()
-                })
-                .collect();
+            let admitted = self.admit(&session.app, some);
             let sent: Vec<Request> = some
                 .iter()
                 .zip(&admitted)
-                .filter(|(_, admitted)| **admitted)
+                .filter(|(_, admitted)| admitted.is_ok())
                 .map(|(request, _)| request.clone())
                 .collect();
             let executed = self
@@ -250,15 +262,21 @@ impl Applications {
             let executed = executed?;
             let mut done = executed.results.into_iter();
             for (request, admitted) in some.iter().zip(admitted) {
-                let result = if admitted { done.next() } else { None };
-                let result = result.unwrap_or(Err(VerbsError::NoResources));
+                let result = match admitted {
+                    Ok(()) => done.next().unwrap_or(Err(VerbsError::NoResources)),
+                    Err(refusal) => {
+                        let cause = refusal.cause();
+                        reason.get_or_insert_with(|| refusal.reason());
+                        Err(cause)
+                    }
+                };
                 session.app.borrow_mut().record(request, result);
                 results.push(result);
             }
             let numbers = executed.released.iter().map(|(region, _)| region.0).collect();
             self.free(session, numbers, executed.released).await;
         }
-        Ok(Executed { results })
+        Ok(Executed { results, reason })
     }
 
     /// Frees memory that no worker accesses, and its numbers. `released` is what the worker has given back.
@@ -285,8 +303,13 @@ impl Applications {
         if bytes == 0 {
             return Err(ErrorObject::new(ErrorKind::InvalidParams, "memory has at least one byte"));
         }
-        self.reserve(&session.app, Usage { memory_bytes: bytes, ..Usage::default() })?;
-        let made = self.make_memory(session, bytes, exchange).await;
+        // Memory on ordinary pages is none of the hugepages that are limited, and small memory would waste them.
+        let ordinary_allowed = self.regions.lock().await.ordinary_allowed();
+        let is_ordinary = exchange || ordinary_allowed && bytes <= SMALL_BYTES;
+        let page_bytes = if is_ordinary { PAGE_BYTES } else { HUGEPAGE_BYTES };
+        let memory_bytes = bytes.checked_next_multiple_of(page_bytes).unwrap_or(u64::MAX);
+        self.reserve(&session.app, Usage { memory_bytes, memories: 1, ..Usage::default() })?;
+        let made = self.make_memory(session, bytes, is_ordinary, exchange).await;
         session.app.borrow_mut().pending = Usage::default();
         let memory = made?;
         self.add_memory(session, memory)
@@ -296,17 +319,20 @@ impl Applications {
         &self,
         session: &Session,
         bytes: u64,
+        is_ordinary: bool,
         exchange: bool,
     ) -> Result<AppMemory, ErrorObject> {
-        let (reserved, ordinary_allowed) = {
+        let (mut reserved, ordinary_allowed) = {
             let mut regions = self.regions.lock().await;
-            (regions.reserve(bytes)?, regions.ordinary_allowed())
+            (if is_ordinary { 0 } else { regions.reserve(bytes)? }, regions.ordinary_allowed())
         };
         let name = format!("app-{}", session.app.borrow().number);
         let made = off_thread(move || {
             // The pages are the program's, whatever pages the daemon's regions have.
             if exchange {
                 RegionMemory::for_exchange(&name, bytes)
+            } else if is_ordinary {
+                RegionMemory::for_program_on(&name, bytes, Pages::Ordinary)
             } else {
                 RegionMemory::for_program(&name, bytes, ordinary_allowed)
             }
@@ -314,6 +340,10 @@ impl Applications {
         let exchange = exchange.then(Exchange::default);
         match made.await.and_then(|made| made.map_err(|error| no_resources(&error))) {
             Ok(memory) => {
+                if !memory.is_huge() {
+                    self.regions.lock().await.release(std::mem::take(&mut reserved));
+                }
+                let bytes = memory.mapped_bytes();
                 let memory = Some(Arc::new(memory));
                 Ok(AppMemory { memory, bytes, reserved, region: None, mr: None, exchange, own: None })
             }
@@ -328,6 +358,9 @@ impl Applications {
         place_of(session)?;
         self.check_admitted(session)?;
         let memory = Arc::clone(&self.regions.lock().await.find(name)?.memory);
+        // Counts from here on: nothing is awaited before the memory is the application's.
+        self.reserve(&session.app, Usage { memories: 1, ..Usage::default() })?;
+        session.app.borrow_mut().pending = Usage::default();
         let (memory, region) = (Some(memory), Some(name.to_owned()));
         let memory = AppMemory { memory, bytes: 0, reserved: 0, region, mr: None, exchange: None, own: None };
         self.add_memory(session, memory)
@@ -346,16 +379,16 @@ impl Applications {
     async fn register(&self, session: &Session, asked: RegMr) -> Result<MemoryRegion, ErrorObject> {
         let place = place_of(session)?;
         let RegMr { memory: number, pd, base, access } = asked;
-        let memory = {
+        let (memory, is_region) = {
             let app = session.app.borrow();
             let free = |memory: &&AppMemory| memory.mr.is_none() && memory.exchange.is_none();
             let found = app.memories.get(&number).filter(free).ok_or_else(|| no_such_memory(number))?;
             let memory = found.memory.as_ref().ok_or_else(|| no_such_memory(number))?;
-            if found.region.is_none() {
-                memory.close_file().map_err(|error| internal(&error.to_string()))?;
-            }
-            Arc::clone(memory)
+            (Arc::clone(memory), found.region.is_some())
         };
+        if !is_region {
+            own_memory::close_memories(vec![Arc::clone(&memory)]).await?;
+        }
         let mr = Box::new(NewMr { pd, region: RegionId(number), memory: memory.into(), base, access });
         let context = place.id;
         let mr = self.ask(place.worker, place.port, |reply| ContextCommand::Register { context, mr, reply });
@@ -380,18 +413,26 @@ impl Applications {
 
 impl Handler for Applications {
     type Session = Session;
+    type Descriptors = Option<Result<ProcessMemory, ProcessMemoryError>>;
+
+    fn check(method: &str, fds: Vec<OwnedFd>) -> Self::Descriptors {
+        let offered = fds.into_iter().next().filter(|_| method == OfferProcessMethod::NAME);
+        offered.map(ProcessMemory::new)
+    }
 
     fn open(&self, peer: &Peer) -> Result<Session, ErrorObject> {
-        Ok(Session { app: self.registry.add(peer, &self.user_limits())?, _queues: None, process: None })
+        let app = self.registry.add(peer);
+        Ok(Session { app, queues: None, is_closed: false, process: None })
     }
 
     async fn handle(
         &self,
         session: &mut Session,
         request: ControlRequest,
-        fds: Vec<OwnedFd>,
+        descriptor: Self::Descriptors,
     ) -> Result<Reply, ErrorObject> {
         let given = request.params;
+        self.close_queues(session).await?;
         match request.method.as_str() {
             DeviceListMethod::NAME => {
                 params::<DeviceListMethod>(given)?;
@@ -413,7 +454,7 @@ impl Handler for Applications {
             }
             OfferProcessMethod::NAME => {
                 params::<OfferProcessMethod>(given)?;
-                own_memory::take_process(session, fds)?;
+                own_memory::take_process(session, descriptor)?;
                 Ok(Reply::new(NoParams {}))
             }
             RegPartsMethod::NAME => {
@@ -472,7 +513,12 @@ pub(crate) fn object_limits(settings: &iwarp_config::Applications) -> ObjectLimi
     let mrs = settings.memory_regions_max.into();
     // A connection has an id and a queue pair; a listener has an id, and connect requests have one before their queue
     // pair.
-    ObjectLimits { pds: qps, mrs, mws: mrs, cqs: qps * 2, qps, srqs: qps, ids: qps * 2 }
+    ObjectLimits { pds: qps, mrs, mws: mrs, cqs: qps * 2, qps, srqs: qps, ids: qps * 2, ids_of_all: qps * 2 }
+}
+
+/// Returns the limits of one context: of ids, the share of its user, because connect requests create some.
+fn context_limits(settings: &Settings) -> ObjectLimits {
+    ObjectLimits { ids: usage::ids_max(settings), ..object_limits(settings) }
 }
 
 /// Runs work that takes long away from the control thread.
@@ -507,6 +553,7 @@ fn refused(error: VerbsError) -> ErrorObject {
         VerbsError::Busy => ErrorKind::InUse,
         VerbsError::NoResources => ErrorKind::NoResources,
         VerbsError::Invalid | VerbsError::State => ErrorKind::InvalidParams,
+        VerbsError::NotPermitted => ErrorKind::NotPermitted,
     };
     ErrorObject::new(kind, error.to_string())
 }

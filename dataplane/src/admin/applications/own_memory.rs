@@ -1,7 +1,6 @@
 //! Memory regions of a program's own memory: pages that the program has exchanged for memory of the daemon, and parts
 //! that the daemon reaches through the kernel.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use iwarp_control::{ErrorKind, ErrorObject};
@@ -9,8 +8,11 @@ use iwarp_shared_verbs::methods::{MemoryPart, PARTS_MAX, RegParts};
 use rdma::verbs::{Access, AddressBase, MemoryRegion, PdId};
 
 use super::registry::{AppMemory, OwnMemory};
-use super::{Applications, Session, internal, no_such_memory, off_thread, place_of, refused};
-use crate::memory::{Backing, Part, Parts, ProcessMemory, RegionMemory, Source};
+use super::usage::Usage;
+use super::{Applications, Session, internal, no_resources, no_such_memory, off_thread, place_of, refused};
+use crate::memory::{
+    Backing, CloseFileError, Part, Parts, ProcessMemory, ProcessMemoryError, RegionMemory, Source,
+};
 use crate::worker::{ContextCommand, NewMr};
 
 /// Bytes of a page: offsets in a memory region are as aligned as their addresses, up to a page.
@@ -20,14 +22,18 @@ const PAGE: u64 = 4096;
 ///
 /// # Errors
 /// No descriptor came, or it is not of the program's memory.
-pub(super) fn take_process(session: &mut Session, fds: Vec<OwnedFd>) -> Result<(), ErrorObject> {
+pub(super) fn take_process(
+    session: &mut Session,
+    descriptor: Option<Result<ProcessMemory, ProcessMemoryError>>,
+) -> Result<(), ErrorObject> {
     place_of(session)?;
     let invalid = |message: &dyn std::fmt::Display| {
         ErrorObject::new(ErrorKind::InvalidParams, message.to_string())
             .with_help("send a descriptor of /proc/self/mem, open for reading and writing, with this request")
     };
-    let fd = fds.into_iter().next().ok_or_else(|| invalid(&"no descriptor came with the request"))?;
-    session.process = Some(Arc::new(ProcessMemory::new(fd).map_err(|error| invalid(&error))?));
+    let checked = descriptor.ok_or_else(|| invalid(&"no descriptor came with the request"))?;
+    // Closing the former one does not block: it is known to be of an address space.
+    session.process = Some(Arc::new(checked.map_err(|error| invalid(&error))?));
     Ok(())
 }
 
@@ -61,8 +67,21 @@ impl Applications {
         sources: Vec<Part>,
         own: OwnMemory,
     ) -> Result<MemoryRegion, ErrorObject> {
-        let place = place_of(session)?;
         close_files(&sources).await?;
+        self.reserve(&session.app, Usage { memories: 1, ..Usage::default() })?;
+        let registered = self.register_closed(session, (pd, address, access), sources, own).await;
+        session.app.borrow_mut().pending = Usage::default();
+        registered
+    }
+
+    async fn register_closed(
+        &self,
+        session: &Session,
+        (pd, address, access): (PdId, u64, Access),
+        sources: Vec<Part>,
+        own: OwnMemory,
+    ) -> Result<MemoryRegion, ErrorObject> {
+        let place = place_of(session)?;
         let memory = Parts::new(address % PAGE, sources).ok_or_else(|| {
             ErrorObject::new(
                 ErrorKind::InvalidParams,
@@ -139,7 +158,21 @@ async fn close_files(sources: &[Part]) -> Result<(), ErrorObject> {
         Source::Mapped(memory, _) => Some(Arc::clone(memory)),
         Source::Kernel(..) => None,
     });
-    let memories: Vec<Arc<RegionMemory>> = mapped.collect();
-    let closed = off_thread(move || memories.iter().try_for_each(|memory| memory.close_file()));
-    closed.await?.map_err(|error| internal(&error.to_string()))
+    close_memories(mapped.collect()).await
+}
+
+/// Closes memory to its program. Allocating the pages that are missing takes time.
+pub(super) async fn close_memories(memories: Vec<Arc<RegionMemory>>) -> Result<(), ErrorObject> {
+    let closed = off_thread(move || memories.iter().try_for_each(|memory| memory.close_file())).await?;
+    closed.map_err(not_closed)
+}
+
+/// Returns the refusal of memory whose file cannot be closed.
+pub(super) fn not_closed(error: CloseFileError) -> ErrorObject {
+    match error {
+        CloseFileError::Sealed { .. } => ErrorObject::new(ErrorKind::InvalidParams, error.to_string())
+            .with_help("allocate other memory, and leave its seals to the daemon"),
+        CloseFileError::Pages { .. } => no_resources(&error),
+        CloseFileError::System(_) => internal(&error.to_string()),
+    }
 }

@@ -1,18 +1,21 @@
 //! Open contexts of applications: their objects as far as limits and lists need them, and the numbers of their memory.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use iwarp_config::UserLimits;
 use iwarp_control::{ErrorKind, ErrorObject};
 use iwarp_shared_verbs::worker::ContextId;
 use iwarp_shared_verbs::{Request, Response};
 use rdma::RegionId;
-use rdma::verbs::{Access, CqId, MemoryRegion, QpInit, QpNum, SrqId, VerbsError};
+use rdma::verbs::{
+    Access, CmId, CqId, MemoryRegion, MwId, PdId, QpInit, QpNum, SrqId, VerbsError, cq_memory_bytes,
+    srq_memory_bytes,
+};
 use tokio::time::Instant;
 
+use super::usage::{Exceeded, Limits, Usage};
 use super::watches::AppWatch;
 use crate::control::Peer;
 use crate::memory::RegionMemory;
@@ -30,7 +33,7 @@ pub(super) struct ContextPlace {
 pub(super) struct AppMemory {
     /// The daemon's mapping; `None` for a memory region of the program's own memory.
     pub(super) memory: Option<Arc<RegionMemory>>,
-    /// Bytes that the application's user has of it: none of a daemon's region.
+    /// Bytes that the application's user has of it, whole pages: none of a daemon's region.
     pub(super) bytes: u64,
     /// Room taken of the daemon's memory limit, bytes.
     pub(super) reserved: u64,
@@ -74,59 +77,17 @@ pub(super) struct App {
     pub(super) qps: BTreeMap<QpNum, QpInit>,
     /// Entries by completion queue.
     pub(super) cqs: BTreeMap<CqId, u32>,
-    /// Entries by shared receive queue.
-    pub(super) srqs: BTreeMap<SrqId, u16>,
+    /// Entries by shared receive queue, and the elements of each.
+    pub(super) srqs: BTreeMap<SrqId, (u16, u16)>,
+    pub(super) pds: HashSet<PdId>,
+    pub(super) mws: HashSet<MwId>,
+    /// Ids that the program has created. Those of connect requests are counted by the worker.
+    pub(super) ids: HashSet<CmId>,
     pub(super) memories: BTreeMap<u32, AppMemory>,
     /// Watches of regions, by number.
     pub(super) watches: BTreeMap<u64, AppWatch>,
     /// Use that requests under way may add.
     pub(super) pending: Usage,
-}
-
-/// Objects that count for a user's limits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Usage {
-    pub(super) queue_pairs: u64,
-    pub(super) queue_entries: u64,
-    pub(super) memory_bytes: u64,
-    pub(super) watches: u64,
-}
-
-impl Usage {
-    /// Returns what a request adds if it succeeds.
-    pub(super) fn of(request: &Request) -> Self {
-        match request {
-            // Until the request has succeeded, a queue that is resized has its old entries, too.
-            Request::CreateCq(cqe) | Request::ResizeCq(_, cqe) => {
-                Self { queue_entries: (*cqe).into(), ..Self::default() }
-            }
-            Request::CreateSrq { max_wr, .. } => Self { queue_entries: (*max_wr).into(), ..Self::default() },
-            Request::CreateQp(init) => {
-                Self { queue_pairs: 1, queue_entries: entries_of(init), ..Self::default() }
-            }
-            _ => Self::default(),
-        }
-    }
-
-    pub(super) const fn add(self, other: Self) -> Self {
-        Self {
-            queue_pairs: self.queue_pairs.saturating_add(other.queue_pairs),
-            queue_entries: self.queue_entries.saturating_add(other.queue_entries),
-            memory_bytes: self.memory_bytes.saturating_add(other.memory_bytes),
-            watches: self.watches.saturating_add(other.watches),
-        }
-    }
-
-    /// Returns the limit that this use exceeds, by the name of its key.
-    pub(super) fn exceeds(self, limits: &UserLimits) -> Option<&'static str> {
-        let keys = [
-            (self.queue_pairs, u64::from(limits.queue_pairs_max), "user_queue_pairs_max"),
-            (self.queue_entries, u64::from(limits.queue_entries_max), "user_queue_entries_max"),
-            (self.memory_bytes, limits.memory_bytes, "user_memory"),
-            (self.watches, limits.watches_max.into(), "user_watches_max"),
-        ];
-        keys.into_iter().find(|(used, max, _)| used > max).map(|(_, _, key)| key)
-    }
 }
 
 /// Returns the entries of a queue pair's own queues.
@@ -138,17 +99,65 @@ fn entries_of(init: &QpInit) -> u64 {
 impl App {
     /// Returns the objects that count for the user's limits.
     pub(super) fn usage(&self) -> Usage {
+        let count = |objects: usize| objects as u64;
+        let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.fold(0_u64, u64::saturating_add);
+        let qp_bytes = |init: &QpInit| init.memory_bytes(self.srq_sge(init));
         let own = Usage {
-            queue_pairs: self.qps.len() as u64,
-            queue_entries: self.qps.values().map(entries_of).sum::<u64>()
-                + self.cqs.values().map(|cqe| u64::from(*cqe)).sum::<u64>()
-                + self.srqs.values().map(|wr| u64::from(*wr)).sum::<u64>(),
-            memory_bytes: self.memories.values().map(|memory| memory.bytes).sum::<u64>()
-                + self.watches.values().map(|watch| watch.bytes).sum::<u64>()
-                + self.queue_bytes,
-            watches: self.watches.len() as u64,
+            contexts: 1,
+            queue_pairs: count(self.qps.len()),
+            protection_domains: count(self.pds.len()),
+            completion_queues: count(self.cqs.len()),
+            shared_receive_queues: count(self.srqs.len()),
+            memories: count(self.memories.len()),
+            windows: count(self.mws.len()),
+            ids: count(self.ids.len()),
+            queue_entries: sum(&mut self.qps.values().map(entries_of))
+                .saturating_add(sum(&mut self.cqs.values().map(|cqe| u64::from(*cqe))))
+                .saturating_add(sum(&mut self.srqs.values().map(|(wr, _)| u64::from(*wr)))),
+            memory_bytes: sum(&mut self.memories.values().map(|memory| memory.bytes))
+                .saturating_add(sum(&mut self.watches.values().map(|watch| watch.bytes)))
+                .saturating_add(sum(&mut self.qps.values().map(qp_bytes)))
+                .saturating_add(sum(&mut self.cqs.values().map(|cqe| cq_memory_bytes(*cqe))))
+                .saturating_add(sum(&mut self.srqs.values().map(|(wr, sge)| srq_memory_bytes(*wr, *sge))))
+                .saturating_add(self.queue_bytes),
+            watches: count(self.watches.len()),
         };
         own.add(self.pending)
+    }
+
+    /// Returns the elements of a buffer of a queue pair's shared receive queue, if it has one.
+    fn srq_sge(&self, init: &QpInit) -> Option<u16> {
+        let (_, sge) = self.srqs.get(&init.srq?)?;
+        Some(*sge)
+    }
+
+    /// Returns what a request adds if it succeeds.
+    pub(super) fn usage_of(&self, request: &Request) -> Usage {
+        match request {
+            // Until the request has succeeded, a queue that is resized has its old entries, too.
+            Request::CreateCq(cqe) | Request::ResizeCq(_, cqe) => Usage {
+                completion_queues: u64::from(matches!(request, Request::CreateCq(_))),
+                queue_entries: (*cqe).into(),
+                memory_bytes: cq_memory_bytes(*cqe),
+                ..Usage::default()
+            },
+            Request::CreateSrq { max_wr, max_sge, .. } => Usage {
+                shared_receive_queues: 1,
+                queue_entries: (*max_wr).into(),
+                memory_bytes: srq_memory_bytes(*max_wr, *max_sge),
+                ..Usage::default()
+            },
+            Request::CreateQp(init) => Usage {
+                queue_pairs: 1,
+                queue_entries: entries_of(init),
+                memory_bytes: init.memory_bytes(self.srq_sge(init)),
+                ..Usage::default()
+            },
+            Request::AllocPd => Usage { protection_domains: 1, ..Usage::default() },
+            Request::AllocMw(_) => Usage { windows: 1, ..Usage::default() },
+            Request::CreateId(_) => Usage { ids: 1, ..Usage::default() },
+            _ => Usage::default(),
+        }
     }
 
     /// Removes memory that no worker accesses. Returns it.
@@ -172,8 +181,26 @@ impl App {
             (Request::CreateCq(cqe) | Request::ResizeCq(_, cqe), Ok(Response::Cq(cq, _))) => {
                 self.cqs.insert(cq, *cqe);
             }
-            (Request::CreateSrq { max_wr, .. }, Ok(Response::Srq(srq, _))) => {
-                self.srqs.insert(srq, *max_wr);
+            (Request::CreateSrq { max_wr, max_sge, .. }, Ok(Response::Srq(srq, _))) => {
+                self.srqs.insert(srq, (*max_wr, *max_sge));
+            }
+            (Request::AllocPd, Ok(Response::Pd(pd))) => {
+                self.pds.insert(pd);
+            }
+            (Request::AllocMw(_), Ok(Response::Mw(mw))) => {
+                self.mws.insert(mw.id);
+            }
+            (Request::CreateId(_), Ok(Response::Id(id))) => {
+                self.ids.insert(id);
+            }
+            (Request::DeallocPd(pd), Ok(_)) => {
+                self.pds.remove(pd);
+            }
+            (Request::DeallocMw(mw), Ok(_)) => {
+                self.mws.remove(mw);
+            }
+            (Request::DestroyId(id), Ok(_)) => {
+                self.ids.remove(id);
             }
             (Request::DestroyQp(qp), Ok(_)) => {
                 self.qps.remove(qp);
@@ -211,18 +238,9 @@ impl Registry {
         }
     }
 
-    /// Adds an application without a context.
-    ///
-    /// # Errors
-    /// The user has as many contexts as allowed.
-    pub(super) fn add(&self, peer: &Peer, limits: &UserLimits) -> Result<Rc<RefCell<App>>, ErrorObject> {
+    /// Adds an application without a context. The server of the socket limits their number.
+    pub(super) fn add(&self, peer: &Peer) -> Rc<RefCell<App>> {
         let mut apps = self.apps.borrow_mut();
-        let others = apps.values().filter(|app| app.borrow().peer.uid == peer.uid).count();
-        if others >= usize::from(limits.contexts_max) {
-            let message = format!("user {} has {others} contexts, as many as one user may have", peer.uid);
-            return Err(ErrorObject::new(ErrorKind::NoResources, message)
-                .with_help("end another program, or raise applications.user_contexts_max and reload"));
-        }
         let mut number = self.last.get();
         loop {
             number = number.wrapping_add(1).max(1);
@@ -241,12 +259,15 @@ impl Registry {
             qps: BTreeMap::new(),
             cqs: BTreeMap::new(),
             srqs: BTreeMap::new(),
+            pds: HashSet::new(),
+            mws: HashSet::new(),
+            ids: HashSet::new(),
             memories: BTreeMap::new(),
             watches: BTreeMap::new(),
             pending: Usage::default(),
         }));
         apps.insert(number, Rc::clone(&app));
-        Ok(app)
+        app
     }
 
     /// Returns a number that no watch has had.
@@ -270,30 +291,53 @@ impl Registry {
         self.apps.borrow().values().cloned().collect()
     }
 
-    /// Reserves what a request may add, until [`App::pending`] is reduced by the same.
-    ///
-    /// # Errors
-    /// The name of the key whose limit the user would exceed.
-    pub(super) fn reserve(
+    /// Reserves what each of some requests may add, until [`App::pending`] is reduced by the same. Counts the user's
+    /// objects, which may be many, once.
+    pub(super) fn reserve_each(
         &self,
         app: &RefCell<App>,
-        usage: Usage,
-        limits: &UserLimits,
-    ) -> Result<(), &'static str> {
-        let uid = app.borrow().peer.uid;
-        let used = self.all().into_iter().map(|other| {
-            let other = other.borrow();
-            if other.peer.uid == uid { other.usage() } else { Usage::default() }
-        });
-        let used = used.fold(usage, Usage::add);
-        if usage != Usage::default()
-            && let Some(key) = used.exceeds(limits)
-        {
-            return Err(key);
+        requests: impl Iterator<Item = Usage>,
+        limits: &Limits,
+    ) -> Vec<Result<(), Exceeded>> {
+        let mut used = None;
+        let reserve = |usage: Usage| -> Result<(), Exceeded> {
+            if usage == Usage::default() {
+                return Ok(());
+            }
+            let [all, of_device] = used.get_or_insert_with(|| {
+                let (uid, place) = {
+                    let app = app.borrow();
+                    (app.peer.uid, app.context.map(|place| (place.worker, place.port)))
+                };
+                self.used(uid, place)
+            });
+            let sums = (all.add(usage), of_device.add(usage));
+            limits.check(usage, sums.0, sums.1)?;
+            (*all, *of_device) = sums;
+            let mut app = app.borrow_mut();
+            app.pending = app.pending.add(usage);
+            Ok(())
+        };
+        requests.map(reserve).collect()
+    }
+
+    /// Returns the use of a user's contexts: of all, and of those of one worker and port.
+    pub(super) fn used(&self, uid: u32, place: Option<(usize, usize)>) -> [Usage; 2] {
+        let mut sums = [Usage::default(); 2];
+        for app in self.apps.borrow().values() {
+            let app = app.borrow();
+            if app.peer.uid != uid {
+                continue;
+            }
+            let usage = app.usage();
+            let is_there = place.is_some() && app.context.map(|at| (at.worker, at.port)) == place;
+            let [all, of_device] = &mut sums;
+            *all = all.add(usage);
+            if is_there {
+                *of_device = of_device.add(usage);
+            }
         }
-        let mut app = app.borrow_mut();
-        app.pending = app.pending.add(usage);
-        Ok(())
+        sums
     }
 
     /// Takes a number for memory.

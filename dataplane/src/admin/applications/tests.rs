@@ -14,6 +14,8 @@ use rdma::verbs::{
 };
 
 use super::*;
+
+mod limits;
 use crate::admin::report::{self, Names};
 use crate::control::{Server, ServerConfig};
 use crate::events::EventLog;
@@ -169,8 +171,11 @@ async fn one(applications: &Applications, session: &Session, request: Request) -
 
 impl Program {
     async fn open(applications: &Applications, pid: u32) -> Self {
-        let peer = Peer { pid, uid: 1000, gid: 1000, groups: Vec::new() };
-        let mut session = applications.open(&peer).unwrap();
+        Self::open_by(applications, &Peer { pid, uid: 1000, gid: 1000, groups: Vec::new() }).await
+    }
+
+    async fn open_by(applications: &Applications, peer: &Peer) -> Self {
+        let mut session = applications.open(peer).unwrap();
         let open = Open { device: None, queue_bytes: None };
         applications.open_context(&mut session, open).await.unwrap();
         let Response::Pd(pd) = one(applications, &session, Request::AllocPd).await else { panic!() };
@@ -198,7 +203,7 @@ impl Program {
         let Response::Qp(qp, places) = self.ask(applications, Request::CreateQp(self.init())).await else {
             panic!()
         };
-        let (memory, slots) = (self.session._queues.clone().unwrap(), Slots::new(false));
+        let (memory, slots) = (self.session.queues.clone().unwrap(), Slots::new(false));
         let mut recv = RecvQueue::new(memory, places.recv.unwrap(), (8, 1), Some(slots)).unwrap();
         (0..buffers).for_each(|wr_id| recv.push(&RecvWr { wr_id, sg_list: &[] }).unwrap());
         recv.ring();
@@ -293,8 +298,7 @@ fn connections_slots_and_counters_are_those_of_the_worker() {
             Request::Connect { id, qp, peer, private_data, depths: (1, 1), revision: 2, peer_to_peer: false },
         )
         .await;
-        let mut events =
-            iwarp_shared_verbs::program::Events::new(b.session._queues.clone().unwrap()).unwrap();
+        let mut events = iwarp_shared_verbs::program::Events::new(b.session.queues.clone().unwrap()).unwrap();
         let request = loop {
             // Virtual time advances while the workers are idle: a late answer would miss the handshake's time limit.
             tokio::task::yield_now().await;

@@ -12,7 +12,8 @@ use iwarp_shared_verbs::worker::NotificationStats;
 use iwarp_shared_verbs::{RingShape, notification_ring, notification_ring_words};
 use rdma::RegionId;
 
-use super::registry::{App, Usage};
+use super::registry::App;
+use super::usage::Usage;
 use super::{Applications, Session, internal, no_resources, off_thread};
 use crate::admin::Regions;
 use crate::control::Reply;

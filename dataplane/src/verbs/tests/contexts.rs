@@ -19,7 +19,8 @@ use crate::wake::testutil::{USER, taken, wakes};
 const PORT: u16 = 7174;
 const BYTES: usize = 1 << 20;
 const BASE: u64 = 0x7f12_3456_7000;
-const LIMITS: ObjectLimits = ObjectLimits { pds: 2, mrs: 4, mws: 4, cqs: 4, qps: 4, srqs: 2, ids: 8 };
+const LIMITS: ObjectLimits =
+    ObjectLimits { pds: 2, mrs: 4, mws: 4, cqs: 4, qps: 4, srqs: 2, ids: 8, ids_of_all: 32 };
 const CAP: QpCap =
     QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 };
 
@@ -49,6 +50,11 @@ fn execute(
 
 impl Guest {
     fn new(net: &mut Net, host: usize) -> Self {
+        Self::bound(net, host, if host == 1 { PORT } else { 0 })
+    }
+
+    /// Creates a guest whose id is bound to a port; 0: any.
+    fn bound(net: &mut Net, host: usize, port: u16) -> Self {
         let memory = SharedWords::new("test", words_min() + (1 << 15)).unwrap();
         let [(completions, its_completions), (events, its_events)] =
             [(); 2].map(|()| wakes().waker(USER).unwrap());
@@ -61,7 +67,7 @@ impl Guest {
         let setup = ProgramSetup {
             cap: CAP,
             cqe: 256,
-            local: address(host, if host == 1 { PORT } else { 0 }),
+            local: address(host, port),
             region: (region, BYTES as u64),
             base: AddressBase::At(BASE),
             access: all.into_iter().fold(Access::NONE, |all, one| all | one),
@@ -104,6 +110,52 @@ impl Guest {
     fn close(self, net: &mut Net) {
         assert_eq!(net.hosts[self.host].verbs.context_close(self.context).unwrap(), [self.region]);
     }
+}
+
+/// A connection has the port that its id is bound to, and the peer sees it. A port that has a listener, or a connection
+/// to the same peer, is refused by an event, also to another program.
+#[test]
+fn a_connection_has_the_port_that_its_id_is_bound_to() {
+    let mut net = Net::new(Setup::default());
+    let mut server = Guest::new(&mut net, 1);
+    let (listener, backlog) = (server.program.id, 8.try_into().unwrap());
+    server.execute(&mut net, &Request::Listen { id: listener, backlog, depths: (1, 1) });
+    let connect = |net: &mut Net, guest: &Guest| {
+        let (id, qp, peer) = (guest.program.id, guest.program.qp, address(1, PORT));
+        let (private_data, depths) = (Vec::new(), (1, 1));
+        let request =
+            Request::Connect { id, qp, peer, private_data, depths, revision: 2, peer_to_peer: false };
+        guest.execute(net, &request);
+    };
+    for port in [5555, 600, 49_152] {
+        let mut guest = Guest::bound(&mut net, 0, port);
+        connect(&mut net, &guest);
+        let Event::Cm(CmEvent { id, kind: CmEventKind::ConnectRequest { .. } }) = server.event(&mut net)
+        else {
+            panic!("not a request")
+        };
+        let Response::Addresses(_, Some(peer)) = server.execute(&mut net, &Request::Addresses(id)) else {
+            panic!("no addresses")
+        };
+        assert_eq!(peer.port(), port);
+        let mut second = Guest::bound(&mut net, 0, port);
+        connect(&mut net, &second);
+        let event = second.event(&mut net);
+        assert!(matches!(event, Event::Cm(CmEvent { kind: CmEventKind::AddressError, .. })), "{event:?}");
+        second.close(&mut net);
+        server.execute(&mut net, &Request::Reject { id, private_data: Vec::new() });
+        let event = guest.event(&mut net);
+        assert!(matches!(event, Event::Cm(CmEvent { kind: CmEventKind::Rejected { .. }, .. })), "{event:?}");
+        server.execute(&mut net, &Request::DestroyId(id));
+        guest.close(&mut net);
+    }
+    let listens = Guest::bound(&mut net, 0, 7777);
+    let request = Request::Listen { id: listens.program.id, backlog, depths: (1, 1) };
+    listens.execute(&mut net, &request);
+    let mut refused = Guest::bound(&mut net, 0, 7777);
+    connect(&mut net, &refused);
+    let event = refused.event(&mut net);
+    assert!(matches!(event, Event::Cm(CmEvent { kind: CmEventKind::AddressError, .. })), "{event:?}");
 }
 
 /// Connects a guest of host 0 with one of host 1.
