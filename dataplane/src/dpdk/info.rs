@@ -1,4 +1,4 @@
-//! What a [`Device`](super::Device) says of itself: capabilities, link and counters.
+//! Description of a [`Device`](super::Device): capabilities, link and counters.
 
 use super::config::Offloads;
 

@@ -34,7 +34,7 @@ struct User {
     suspect: bool,
 }
 
-/// What the thread does next.
+/// Next step of the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// It wakes the program of a place.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// What a thread does, and what it has done since it started.
+/// State of a thread, and its work since it started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ThreadState {
     thread: u32,

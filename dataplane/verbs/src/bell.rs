@@ -1,5 +1,5 @@
-//! What threads of the program sleep on: the socket that the daemon writes to, and an event counter of the program's
-//! own, by which its threads wake each other.
+//! Descriptors on which threads of the program sleep: the socket that the daemon writes to, and an event counter of the
+//! program's own, by which its threads wake each other.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
