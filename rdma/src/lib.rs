@@ -123,9 +123,9 @@ pub mod wire;
 
 pub use endpoint::{Endpoint, EndpointConfig, EndpointInfo, Env, MessageSizes, POKES_MAX, Progress, Sink};
 pub use memory::{
-    Access, AccessError, Bind, Fetch, GrantError, GrantedRange, LocalSlice, Memory, Message,
-    NOTIFICATION_BYTES_MAX, Notification, Notified, Origin, PdId, Placement, RegionId, Scope, StagTable,
-    StreamId, VecMemory, Word,
+    AHEAD_BYTES, Access, AccessError, Ahead, Bind, CopyState, Fetch, GrantError, GrantedRange, LocalSlice,
+    Memory, Message, NOTIFICATION_BYTES_MAX, Notification, Notified, Origin, PdId, Placement, Reach,
+    RegionId, Scope, StagTable, StreamId, Ticket, VecMemory, Word,
 };
 pub use mpa::{ConnectRequest, CrcPolicy, LocalError, MpaStats, NegotiationConfig, OutOfOrderPolicy};
 pub use qp::{CloseHow, Event, PostError, SGE_MAX, Sge, StreamCounters, StreamState, WcOpcode, WcStatus};

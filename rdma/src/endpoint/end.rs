@@ -131,7 +131,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
                     Some(Drain::PeerClosed) => !self.qp.has_output(),
                     Some(Drain::Disconnect) => self.qp.sq.len() == 0 && self.qp.irq.is_empty(),
                 };
-                if done {
+                if done && !self.qp.is_deferred() {
                     self.end(CloseHow::Fin);
                 }
             }

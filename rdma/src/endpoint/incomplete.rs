@@ -27,7 +27,9 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
     /// again when it expires, so a split FPDU costs no timer operation.
     #[inline]
     pub(super) fn watch_fpdu(&mut self, now: Duration) {
+        let whole = self.qp.is_stalled();
         match self.deframer.as_ref().and_then(|deframer| deframer.incomplete_from()) {
+            _ if whole => self.incomplete = None,
             None => self.incomplete = None,
             Some(from) if self.incomplete.is_some_and(|(before, _)| before == from) => {}
             Some(from) => {

@@ -18,6 +18,32 @@ pub(crate) enum LoopedSegment<'a> {
     Fetch(TaggedHeader, Fetch),
 }
 
+impl LoopedSegment<'_> {
+    /// Returns the same segment once more.
+    pub(crate) fn again(&self) -> Self {
+        match self {
+            Self::Ulpdu(ulpdu) => Self::Ulpdu(ulpdu),
+            Self::Fetch(header, payload) => Self::Fetch(*header, payload.again()),
+        }
+    }
+
+    /// Copies the segment. If its memory has gone, the copy is no segment, and ends the stream.
+    #[cold]
+    pub(crate) fn into_bytes<M: Memory>(self, memory: &M) -> Box<[u8]> {
+        match self {
+            Self::Ulpdu(ulpdu) => ulpdu.into(),
+            Self::Fetch(header, payload) => {
+                let mut bytes = vec![0; TaggedHeader::LEN.saturating_add(payload.len())];
+                let fetched = bytes.split_first_chunk_mut().is_some_and(|(head, rest)| {
+                    header.emit(head);
+                    memory.fetch(payload, rest)
+                });
+                if fetched { bytes.into() } else { Box::default() }
+            }
+        }
+    }
+}
+
 impl<C: AsRef<[u8]>> Endpoint<C> {
     /// Returns true if this end may send segments to the other directly: it is in full operation.
     pub(crate) fn may_loop_out(&self) -> bool {
@@ -28,7 +54,8 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
     /// peer's first message, and has no incomplete FPDU.
     pub(crate) fn may_loop_in(&self) -> bool {
         let is_between = self.deframer.as_ref().is_some_and(|deframer| deframer.pending() == 0);
-        self.qp.state == StreamState::ReadyToSend && self.qp.peer_sent && is_between
+        let is_ready = self.qp.state == StreamState::ReadyToSend && self.qp.peer_sent;
+        is_ready && is_between && !self.qp.is_stalled()
     }
 
     /// Sends without CRC and markers from here on: no FPDU of this end goes through TCP any more.
@@ -36,20 +63,22 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         self.qp.framer = Framer::new(false);
     }
 
-    /// Processes a segment of the other end.
+    /// Processes a segment of the other end. Returns false if it waits for a deferred copy, and is to be passed again.
+    #[must_use]
     pub(crate) fn receive_looped<M: Memory>(
         &mut self,
         now: Duration,
         segment: LoopedSegment<'_>,
         env: &mut Env<'_, M>,
-    ) {
-        match segment {
+    ) -> bool {
+        let taken = match segment {
             LoopedSegment::Ulpdu(ulpdu) => self.qp.receive(&Fpdu::<C>::whole(0, ulpdu), env),
             LoopedSegment::Fetch(header, payload) => self.qp.receive_fetch(&header, payload, env),
-        }
+        };
         if self.qp.state != StreamState::ReadyToSend {
             self.deframer = None;
         }
         self.apply_state(now);
+        taken
     }
 }

@@ -2,6 +2,7 @@
 //! transport.
 
 mod config;
+mod deferred;
 mod end;
 mod incomplete;
 mod looped;
@@ -191,7 +192,12 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         };
         while let Some(fpdu) = deframer.next_whole(offset, chunk.as_ref(), &mut env.stats.mpa) {
             match fpdu {
-                Ok(fpdu) => qp.receive(&fpdu, env),
+                Ok(fpdu) => {
+                    if !qp.receive(&fpdu, env) {
+                        deframer.keep_whole(fpdu.offset(), fpdu.len(), &mut env.stats.mpa);
+                        break;
+                    }
+                }
                 Err(error) => qp.fail(&Fault::bare(stream_error(error)), env.stats),
             }
         }
@@ -208,13 +214,18 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
     /// Delivers complete FPDUs and out-of-order runs in stream order.
     fn deliver<M: Memory>(&mut self, env: &mut Env<'_, M>) {
         let Self { deframer: Some(deframer), qp, .. } = self else { return };
-        loop {
+        while !qp.is_stalled() {
             if let Some(run) = deframer.next_placed(&mut env.stats.mpa) {
                 qp.receive_placed(&run, env.stats);
                 continue;
             }
             match deframer.next_fpdu(&mut env.stats.mpa) {
-                Some(Ok(fpdu)) => qp.receive(&fpdu, env),
+                Some(Ok(fpdu)) => {
+                    let len = fpdu.len();
+                    if !qp.receive(&fpdu, env) {
+                        deframer.keep(len, &mut env.stats.mpa);
+                    }
+                }
                 Some(Err(error)) => qp.fail(&Fault::bare(stream_error(error)), env.stats),
                 None => break,
             }

@@ -26,7 +26,8 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         env: &mut Env<'_, M>,
     ) -> bool {
         let Self { deframer: Some(deframer), qp, config, .. } = self else { return false };
-        if qp.state != StreamState::ReadyToSend || config.out_of_order == OutOfOrderPolicy::Off {
+        let may_place = qp.state == StreamState::ReadyToSend && !qp.is_stalled();
+        if !may_place || config.out_of_order == OutOfOrderPolicy::Off {
             return false;
         }
         count(&mut env.stats.mpa.early_tried, 1);

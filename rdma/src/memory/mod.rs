@@ -7,14 +7,17 @@
 //! Only a check issues a token, and a copy requires a token: an unchecked access does not compile.
 
 mod access;
+mod deferred;
 mod issue;
 mod notification;
+mod slow;
 mod table;
 mod token;
 mod vec;
 mod window;
 
 pub use access::Access;
+pub use deferred::{AHEAD_BYTES, Ahead, CopyState, Reach, Ticket};
 pub use notification::{Message, NOTIFICATION_BYTES_MAX, Notification};
 pub use table::{AccessError, GrantError, GrantedRange, Origin, PdId, Scope, StagTable, StreamId};
 pub use token::{Fetch, LocalSlice, Placement, Word};
@@ -85,6 +88,68 @@ pub trait Memory {
     /// other workers reach the same memory.
     #[must_use]
     fn atomic(&mut self, at: Word, op: AtomicOp) -> Option<u64>;
+
+    /// Returns how a stream can access these bytes at the moment. The stream owns the copies that it queues afterwards.
+    ///
+    /// Called before each access, as [`Self::holds`], which memory without deferred copies implements alone.
+    #[inline]
+    fn reach(&self, stream: StreamId, region: RegionId, offset: u64, len: usize) -> Reach {
+        let _ = stream;
+        if self.holds(region, offset, len) { Reach::Direct } else { Reach::Gone }
+    }
+
+    /// Returns the number of bytes from an offset on that [`Self::fetch`] can access at once, of `len`.
+    fn direct_len(&self, region: RegionId, offset: u64, len: usize) -> usize {
+        if self.holds(region, offset, len) { len } else { 0 }
+    }
+
+    /// Returns the ticket of the copy that [`Self::place`] or [`Self::copy`] queued last.
+    fn last_queued(&self) -> Option<Ticket> {
+        None
+    }
+
+    /// Returns the state of a copy of a stream. Reports a failure of the stream's copies once.
+    fn copy_state(&mut self, stream: StreamId, ticket: Ticket) -> CopyState {
+        let _ = (stream, ticket);
+        CopyState::Failed
+    }
+
+    /// Begins to read the bytes of tokens, one after the other, up to [`AHEAD_BYTES`].
+    ///
+    /// # Errors
+    /// `Busy` or `Gone`, as [`Self::reach`].
+    fn read_ahead(
+        &mut self,
+        stream: StreamId,
+        tokens: &mut dyn Iterator<Item = Fetch>,
+    ) -> Result<Ahead, Reach> {
+        let _ = (stream, tokens);
+        Err(Reach::Gone)
+    }
+
+    /// Copies bytes that were read ahead to `out`, from the `skip`th on. Returns false if they are not there any more.
+    #[must_use]
+    fn fetch_ahead(&self, ahead: &Ahead, skip: usize, out: &mut [u8]) -> bool {
+        let _ = (ahead, skip, out);
+        false
+    }
+
+    /// Frees the place of bytes that were read ahead.
+    fn release(&mut self, ahead: Ahead) {
+        let _ = ahead;
+    }
+
+    /// Queues an atomic operation. A stream has one at a time. `None`: the memory has gone.
+    fn begin_atomic(&mut self, stream: StreamId, at: Word, op: AtomicOp) -> Option<Ticket> {
+        let _ = (stream, at, op);
+        None
+    }
+
+    /// Returns the original value of the stream's atomic operation, which is done.
+    fn take_atomic(&mut self, stream: StreamId) -> Option<u64> {
+        let _ = stream;
+        None
+    }
 
     /// Returns true if [`Self::notify`] passes messages to the region on to a program. Otherwise such a message ends
     /// the stream, as there is no buffer for it.

@@ -86,6 +86,13 @@ token! {
     Fetch
 }
 
+impl Fetch {
+    /// Returns the same token, for a copy that is tried again.
+    pub(crate) const fn again(&self) -> Self {
+        Self { region: self.region, offset: self.offset, len: self.len }
+    }
+}
+
 /// Right to change eight bytes of a region atomically, at a multiple of eight from its start.
 ///
 /// Issued by a check only; consumed by the operation.

@@ -1,6 +1,12 @@
 //! Memory regions in ordinary vectors.
 
-use super::{Fetch, Memory, Message, Notification, Placement, RegionId, Word};
+use core::cell::Cell;
+
+use super::slow::{COPIES_MAX, COPIES_OF_SEGMENT, Copy, Slow};
+use super::{
+    AHEAD_BYTES, Ahead, CopyState, Fetch, Memory, Message, Notification, Placement, Reach, RegionId,
+    StreamId, Ticket, Word,
+};
 use crate::wire::atomic::AtomicOp;
 
 /// [`Memory`] over vectors, numbered from 0: for initiators and tests.
@@ -10,6 +16,10 @@ pub struct VecMemory {
     faults: u64,
     watched: Vec<RegionId>,
     notified: Vec<Notified>,
+    /// Copies that [`Self::defer`] defers.
+    slow: Option<Box<Slow>>,
+    /// Stream that [`Memory::reach`] was asked for last.
+    stream: Cell<u64>,
 }
 
 /// [`Notification`] that a [`VecMemory`] has kept.
@@ -30,7 +40,79 @@ pub struct Notified {
 impl VecMemory {
     /// Creates a memory without regions.
     pub const fn new() -> Self {
-        Self { regions: Vec::new(), faults: 0, watched: Vec::new(), notified: Vec::new() }
+        Self {
+            regions: Vec::new(),
+            faults: 0,
+            watched: Vec::new(),
+            notified: Vec::new(),
+            slow: None,
+            stream: Cell::new(0),
+        }
+    }
+
+    /// Defers all copies of a region from here on, until [`Self::copy_one`] makes them, one after the other.
+    pub fn defer(&mut self, region: RegionId) {
+        self.slow.get_or_insert_default().regions.insert(region);
+    }
+
+    /// Returns the number of deferred copies that wait.
+    pub fn deferred(&self) -> usize {
+        self.slow.as_ref().map_or(0, |slow| slow.queue.len())
+    }
+
+    /// Makes the oldest deferred copy, or lets it fail. Returns false if none waits.
+    pub fn copy_one(&mut self, works: bool) -> bool {
+        let Some(slow) = &mut self.slow else { return false };
+        let Some((stream, copy)) = slow.queue.pop_front() else { return false };
+        slow.done = slow.done.wrapping_add(1);
+        if !(works && self.make(stream, copy))
+            && let Some(slow) = &mut self.slow
+        {
+            slow.failed.insert(stream);
+        }
+        true
+    }
+
+    fn make(&mut self, stream: u64, copy: Copy) -> bool {
+        match copy {
+            Copy::Place(region, offset, bytes) => {
+                let range = Self::range(offset, bytes.len());
+                let to = range.and_then(|range| self.bytes_mut(region)?.get_mut(range));
+                to.map(|to| to.copy_from_slice(&bytes)).is_some()
+            }
+            Copy::Read { region, offset, len, slot } => {
+                let range = Self::range(offset, len);
+                let from = range.and_then(|range| self.bytes(region)?.get(range)).map(<[u8]>::to_vec);
+                let (Some(from), Some(slow)) = (from, &mut self.slow) else { return false };
+                slow.read.entry(slot).or_default().extend(from);
+                true
+            }
+            Copy::Atomic(region, offset, op) => {
+                let original = self.update(region, offset, op);
+                if let (Some(original), Some(slow)) = (original, &mut self.slow) {
+                    slow.originals.insert(stream, original);
+                }
+                original.is_some()
+            }
+        }
+    }
+
+    fn update(&mut self, region: RegionId, offset: u64, op: AtomicOp) -> Option<u64> {
+        let range = Self::range(offset, size_of::<u64>());
+        let bytes = range.and_then(|range| self.bytes_mut(region)?.get_mut(range)?.first_chunk_mut())?;
+        let original = u64::from_ne_bytes(*bytes);
+        if let Some(value) = op.apply(original) {
+            *bytes = value.to_ne_bytes();
+        }
+        Some(original)
+    }
+
+    fn slow_of(&self, region: RegionId) -> Option<&Slow> {
+        self.slow.as_deref().filter(|slow| slow.regions.contains(&region))
+    }
+
+    fn slow_mut(&mut self, region: RegionId) -> Option<&mut Slow> {
+        self.slow.as_deref_mut().filter(|slow| slow.regions.contains(&region))
     }
 
     /// Adds a region with these bytes; `None` after 2³² regions.
@@ -78,6 +160,13 @@ impl Memory for VecMemory {
     }
 
     fn place(&mut self, at: Placement, bytes: &[u8]) -> bool {
+        let stream = self.stream.get();
+        if at.len() == bytes.len()
+            && let Some(slow) = self.slow_mut(at.region())
+        {
+            slow.push(stream, Copy::Place(at.region(), at.offset(), bytes.to_vec()));
+            return true;
+        }
         let range = Self::range(at.offset(), bytes.len());
         match range.and_then(|range| self.bytes_mut(at.region())?.get_mut(range)) {
             Some(to) if at.len() == bytes.len() => {
@@ -107,17 +196,78 @@ impl Memory for VecMemory {
     }
 
     fn atomic(&mut self, at: Word, op: AtomicOp) -> Option<u64> {
-        let range = Self::range(at.offset(), size_of::<u64>());
-        let bytes = range.and_then(|range| self.bytes_mut(at.region())?.get_mut(range)?.first_chunk_mut());
-        let Some(bytes) = bytes else {
+        let original = self.update(at.region(), at.offset(), op);
+        if original.is_none() {
             self.faults = self.faults.saturating_add(1);
-            return None;
-        };
-        let original = u64::from_ne_bytes(*bytes);
-        if let Some(value) = op.apply(original) {
-            *bytes = value.to_ne_bytes();
         }
-        Some(original)
+        original
+    }
+
+    fn reach(&self, stream: StreamId, region: RegionId, offset: u64, len: usize) -> Reach {
+        if !self.holds(region, offset, len) {
+            return Reach::Gone;
+        }
+        let Some(slow) = self.slow_of(region) else { return Reach::Direct };
+        self.stream.set(stream.0);
+        if slow.queue.len() as u64 <= COPIES_MAX.saturating_sub(COPIES_OF_SEGMENT) {
+            return Reach::Deferred;
+        }
+        let number = slow.queued.saturating_sub(COPIES_MAX.saturating_sub(COPIES_OF_SEGMENT));
+        Reach::Busy(Ticket { queue: 1, number })
+    }
+
+    fn direct_len(&self, region: RegionId, _: u64, len: usize) -> usize {
+        if self.slow_of(region).is_some() { 0 } else { len }
+    }
+
+    fn last_queued(&self) -> Option<Ticket> {
+        self.slow.as_ref().map(|slow| slow.last())
+    }
+
+    fn copy_state(&mut self, stream: StreamId, ticket: Ticket) -> CopyState {
+        let Some(slow) = &mut self.slow else { return CopyState::Failed };
+        if slow.failed.remove(&stream.0) {
+            return CopyState::Failed;
+        }
+        if slow.done >= ticket.number { CopyState::Done } else { CopyState::Pending }
+    }
+
+    fn read_ahead(
+        &mut self,
+        stream: StreamId,
+        tokens: &mut dyn Iterator<Item = Fetch>,
+    ) -> Result<Ahead, Reach> {
+        let slow = self.slow.as_mut().ok_or(Reach::Gone)?;
+        slow.slots = slow.slots.wrapping_add(1);
+        let (slot, mut all) = (slow.slots, 0_usize);
+        for token in tokens {
+            let len = token.len().min(AHEAD_BYTES.saturating_sub(all));
+            all = all.saturating_add(len);
+            let (region, offset) = (token.region(), token.offset());
+            slow.push(stream.0, Copy::Read { region, offset, len, slot });
+        }
+        Ok(Ahead { ticket: slow.last(), slot, len: all })
+    }
+
+    fn fetch_ahead(&self, ahead: &Ahead, skip: usize, out: &mut [u8]) -> bool {
+        let bytes = self.slow.as_ref().and_then(|slow| slow.read.get(&ahead.slot));
+        let part = bytes.and_then(|bytes| bytes.get(skip..skip.saturating_add(out.len())));
+        part.map(|part| out.copy_from_slice(part)).is_some()
+    }
+
+    fn release(&mut self, ahead: Ahead) {
+        if let Some(slow) = &mut self.slow {
+            slow.read.remove(&ahead.slot);
+        }
+    }
+
+    fn begin_atomic(&mut self, stream: StreamId, at: Word, op: AtomicOp) -> Option<Ticket> {
+        let slow = self.slow_mut(at.region())?;
+        Some(slow.push(stream.0, Copy::Atomic(at.region(), at.offset(), op)))
+    }
+
+    fn take_atomic(&mut self, stream: StreamId) -> Option<u64> {
+        self.slow.as_mut()?.originals.remove(&stream.0)
     }
 
     fn is_watched(&self, region: RegionId) -> bool {

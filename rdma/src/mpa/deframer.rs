@@ -116,18 +116,18 @@ impl core::error::Error for FpduError {}
 #[derive(Debug)]
 pub struct Deframer<C> {
     shape: StreamShape,
-    failed: bool,
+    pub(super) failed: bool,
     pieces: VecDeque<Piece<C>>,
     chunks: usize,
     chunks_max: usize,
     /// Bytes consumed of the first piece; zero unless that piece is a chunk.
     used: usize,
     /// Bytes in all pieces that are not consumed.
-    held: usize,
+    pub(super) held: usize,
     /// Bytes of the FPDU that was returned last; they are consumed by the next call.
-    borrowed: usize,
+    pub(super) borrowed: usize,
     /// Stream position of the first byte held.
-    position: u64,
+    pub(super) position: u64,
     spill: Vec<u8>,
     spill_max: usize,
     /// Bytes consumed of `spill`.
@@ -371,7 +371,7 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         self.front_len().is_some_and(|due| self.held.saturating_add(len) >= due)
     }
 
-    fn spill(&mut self, bytes: &[u8]) -> Result<(), FpduError> {
+    pub(super) fn spill(&mut self, bytes: &[u8]) -> Result<(), FpduError> {
         if self.spill_max.saturating_sub(self.spill.len()) < bytes.len() {
             self.spill.drain(..self.spill_used.min(self.spill.len()));
             self.spill_used = 0;
@@ -514,7 +514,7 @@ impl<C: AsRef<[u8]>> Deframer<C> {
 
     /// Consumes the bytes of the FPDU that was returned last, and drops chunks that are fully consumed.
     #[inline]
-    fn release_borrowed(&mut self) {
+    pub(super) fn release_borrowed(&mut self) {
         let mut left = core::mem::take(&mut self.borrowed);
         if left == 0 {
             return;

@@ -14,6 +14,7 @@ pub mod crc;
 pub mod deframer;
 mod fpdu;
 pub mod framer;
+mod kept;
 pub mod marker;
 pub mod negotiate;
 pub mod out_of_order;

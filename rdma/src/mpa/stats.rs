@@ -143,6 +143,12 @@ impl MpaStats {
         self.ulpdu_bytes_in = self.ulpdu_bytes_in.wrapping_add(ulpdu_len as u64);
     }
 
+    /// Counts a valid FPDU not as received yet: it is returned again.
+    pub(super) fn uncount_fpdu_in(&mut self, ulpdu_len: usize) {
+        self.fpdus_in = self.fpdus_in.wrapping_sub(1);
+        self.ulpdu_bytes_in = self.ulpdu_bytes_in.wrapping_sub(ulpdu_len as u64);
+    }
+
     /// Counts an FPDU handed to TCP.
     #[inline]
     pub fn count_fpdu_out(&mut self, ulpdu_len: usize) {

@@ -9,6 +9,7 @@
 //! Completions occur in the order of posting (RFC 5040 §5.5 rule 15). The outstanding reads (the ORQ) are therefore a
 //! contiguous part at the head of the send queue and need no queue of their own.
 
+mod deferred;
 mod event;
 mod inbox;
 mod local;
@@ -18,6 +19,7 @@ mod shared_queue;
 
 use std::collections::VecDeque;
 
+pub(crate) use deferred::{Deferred, ReadAhead, Stop};
 pub use event::{CloseHow, Event, WcOpcode, WcStatus};
 pub(crate) use inbox::Inbox;
 pub(crate) use local::{List, Local, Tokens};
@@ -154,6 +156,8 @@ pub(crate) struct QueuePair {
     pub(crate) terminate: Option<(Terminate, StreamError)>,
     pub(crate) events: VecDeque<Event>,
     pub(crate) counters: StreamCounters,
+    /// Copies that the stream waits for; `None` while all its memory is accessed at once.
+    pub(crate) deferred: Option<Box<Deferred>>,
 }
 
 /// Events that can wait besides completions: request, established, the reason of the end, close.
@@ -188,6 +192,7 @@ impl QueuePair {
             terminate: None,
             events: VecDeque::with_capacity(events),
             counters: StreamCounters::default(),
+            deferred: None,
         }
     }
 
@@ -203,7 +208,10 @@ impl QueuePair {
 
     /// Returns the next event; its slot is free for another post then.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
-        let event = self.events.pop_front()?;
+        if !self.has_open_event() {
+            return None;
+        }
+        let event = self.pop_event()?;
         match &event {
             Event::Completion { op: WcOpcode::Recv, .. }
             | Event::Received { .. }
@@ -219,12 +227,15 @@ impl QueuePair {
     /// Takes the next event if it is a successful send completion, and returns its number and bytes.
     #[inline]
     pub(crate) fn take_success(&mut self) -> Option<(u64, u32)> {
+        if !self.has_open_event() {
+            return None;
+        }
         let taken = match self.events.front()? {
             Event::Completion { op: WcOpcode::Recv, .. } => return None,
             Event::Completion { wr_id, status: WcStatus::Success, bytes, .. } => (*wr_id, *bytes),
             _ => return None,
         };
-        self.events.pop_front();
+        self.pop_event();
         self.sq.completion_taken();
         Some(taken)
     }
@@ -262,6 +273,7 @@ impl QueuePair {
     pub(crate) fn flush(&mut self) {
         self.irq.clear();
         self.current = None;
+        self.drop_waits(WcStatus::WrFlushError);
         while let Some((request, owned)) = self.sq.pop() {
             if owned {
                 self.events.push_back(unfinished(request.wr_id, request.op.opcode(), request.status));

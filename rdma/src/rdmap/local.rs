@@ -1,11 +1,13 @@
 //! Local memory of work requests: the bytes to send and the places of responses, with a check on every access to an
 //! element of a scatter/gather list; and local operations, which send no message.
 
+use super::ahead::Rest;
 use super::payload::Payload;
+use super::run::Run;
 use super::segment::{SegmentHeader, SendOutcome};
-use crate::ddp::Segment;
-use crate::memory::{Bind, Fetch, Memory, Placement, StagTable};
-use crate::qp::{CloseHow, List, Local, QueuePair, Tokens, WcStatus, WorkOp, WorkRequest};
+use crate::ddp::cut;
+use crate::memory::{AHEAD_BYTES, Bind, Fetch, Memory, Placement, Reach, StagTable};
+use crate::qp::{CloseHow, List, Local, QueuePair, Source, Stop, Tokens, WcStatus, WorkOp, WorkRequest};
 use crate::stats::{RdmaStats, count};
 use crate::terminate::{Fault, StreamError};
 use crate::wire::Stag;
@@ -38,31 +40,46 @@ impl QueuePair {
         }
     }
 
-    /// Sends one segment of a message whose bytes are in a list or inline.
+    /// Sends one segment of a message whose bytes are in a list or inline, or several if they are read ahead.
     pub(super) fn push_gathered<M: Memory>(
         &mut self,
         work: &WorkRequest,
         front: SegmentHeader,
-        segment: Segment,
+        left: usize,
         env: &mut Env<'_, M>,
         sink: &mut impl Sink,
-    ) -> SendOutcome {
-        let (skip, len) = (work.progress, segment.len);
-        match work.local {
+    ) -> Run {
+        let Some(segment) = cut(self.framer.ulpdu_max(sink.fpdu_max()), front.len(), left) else {
+            return Run::of(SendOutcome::NoRoom, 0, false);
+        };
+        let (skip, len, whole_front) = (work.progress, segment.len, front);
+        let front = front.with_last(segment.last);
+        let step = match work.local {
             Local::List(list) => {
-                // Checks the whole message before its first byte is sent, so that the peer receives all of it or
-                // nothing.
+                // Checks the whole message before its first byte: the peer receives all of it or nothing.
                 let whole = skip > 0 || segment.last || {
                     self.gather(list, 0, list.len as usize, env.stags).is_some()
                 };
+                let mut deferred = false;
                 let fetches = self.gather(list, skip, len, env.stags).filter(|fetches| {
-                    let present =
-                        |fetch: &Fetch| env.memory.holds(fetch.region(), fetch.offset(), fetch.len());
+                    let present = |fetch: &Fetch| {
+                        let (region, offset, len) = (fetch.region(), fetch.offset(), fetch.len());
+                        let reach = env.memory.reach(self.origin.stream, region, offset, len);
+                        deferred |= reach != Reach::Direct;
+                        reach != Reach::Gone
+                    };
                     whole && fetches.all(present)
                 });
                 let Some(fetches) = fetches else {
-                    return self.work_failed(work, WcStatus::LocalProtectionError, env.stats);
+                    let step = self.work_failed(work, WcStatus::LocalProtectionError, env.stats);
+                    return Run::of(step, 0, false);
                 };
+                if deferred {
+                    let ahead = self.gather(list, skip, left.min(AHEAD_BYTES), env.stags);
+                    let mut tokens = ahead.into_iter().flatten();
+                    let rest = Rest { tokens: &mut tokens, left, source: Source::Work };
+                    return self.push_ahead(whole_front, rest, env, sink);
+                }
                 self.push(front, len, env, sink, |memory, mut out| {
                     for fetch in fetches {
                         let Some((here, behind)) = out.split_at_mut_checked(fetch.len()) else {
@@ -91,7 +108,8 @@ impl QueuePair {
             }
             // Only without bytes: a slice with bytes lies in one piece.
             Local::Slice(_) => self.push(front, 0, env, sink, |_, _| true),
-        }
+        };
+        Run::of(step, len, segment.last)
     }
 
     /// Returns true if a response may be placed where a request wants it. The check is repeated when the response
@@ -109,7 +127,7 @@ impl QueuePair {
         start: u32,
         payload: impl Payload,
         env: &mut Env<'_, M>,
-    ) -> Result<(), StreamError> {
+    ) -> Result<(), Stop> {
         self.place_at(local, start, payload, false, env)
     }
 
@@ -120,7 +138,7 @@ impl QueuePair {
         start: u32,
         payload: impl Payload,
         env: &mut Env<'_, M>,
-    ) -> Result<(), StreamError> {
+    ) -> Result<(), Stop> {
         self.place_at(local, start, payload, true, env)
     }
 
@@ -132,7 +150,7 @@ impl QueuePair {
         payload: impl Payload,
         received: bool,
         env: &mut Env<'_, M>,
-    ) -> Result<(), StreamError> {
+    ) -> Result<(), Stop> {
         let len = payload.len();
         match local {
             Local::Slice(slice) => {
@@ -149,16 +167,33 @@ impl QueuePair {
                 }
                 let places = Tokens::of(lists.sges(list), start, len, check);
                 let places = places.map_err(|_| StreamError::Local)?;
-                if !places.all(|place| env.memory.holds(place.region(), place.offset(), place.len())) {
-                    return Err(StreamError::Place);
-                }
+                let queues = self.may_scatter_now(&places, env)?;
                 count(&mut self.counters.bytes_placed, len);
                 count(&mut env.stats.rdmap.payload_bytes_placed, len);
                 count(&mut env.stats.mpa.bytes_copied, len);
-                if payload.scatter(places, env.memory) { Ok(()) } else { Err(StreamError::Place) }
+                if !payload.scatter(places, env.memory) {
+                    return Err(StreamError::Place.into());
+                }
+                if queues {
+                    self.queued(env);
+                }
+                Ok(())
             }
-            Local::Inline { .. } => Err(StreamError::Local),
+            Local::Inline { .. } => Err(StreamError::Local.into()),
         }
+    }
+
+    /// Checks that bytes may be scattered now, as [`Self::may_place`].
+    fn may_scatter_now<M: Memory>(&self, places: &Tokens<Placement>, env: &Env<'_, M>) -> Result<bool, Stop> {
+        let mut outcome = Ok(false);
+        places.all(|place| {
+            match self.may_place((place.region(), place.offset(), place.len()), env) {
+                Ok(queues) => outcome = outcome.map(|before| before || queues),
+                Err(stop) => outcome = Err(stop),
+            }
+            outcome.is_ok()
+        });
+        outcome
     }
 
     /// Places the original value that an atomic operation returned.
@@ -167,34 +202,35 @@ impl QueuePair {
         local: Local,
         bytes: [u8; 8],
         env: &mut Env<'_, M>,
-    ) -> Result<(), StreamError> {
-        match local {
+    ) -> Result<(), Stop> {
+        let queues = match local {
             Local::Slice(slice) => {
                 let at = Placement::local(&slice, 0, bytes.len()).ok_or(StreamError::Local)?;
-                if !env.memory.holds(at.region(), at.offset(), at.len()) {
-                    return Err(StreamError::Place);
-                }
+                let queues = self.may_place((at.region(), at.offset(), at.len()), env)?;
                 if !env.memory.place(at, &bytes) {
-                    return Err(StreamError::Place);
+                    return Err(StreamError::Place.into());
                 }
+                queues
             }
             Local::List(list) => {
                 let check = |lkey, address, len| env.stags.check_local_place(lkey, address, len, self.origin);
                 let places = Tokens::of(self.sq.lists.sges(list), 0, bytes.len(), check);
                 let places = places.map_err(|_| StreamError::Local)?;
-                if !places.all(|place| env.memory.holds(place.region(), place.offset(), place.len())) {
-                    return Err(StreamError::Place);
-                }
+                let queues = self.may_scatter_now(&places, env)?;
                 let mut rest = bytes.as_slice();
                 for place in places {
                     let Some((here, behind)) = rest.split_at_checked(place.len()) else { break };
                     if !env.memory.place(place, here) {
-                        return Err(StreamError::Place);
+                        return Err(StreamError::Place.into());
                     }
                     rest = behind;
                 }
+                queues
             }
-            Local::Inline { .. } => return Err(StreamError::Local),
+            Local::Inline { .. } => return Err(StreamError::Local.into()),
+        };
+        if queues {
+            self.queued(env);
         }
         Ok(())
     }
@@ -247,6 +283,7 @@ impl QueuePair {
         if let Some(next) = self.sq.next() {
             if wait {
                 next.fence = true;
+                self.current = None;
                 return SendOutcome::Again;
             }
             next.status = status;

@@ -1,6 +1,7 @@
 //! RDMAP (RFC 5040): the messages of a stream. [`QueuePair`](crate::qp::QueuePair) gains `receive` and `transmit`
 //! here; the endpoint calls both.
 
+mod ahead;
 mod local;
 mod notify;
 mod out_of_order;

@@ -3,9 +3,11 @@
 use super::payload::{FpduPayload, Payload};
 use crate::Env;
 use crate::ddp::UntaggedQueue;
-use crate::memory::{AccessError, Fetch, Memory, Placement};
+use crate::memory::{AccessError, Fetch, Memory, Placement, Reach};
 use crate::mpa::Fpdu;
-use crate::qp::{CloseHow, Event, QueuePair, ReadReply, Reply, StreamState, WcStatus, WorkOp, WorkRequest};
+use crate::qp::{
+    CloseHow, Event, QueuePair, ReadReply, Reply, Stop, StreamState, WcStatus, WorkOp, WorkRequest,
+};
 use crate::stats::count;
 use crate::terminate::{ErrorCode, Fault, StreamError};
 use crate::wire::atomic::{AtomicRequest, AtomicResponse, IMMEDIATE_LEN};
@@ -20,11 +22,22 @@ const PREFIX_LEN: usize = UntaggedHeader::LEN + AtomicRequest::LEN;
 impl QueuePair {
     /// Processes an FPDU. After an error all FPDUs are dropped; RFC 5041 §7.1: "DDP MUST silently drop any subsequent
     /// incoming DDP Segments."
+    ///
+    /// Returns false if the FPDU waits for a deferred copy, and is to be passed again.
     #[inline]
-    pub(crate) fn receive<C: AsRef<[u8]>, M: Memory>(&mut self, fpdu: &Fpdu<'_, C>, env: &mut Env<'_, M>) {
+    #[must_use]
+    pub(crate) fn receive<C: AsRef<[u8]>, M: Memory>(
+        &mut self,
+        fpdu: &Fpdu<'_, C>,
+        env: &mut Env<'_, M>,
+    ) -> bool {
         if self.state != StreamState::ReadyToSend {
             count(&mut env.stats.drops.after_error, 1);
-            return;
+            return true;
+        }
+        if let Some(ticket) = self.waits_for_event() {
+            self.stall(ticket);
+            return false;
         }
         let copied;
         let head = match fpdu.contiguous() {
@@ -37,13 +50,35 @@ impl QueuePair {
             }
         };
         if !self.peer_sent && self.first(head, fpdu.len(), env.stats) {
-            return;
+            return true;
         }
         let Ok((header, rest)) = Header::parse(head) else {
-            return self.fail(&Fault::bare(StreamError::FpduLength), env.stats);
+            self.fail(&Fault::bare(StreamError::FpduLength), env.stats);
+            return true;
         };
-        if let Err(error) = self.segment(&header, rest, fpdu, env) {
-            self.fail(&about(error, &header, rest, fpdu.len()), env.stats);
+        match self.segment(&header, rest, fpdu, env) {
+            Ok(()) => true,
+            Err(stop) => self.stopped(stop, (&header, rest, fpdu.len()), env),
+        }
+    }
+
+    /// Returns false if a segment waits; otherwise ends the stream for it.
+    #[cold]
+    fn stopped<M>(
+        &mut self,
+        stop: Stop,
+        (header, rest, len): (&Header, &[u8], usize),
+        env: &mut Env<'_, M>,
+    ) -> bool {
+        match stop {
+            Stop::Wait(ticket) => {
+                self.stall(ticket);
+                false
+            }
+            Stop::Fault(error) => {
+                self.fail(&about(error, header, rest, len), env.stats);
+                true
+            }
         }
     }
 
@@ -55,16 +90,16 @@ impl QueuePair {
         rest: &[u8],
         fpdu: &Fpdu<'_, C>,
         env: &mut Env<'_, M>,
-    ) -> Result<(), StreamError> {
+    ) -> Result<(), Stop> {
         if header.version() != ddp::VERSION {
-            return Err(match header {
+            return Err(Stop::Fault(match header {
                 Header::Tagged(_) => StreamError::TaggedVersion,
                 Header::Untagged(_) => StreamError::UntaggedVersion,
-            });
+            }));
         }
         let control = ControlField::parse(header.ulp_control());
         if control.version != rdmap::VERSION {
-            return Err(StreamError::RdmapVersion);
+            return Err(StreamError::RdmapVersion.into());
         }
         // RFC 5040 §4.1 Figure 4: the opcode determines whether a message is tagged, and its queue.
         let tagged = FpduPayload { fpdu, skip: TaggedHeader::LEN };
@@ -75,30 +110,36 @@ impl QueuePair {
                 let row = opcode.row().ok_or(StreamError::UnexpectedOpcode)?;
                 self.untagged(header, row, rest, fpdu, env)
             }
-            (Header::Tagged(_), _) => Err(StreamError::UnexpectedOpcode),
+            (Header::Tagged(_), _) => Err(StreamError::UnexpectedOpcode.into()),
         }
     }
 
     /// Processes a tagged segment of the other end of a looped connection, whose payload is in this memory. The
-    /// peer's first message does not come this way.
+    /// peer's first message does not come this way. Returns as [`Self::receive`].
+    #[must_use]
     pub(crate) fn receive_fetch<M: Memory>(
         &mut self,
         header: &TaggedHeader,
         payload: Fetch,
         env: &mut Env<'_, M>,
-    ) {
+    ) -> bool {
         if self.state != StreamState::ReadyToSend {
             count(&mut env.stats.drops.after_error, 1);
-            return;
+            return true;
+        }
+        if let Some(ticket) = self.waits_for_event() {
+            self.stall(ticket);
+            return false;
         }
         let len = payload.len().saturating_add(TaggedHeader::LEN);
         let taken = match ControlField::parse(header.ulp_control).opcode {
             Opcode::RdmaWrite => self.write(header, payload, env),
             Opcode::ReadResponse => self.read_response(header, payload, env),
-            _ => Err(StreamError::UnexpectedOpcode),
+            _ => Err(StreamError::UnexpectedOpcode.into()),
         };
-        if let Err(error) = taken {
-            self.fail(&about(error, &Header::Tagged(*header), &[], len), env.stats);
+        match taken {
+            Ok(()) => true,
+            Err(stop) => self.stopped(stop, (&Header::Tagged(*header), &[], len), env),
         }
     }
 
@@ -108,7 +149,7 @@ impl QueuePair {
         header: &TaggedHeader,
         payload: impl Payload,
         env: &mut Env<'_, M>,
-    ) -> Result<(), StreamError> {
+    ) -> Result<(), Stop> {
         let len = payload.len();
         // RFC 5041 §5.2: "The STag and TO fields MUST NOT be checked for a zero-length Tagged DDP Message."
         if len > 0 {
@@ -134,14 +175,18 @@ impl QueuePair {
         at: Placement,
         payload: impl Payload,
         env: &mut Env<'_, M>,
-    ) -> Result<(), StreamError> {
-        if !env.memory.holds(at.region(), at.offset(), at.len()) {
-            return Err(StreamError::Place);
-        }
+    ) -> Result<(), Stop> {
+        let queues = self.may_place((at.region(), at.offset(), at.len()), env)?;
         count(&mut self.counters.bytes_placed, at.len());
         count(&mut env.stats.rdmap.payload_bytes_placed, at.len());
         count(&mut env.stats.mpa.bytes_copied, at.len());
-        if payload.place(at, env.memory) { Ok(()) } else { Err(StreamError::Place) }
+        if !payload.place(at, env.memory) {
+            return Err(StreamError::Place.into());
+        }
+        if queues {
+            self.queued(env);
+        }
+        Ok(())
     }
 
     /// Processes a segment of the response to the oldest read. It must contain the next bytes due, in order.
@@ -150,12 +195,12 @@ impl QueuePair {
         header: &TaggedHeader,
         payload: impl Payload,
         env: &mut Env<'_, M>,
-    ) -> Result<(), StreamError> {
+    ) -> Result<(), Stop> {
         let len = payload.len();
         let is_read = |due: &&mut WorkRequest| matches!(due.op, WorkOp::Read { .. });
         let due = self.sq.due().filter(is_read).ok_or(StreamError::UnexpectedOpcode)?;
         if len > 0 {
-            let tagged = |error| Err(StreamError::Tagged(error));
+            let tagged = |error| Err(Stop::Fault(StreamError::Tagged(error)));
             if header.stag != due.sink {
                 return tagged(AccessError::InvalidStag);
             }
@@ -169,10 +214,14 @@ impl QueuePair {
             if due.local.len().checked_sub(start).is_none_or(|rest| (rest as usize) < len) {
                 return tagged(AccessError::Bounds);
             }
-            due.progress = start.saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
-            if let Err(error) = self.place_sink(local, start, payload, env) {
-                self.due_failed();
-                return Err(error);
+            if let Err(stop) = self.place_sink(local, start, payload, env) {
+                if let Stop::Fault(_) = stop {
+                    self.due_failed();
+                }
+                return Err(stop);
+            }
+            if let Some(due) = self.sq.due() {
+                due.progress = start.saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
             }
         }
         if header.last {
@@ -182,7 +231,7 @@ impl QueuePair {
                 && env.stags.invalidate_local(stag, self.origin).is_err()
             {
                 self.due_failed();
-                return Err(StreamError::Local);
+                return Err(StreamError::Local.into());
             }
             self.sq.due_done();
             self.complete();
@@ -198,7 +247,7 @@ impl QueuePair {
         rest: &[u8],
         fpdu: &Fpdu<'_, C>,
         env: &mut Env<'_, M>,
-    ) -> Result<(), StreamError> {
+    ) -> Result<(), Stop> {
         let len = fpdu.len().saturating_sub(UntaggedHeader::LEN);
         let of_queue = |queue| {
             if header.queue == queue { Ok(()) } else { Err(StreamError::QueueNumber) }
@@ -230,11 +279,11 @@ impl QueuePair {
             }
             Opcode::ImmediateData | Opcode::ImmediateDataSolicited => {
                 of_queue(QueueNumber::SEND)?;
-                self.immediate(header, row, rest, len, env)
+                Ok(self.immediate(header, row, rest, len, env)?)
             }
             // Tagged messages whose T bit is wrong.
             Opcode::RdmaWrite | Opcode::ReadResponse | Opcode::Reserved(_) => {
-                Err(StreamError::UnexpectedOpcode)
+                Err(StreamError::UnexpectedOpcode.into())
             }
         }
     }
@@ -245,20 +294,24 @@ impl QueuePair {
         rest: &[u8],
         len: usize,
         env: &mut Env<'_, M>,
-    ) -> Result<(), StreamError> {
+    ) -> Result<(), Stop> {
         let queue = UntaggedQueue { msn: self.in_reads, offset: MessageOffset(0) };
         queue.check_msn(header)?;
+        // The response follows what the peer has written before.
+        if let Some(ticket) = self.gate() {
+            return Err(Stop::Wait(ticket));
+        }
         // RFC 5040 §6.1: "the RDMAP layer MUST NOT exceed the maximum number of outstanding, inbound RDMA Read
         // Requests that were negotiated".
         if self.irq.len() >= self.irq_max {
-            return Err(StreamError::NoBuffer);
+            return Err(StreamError::NoBuffer.into());
         }
         queue.check_offset(header, len, ReadRequest::LEN as u64)?;
         let Ok((request, _)) = ReadRequest::parse(rest) else {
-            return Err(StreamError::ReadRequestLength);
+            return Err(StreamError::ReadRequestLength.into());
         };
         if !header.last {
-            return Err(StreamError::ReadRequestLength);
+            return Err(StreamError::ReadRequestLength.into());
         }
         // RFC 5040 §5.2.1: with a size of zero the Data Source "MUST NOT validate the Data Source STag and Data
         // Source Tagged Offset".
@@ -281,24 +334,33 @@ impl QueuePair {
         rest: &[u8],
         len: usize,
         env: &mut Env<'_, M>,
-    ) -> Result<(), StreamError> {
+    ) -> Result<(), Stop> {
         let queue = UntaggedQueue { msn: self.in_reads, offset: MessageOffset(0) };
         queue.check_msn(header)?;
         if self.irq.len() >= self.irq_max {
-            return Err(StreamError::NoBuffer);
+            return Err(StreamError::NoBuffer.into());
         }
         queue.check_offset(header, len, AtomicRequest::LEN as u64)?;
         let (request, _) = AtomicRequest::parse(rest).map_err(|_| StreamError::AtomicRequest)?;
         if !header.last {
-            return Err(StreamError::AtomicRequest);
+            return Err(StreamError::AtomicRequest.into());
         }
         let op = request.op.map_err(|_| StreamError::AtomicRequest)?;
         let word = env.stags.check_atomic(request.stag, request.to.0, self.origin);
         let word = word.map_err(StreamError::Atomic)?.ok_or(StreamError::AtomicAlignment)?;
-        if !env.memory.holds(word.region(), word.offset(), size_of::<u64>()) {
-            return Err(StreamError::Fetch);
+        if let Some(ticket) = self.gate() {
+            return Err(Stop::Wait(ticket));
         }
-        let original = env.memory.atomic(word, op).ok_or(StreamError::Fetch)?;
+        let original = if self.has_atomic() {
+            self.deferred_atomic(word, op, env)?
+        } else {
+            match env.memory.reach(self.origin.stream, word.region(), word.offset(), size_of::<u64>()) {
+                Reach::Direct => env.memory.atomic(word, op).ok_or(StreamError::Fetch)?,
+                Reach::Deferred => self.deferred_atomic(word, op, env)?,
+                Reach::Busy(ticket) => return Err(Stop::Wait(ticket)),
+                Reach::Gone => return Err(StreamError::Fetch.into()),
+            }
+        };
         self.irq.push_back(Reply::Atomic(AtomicResponse { id: request.id, original }));
         self.in_reads = self.in_reads.next();
         count(&mut self.counters.in_atomics, 1);
@@ -313,7 +375,7 @@ impl QueuePair {
         rest: &[u8],
         len: usize,
         env: &mut Env<'_, M>,
-    ) -> Result<(), StreamError> {
+    ) -> Result<(), Stop> {
         let is_atomic = |due: &&mut WorkRequest| matches!(due.op, WorkOp::Atomic { .. });
         let due = self.sq.due().filter(is_atomic).ok_or(StreamError::UnexpectedOpcode)?;
         let queue = UntaggedQueue { msn: self.in_atomic_responses, offset: MessageOffset(0) };
@@ -321,12 +383,14 @@ impl QueuePair {
         queue.check_offset(header, len, AtomicResponse::LEN as u64)?;
         let (response, _) = AtomicResponse::parse(rest).map_err(|_| StreamError::AtomicResponse)?;
         if !header.last || response.id != due.sink.0 {
-            return Err(StreamError::AtomicResponse);
+            return Err(StreamError::AtomicResponse.into());
         }
         let (local, bytes) = (due.local, response.original.to_ne_bytes());
-        if let Err(error) = self.place_original(local, bytes, env) {
-            self.due_failed();
-            return Err(error);
+        if let Err(stop) = self.place_original(local, bytes, env) {
+            if let Stop::Fault(_) = stop {
+                self.due_failed();
+            }
+            return Err(stop);
         }
         self.in_atomic_responses = self.in_atomic_responses.next();
         self.sq.due_done();
@@ -374,25 +438,27 @@ impl QueuePair {
         len: usize,
         fpdu: &Fpdu<'_, C>,
         env: &mut Env<'_, M>,
-    ) -> Result<(), StreamError> {
+    ) -> Result<(), Stop> {
         self.in_sends.check_msn(header)?;
         // RFC 5040 §5.3: "A zero-length Send Message Type MUST consume an Untagged Buffer".
         let Some(buffer) = self.rq.front().copied() else {
-            return self.notify_send(header, row, len, fpdu, env);
+            return Ok(self.notify_send(header, row, len, fpdu, env)?);
         };
         let start = self.in_sends.offset.0;
         if let Err(error) = self.in_sends.check_offset(header, len, buffer.local.len().into()) {
             if error == StreamError::MessageTooLong {
                 self.buffer_failed(WcStatus::LocalLengthError);
             }
-            return Err(error);
+            return Err(error.into());
         }
         let payload = FpduPayload { fpdu, skip: UntaggedHeader::LEN };
         if len > 0
-            && let Err(error) = self.place_buffer(buffer.local, start, payload, env)
+            && let Err(stop) = self.place_buffer(buffer.local, start, payload, env)
         {
-            self.buffer_failed(WcStatus::LocalProtectionError);
-            return Err(error);
+            if let Stop::Fault(_) = stop {
+                self.buffer_failed(WcStatus::LocalProtectionError);
+            }
+            return Err(stop);
         }
         self.in_sends.advance(len, header.last);
         if header.last {

@@ -2,8 +2,7 @@
 
 use super::run::Run;
 use super::segment::{SegmentHeader, SendOutcome};
-use crate::ddp::cut;
-use crate::memory::{Fetch, Memory};
+use crate::memory::Memory;
 use crate::qp::{CloseHow, Event, QueuePair, Reply, Source, StreamState, WcStatus, WorkOp, WorkRequest};
 use crate::stats::count;
 use crate::terminate::{Fault, StreamError};
@@ -13,12 +12,6 @@ use crate::wire::rdmap::{ControlField, Opcode, ReadRequest};
 use crate::wire::terminate::Terminate;
 use crate::wire::{MessageOffset, Msn, QueueNumber, Stag, TaggedOffset};
 use crate::{Env, Sink};
-
-/// Returns the token if the memory has its bytes.
-#[inline]
-fn in_memory<M: Memory>(env: &Env<'_, M>, fetch: Fetch) -> Option<Fetch> {
-    env.memory.holds(fetch.region(), fetch.offset(), fetch.len()).then_some(fetch)
-}
 
 fn tagged(opcode: Opcode, stag: Stag, offset: TaggedOffset, last: bool) -> SegmentHeader {
     let ulp_control = ControlField::new(opcode).emit();
@@ -36,7 +29,7 @@ impl QueuePair {
     pub(crate) fn has_output(&self) -> bool {
         match self.state {
             StreamState::ReadyToSend => {
-                self.may_proceed() && (self.current.is_some() || self.choose().is_some())
+                self.may_proceed() && !self.is_held() && (self.current.is_some() || self.choose().is_some())
             }
             StreamState::Terminating => true,
             StreamState::Idle | StreamState::Closed => false,
@@ -52,7 +45,7 @@ impl QueuePair {
     pub(crate) fn transmit<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> SendOutcome {
         match self.state {
             StreamState::Terminating => return self.send_terminate(env, sink),
-            StreamState::ReadyToSend if self.may_proceed() => {}
+            StreamState::ReadyToSend if self.may_proceed() && !self.is_held() => {}
             _ => return SendOutcome::Idle,
         }
         let Some(source) = self.current.or_else(|| self.choose()) else { return SendOutcome::Idle };
@@ -78,10 +71,11 @@ impl QueuePair {
 
     /// Returns true if the next work request may start. RFC 5040 §6.1: "the RDMAP layer MUST NOT exceed the maximum
     /// number of outstanding, outbound RDMA Read Requests that were negotiated". A read over the limit waits, and so
-    /// does the work posted after it. A read that the peer can no longer answer waits until the stream ends.
+    /// does the work posted after it. A read that the peer can no longer answer waits until the stream ends. Fenced
+    /// work waits for the bytes of reads, too.
     fn work_is_ready(&self) -> bool {
         match self.sq.peek_next() {
-            Some(work) if work.fence && self.sq.reads() > 0 => false,
+            Some(work) if work.fence && (self.sq.reads() > 0 || self.gate().is_some()) => false,
             Some(work) if work.op.is_answered() => !self.peer_ended && self.sq.reads() < self.ord,
             Some(_) => true,
             None => false,
@@ -102,8 +96,11 @@ impl QueuePair {
             // Checked for every run: the right may have been revoked since the request arrived.
             let (stag, to, size) = (request.source_stag, request.source_offset.0, request.size as usize);
             let allowed = env.stags.check_fetch(stag, to, size, self.origin).map_err(StreamError::Read);
-            match allowed.and_then(|allowed| in_memory(env, allowed).ok_or(StreamError::Fetch)) {
-                Ok(fetch) => self.push_run(front, fetch, env, sink),
+            let pushed = allowed.and_then(|allowed| {
+                self.push_rest(front, allowed, Source::Response, env, sink).ok_or(StreamError::Fetch)
+            });
+            match pushed {
+                Ok(run) => run,
                 Err(error) => {
                     let len = UntaggedHeader::LEN + ReadRequest::LEN;
                     let segment =
@@ -171,17 +168,14 @@ impl QueuePair {
         let run = match self.in_one_piece(work, left, env) {
             Some(allowed) if left > 0 => {
                 // RFC 5040 §7.1 item 1: "the Terminate Message and Error code are sent instead of the request".
-                let Some(fetch) = allowed.and_then(|allowed| in_memory(env, allowed)) else {
-                    return self.work_failed(work, WcStatus::LocalProtectionError, env.stats);
-                };
-                self.push_run(front, fetch, env, sink)
+                let pushed =
+                    allowed.and_then(|allowed| self.push_rest(front, allowed, Source::Work, env, sink));
+                match pushed {
+                    Some(run) => run,
+                    None => return self.work_failed(work, WcStatus::LocalProtectionError, env.stats),
+                }
             }
-            _ => {
-                let mulpdu = self.framer.ulpdu_max(sink.fpdu_max());
-                let Some(segment) = cut(mulpdu, front.len(), left) else { return SendOutcome::NoRoom };
-                let step = self.push_gathered(work, front.with_last(segment.last), segment, env, sink);
-                Run::of(step, segment.len, segment.last)
-            }
+            _ => self.push_gathered(work, front, left, env, sink),
         };
         let SendOutcome::Sent { .. } = run.step else { return run.step };
         self.fetched(run.payload, env);

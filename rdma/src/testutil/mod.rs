@@ -96,6 +96,8 @@ pub struct Side {
     pub now: Duration,
     /// Bytes received: the stream position of the next.
     pub position: u64,
+    /// Bytes that wait because the endpoint is stalled.
+    pub held: VecDeque<u8>,
 }
 
 impl Side {
@@ -127,6 +129,7 @@ impl Side {
             events: Vec::new(),
             now: Duration::ZERO,
             position: 0,
+            held: VecDeque::new(),
         }
     }
 
@@ -141,10 +144,29 @@ impl Side {
 
     /// Delivers the next bytes of the stream.
     pub fn deliver(&mut self, bytes: &[u8]) {
+        if self.endpoint.is_stalled() || !self.held.is_empty() {
+            self.held.extend(bytes);
+            return;
+        }
         let mut env = Env { stags: &mut self.stags, memory: &mut self.memory, stats: &mut self.stats };
         self.endpoint.receive(self.now, self.position, bytes.to_vec(), &mut env);
         self.position += bytes.len() as u64;
         self.collect();
+    }
+
+    /// Makes one deferred copy, or lets it fail, and lets the endpoint go on. Returns false if no copy waits.
+    pub fn copy_one(&mut self, works: bool) -> bool {
+        let copied = self.memory.copy_one(works);
+        let mut env = Env { stags: &mut self.stags, memory: &mut self.memory, stats: &mut self.stats };
+        self.endpoint.resume(self.now, &mut env);
+        if !self.held.is_empty() && !self.endpoint.is_stalled() {
+            let bytes: Vec<u8> = self.held.drain(..).collect();
+            let taken = self.endpoint.receive_copied(self.now, self.position, &bytes, &mut env);
+            self.position += taken as u64;
+            self.held.extend(&bytes[taken..]);
+        }
+        self.collect();
+        copied
     }
 
     /// Passes bytes behind a gap, at a stream position, and returns true if all of them are placed.

@@ -10,6 +10,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use super::deferred::HeldSegments;
 use super::{CmId, Device};
 use crate::endpoint::{Endpoint, Env, LoopedSegment, Progress, Sink};
 use crate::memory::{Fetch, Memory};
@@ -146,7 +147,8 @@ impl<C: AsRef<[u8]>> Device<C> {
     }
 
     /// Sends queued output of `from`, up to a limit, to `to`, which processes it. What `to` cannot receive any more is
-    /// dropped, as by a peer that has closed. Completions and events of `to` are queued; those of `from` wait for
+    /// dropped, as by a peer that has closed. If `to` [is stalled](Self::is_stalled), nothing is sent until it is not,
+    /// and the adapter calls again then. Completions and events of `to` are queued; those of `from` wait for
     /// [`Self::drain`].
     pub fn transmit_looped<M: Memory>(
         &mut self,
@@ -155,16 +157,26 @@ impl<C: AsRef<[u8]>> Device<C> {
         now: Duration,
         env: &mut Env<'_, M>,
     ) -> Progress {
+        if self.is_stalled(to) {
+            return Progress::default();
+        }
         let mut queue = core::mem::take(&mut self.looped);
         queue.begin();
         let progress = self.transmit(from, now, env, &mut queue);
         count(&mut env.stats.rdmap.looped_segments, progress.frames);
         count(&mut env.stats.rdmap.looped_bytes, progress.bytes);
         if progress.frames > 0 {
+            let mut held = HeldSegments::new();
             self.deliver(to, |endpoint| {
-                queue.drain(|segment| endpoint.receive_looped(now, segment, env));
+                queue.drain(|segment| {
+                    if held.is_empty() && endpoint.receive_looped(now, segment.again(), env) {
+                        return;
+                    }
+                    held.push_back(segment.into_bytes(env.memory));
+                });
                 endpoint.chunks()
             });
+            self.hold_segments(to, held);
         }
         self.looped = queue;
         progress

@@ -24,6 +24,7 @@
 
 mod completion;
 mod connection;
+mod deferred;
 mod entries;
 mod events;
 mod ids;
@@ -61,6 +62,7 @@ use iwarp_counters::Histogram;
 use crate::endpoint::EndpointConfig;
 use completion::Cq;
 use connection::Id;
+use deferred::HeldSegments;
 use looped::LoopQueue;
 use memory::{Mr, Mw, Pd};
 use queue_pair::Qp;
@@ -196,6 +198,10 @@ pub struct Device<C> {
     silent: Silent,
     /// Segments between two connections of this device.
     looped: LoopQueue,
+    /// Connections that wait for deferred copies, each once.
+    waiting: VecDeque<CmId>,
+    /// Segments for looped connections that are stalled.
+    held: Vec<(CmId, HeldSegments)>,
     stats: DeviceStats,
     times: DeviceTimes,
     /// Time of the adapter's current poll, nanoseconds.
@@ -236,6 +242,8 @@ impl<C: AsRef<[u8]>> Device<C> {
             transmit: VecDeque::with_capacity(ids),
             silent: Silent::default(),
             looped: LoopQueue::default(),
+            waiting: VecDeque::new(),
+            held: Vec::new(),
             stats: DeviceStats::default(),
             times: DeviceTimes::default(),
             now_ns: 0,

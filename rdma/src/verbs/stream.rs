@@ -175,7 +175,8 @@ impl<C: AsRef<[u8]>> Device<C> {
     }
 
     /// Takes consecutive chunks, each with its stream position. Completions and events are queued after the last.
-    /// Returns the number of chunks that the stream retains for an incomplete FPDU.
+    /// Returns the number of chunks that the stream retains for an incomplete FPDU. Takes no more chunks once the
+    /// stream is [stalled](Self::is_stalled).
     pub fn receive_all<M: Memory>(
         &mut self,
         id: CmId,
@@ -186,6 +187,9 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.deliver(id, |endpoint| {
             for (offset, chunk) in chunks {
                 endpoint.receive(now, offset, chunk, env);
+                if endpoint.is_stalled() {
+                    break;
+                }
             }
             endpoint.chunks()
         })
@@ -221,7 +225,12 @@ impl<C: AsRef<[u8]>> Device<C> {
         env: &mut Env<'_, M>,
     ) -> bool {
         let endpoint = self.ids.get_mut(id.0).and_then(|it| it.endpoint.as_mut());
-        endpoint.is_some_and(|endpoint| endpoint.receive_out_of_order(offset, bytes, env))
+        let Some(endpoint) = endpoint else { return false };
+        let taken = endpoint.receive_out_of_order(offset, bytes, env);
+        if endpoint.is_deferred() {
+            self.note_deferred(id);
+        }
+        taken
     }
 
     /// Advances the stream by the `len` bytes at position `offset`, for which [`Self::receive_out_of_order`] returned
@@ -257,16 +266,27 @@ impl<C: AsRef<[u8]>> Device<C> {
             srq.queue = rq.shared.take();
             qp.recv_used = qp.recv_used.saturating_add(may_take.saturating_sub(rq.shared_max));
             let reached = srq.queue.as_mut().is_some_and(|it| core::mem::take(&mut it.limit_reached));
+            let is_deferred = endpoint.is_deferred();
             if let Some(srq_id) = srq_id.filter(|_| reached) {
                 self.raise(AsyncEvent::SrqLimitReached(srq_id));
             }
-            self.drain(id);
+            self.taken(id, is_deferred);
             chunks
         } else {
             let chunks = take(endpoint);
-            self.drain(id);
+            let is_deferred = endpoint.is_deferred();
+            self.taken(id, is_deferred);
             chunks
         }
+    }
+
+    /// Queues what a call of the endpoint has produced.
+    #[inline]
+    fn taken(&mut self, id: CmId, is_deferred: bool) {
+        if is_deferred {
+            self.note_deferred(id);
+        }
+        self.drain(id);
     }
 
     /// Sends queued output as far as the transport takes it, and queues the resulting completions and events.
@@ -292,7 +312,12 @@ impl<C: AsRef<[u8]>> Device<C> {
         sink: &mut impl Sink,
     ) -> Progress {
         let endpoint = self.ids.get_mut(id.0).and_then(|it| it.endpoint.as_mut());
-        endpoint.map_or_else(Progress::default, |endpoint| endpoint.poll_transmit(now, env, sink))
+        let Some(endpoint) = endpoint else { return Progress::default() };
+        let progress = endpoint.poll_transmit(now, env, sink);
+        if endpoint.is_deferred() {
+            self.note_deferred(id);
+        }
+        progress
     }
 
     /// Returns true if [`Self::poll_transmit`] has something to send.
