@@ -110,6 +110,9 @@ const QUEUE_PAIR: u64 = 4096;
 /// Bytes per entry of a queue of applications, with one element, besides the program's memory (held there, too).
 const QUEUE_ENTRY: u64 = 192;
 
+/// Bytes of the thread that copies a program's memory through the kernel: jobs of 4 KiB, bytes read ahead, its stack.
+const COPIER: u64 = 1536 << 10;
+
 /// Bytes per memory region of applications, besides its STag and that of a memory window.
 const MEMORY_REGION: u64 = 256;
 
@@ -235,6 +238,8 @@ fn add_applications(plan: &mut MemoryPlan, applications: &Applications, stacks: 
     let entries = u64::from(user.queue_entries_max).saturating_mul(QUEUE_ENTRY);
     plan.heap("application queue entries, one user's at most", entries);
     plan.heap("application queues and memory, one user's at most", user.memory_bytes);
+    let copiers = u64::from(user.contexts_max).saturating_mul(COPIER);
+    plan.heap("copies through the kernel, one user's at most", copiers);
 }
 
 /// Returns the same as [`Config::data_room_bytes`].

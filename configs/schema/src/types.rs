@@ -462,6 +462,8 @@ pub struct Applications {
     pub watch_entries: u32,
     /// Ports below 1024 that every user may use; the others are for root.
     pub privileged_ports: Vec<u16>,
+    /// Longest time that a copy into or out of a program's memory may take in the kernel, milliseconds.
+    pub kernel_copy_ms_max: u32,
     /// Maximum of one user's contexts together.
     pub user: UserLimits,
 }

@@ -197,7 +197,10 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         offset: u64,
         segment: Segment<P::Buf>,
     ) -> Option<Event<P::Buf>> {
-        let Self { stack, device, rdma, conns, stats, .. } = self;
+        if self.device.deferred() > 0 && self.holds_data(conn) {
+            return self.hold_data(conn, offset, segment);
+        }
+        let Self { stack, device, rdma, conns, stats, held, .. } = self;
         let Some(Service::Rdma(rdma_conn)) = conns.service_mut(conn) else { return None };
         let (id, at) = (rdma_conn.id, since_start(now));
         let (chunks, (bytes, next)) = if segment.was_taken() {
@@ -206,6 +209,12 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         } else {
             let mut run = DataRun::new(stack, conn, (offset, segment));
             let chunks = id.map(|id| device.receive_all(id, at, &mut run, &mut rdma.env()));
+            if let Some(id) = id
+                && device.deferred() > 0
+                && device.is_stalled(id)
+            {
+                held.take_rest(conn, &mut run);
+            }
             (chunks, run.end())
         };
         if let Some(chunks) = chunks {
@@ -214,6 +223,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         if id.is_none() {
             stats.late_bytes += bytes as u64;
         }
+        let bytes = if held.is_empty() { bytes } else { bytes.saturating_sub(held.newly_held()) };
         stack.consumed(conn, bytes);
         self.schedule(conn);
         next
@@ -230,6 +240,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     pub(super) fn rdma_peer_closed(&mut self, now: Instant, conn: ConnId) {
         match self.cm_id(conn) {
+            Some(id) if self.device.is_stalled(id) || self.held.has(conn) => self.held.hold_end(conn),
             Some(id) => self.device.peer_closed(id, since_start(now), &mut self.rdma.stats),
             None => self.stack.close(now, conn),
         }
@@ -238,6 +249,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     pub(super) fn rdma_closed(&mut self, conn: ConnId, closed: &RdmaConn, reason: CloseReason) {
         self.deadlines.change(conn, closed.deadline, None);
+        self.held.remove(conn);
         let Some(id) = closed.id else { return };
         if self.device.stream_info(id).is_some() {
             // The device answers with a close request, which frees what belongs to the stream.
@@ -340,6 +352,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     fn close(&mut self, now: Instant, id: CmId, how: CloseHow) {
         if let Some(conn) = self.unbind(id) {
+            self.held.remove(conn);
             self.note_termination(id, conn);
             match how {
                 CloseHow::Fin => {

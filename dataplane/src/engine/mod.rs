@@ -18,6 +18,7 @@
 mod close;
 mod commands;
 mod contexts;
+mod deferred;
 mod device;
 mod drain;
 mod looped;
@@ -45,6 +46,7 @@ use crate::transport::{ConnTable, Deadlines, RdmaState, StreamIds, TxOutcome, si
 pub use commands::ConnRow;
 use contexts::SharedContexts;
 pub use contexts::Wakers;
+use deferred::HeldData;
 pub use device::RdmaCmStats;
 pub use drain::DrainPage;
 use rdma_conn::{CmConns, Looped, RdmaConn};
@@ -134,6 +136,8 @@ pub struct Engine<P: BufPool, M> {
     /// TCP ports that belong to one worker, and the index of this one.
     local_ports: (LocalPorts, u16),
     cm_conns: CmConns,
+    /// Received data of connections that wait for deferred copies.
+    held: HeldData,
     /// TCP options of the device's connections.
     options: ConnOptions,
     streams: StreamIds,
@@ -170,6 +174,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             shared: SharedContexts::new(config.contexts_max, config.limits.cqs),
             local_ports: (config.local_ports, config.stack.worker_index),
             cm_conns: CmConns::new(config.limits.ids),
+            held: HeldData::default(),
             options: ConnOptions { out_of_order, ..config.conn },
             streams: StreamIds::default(),
             tx_ready: VecDeque::with_capacity(connections),
@@ -222,6 +227,9 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         if due {
             self.handle_timeouts(now, pool);
         }
+        if self.device.deferred() > 0 {
+            self.resume_deferred(now);
+        }
         self.serve_clients();
         self.apply_requests(now);
         self.service_tx_ready(now, pool);
@@ -252,14 +260,15 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         [self.stack.next_deadline(), self.deadlines.first()].into_iter().flatten().min()
     }
 
-    /// Returns true if another poll would have immediate work: output to send, or a request that a client of the device
-    /// has made since the last poll.
+    /// Returns true if another poll would have immediate work: output to send, a request that a client of the device
+    /// has made since the last poll, or connections that wait for deferred copies, whose end no signal announces.
     #[inline]
     pub fn has_output(&self) -> bool {
         !self.tx_ready.is_empty()
             || self.device.has_request()
             || self.stack.has_output()
             || self.shared.has_work()
+            || self.device.deferred() > 0
     }
 
     /// Resets every connection. `WorkerPort::shut_down` calls it.

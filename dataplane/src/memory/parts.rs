@@ -1,9 +1,10 @@
 //! Memory of a memory region: one mapping, or parts of a program's own memory.
 
-use std::cell::Cell;
 use std::sync::Arc;
 
-use super::process::ProcessMemory;
+use rdma::{AtomicOp, Reach, Ticket};
+
+use super::copier::{Copier, Target};
 use super::region::RegionMemory;
 
 /// Source of the bytes of a [`Part`].
@@ -11,8 +12,18 @@ use super::region::RegionMemory;
 pub enum Source {
     /// Memory that this process maps, and the offset of the part in it.
     Mapped(Arc<RegionMemory>, u64),
-    /// Memory that is accessed through the kernel, and the part's address in the program.
-    Kernel(Arc<ProcessMemory>, u64),
+    /// Memory that is accessed through the kernel by the program's copier, and the part's address in the program.
+    Kernel(Arc<Copier>, u64),
+}
+
+impl Source {
+    /// Returns what a job of a copier accesses.
+    fn target(&self, within: u64) -> Target {
+        match self {
+            Self::Mapped(memory, start) => Target::Mapped(Arc::clone(memory), start.wrapping_add(within)),
+            Self::Kernel(_, address) => Target::Process(address.wrapping_add(within)),
+        }
+    }
 }
 
 /// Consecutive bytes of one source.
@@ -33,15 +44,19 @@ pub struct Parts {
     start: u64,
     /// Offset after the last byte.
     end: u64,
+    /// Copier of the parts that are accessed through the kernel.
+    copier: Option<Arc<Copier>>,
 }
 
 iwarp_counters::counters! {
     /// Counters of memory that is accessed through the kernel.
     pub struct KernelStats {
-        /// Copies made by the kernel, into or out of a program's memory that the daemon cannot map.
+        /// Copies queued for the kernel, into or out of a program's memory that the daemon cannot map.
         kernel_copies,
-        /// Copies that the kernel refused: the program has ended or unmapped its memory. The connection ends.
+        /// Connections that ended because the kernel refused a copy: the program has ended or unmapped its memory.
         kernel_copy_errors,
+        /// Connections that ended because a copy took longer than `applications.kernel_copy_ms_max`.
+        kernel_copy_timeouts,
     }
 }
 
@@ -61,7 +76,54 @@ impl Parts {
             end = end.checked_add(part.bytes).filter(|_| is_there && part.bytes > 0)?;
             placed.push((end, part));
         }
-        (end > start).then(|| Self { parts: placed.into(), start, end })
+        let copier = placed.iter().find_map(|(_, part)| match &part.source {
+            Source::Kernel(copier, _) => Some(Arc::clone(copier)),
+            Source::Mapped(..) => None,
+        });
+        (end > start).then(|| Self { parts: placed.into(), start, end, copier })
+    }
+
+    /// Returns the copier of the parts that are accessed through the kernel.
+    pub(super) const fn copier(&self) -> Option<&Arc<Copier>> {
+        self.copier.as_ref()
+    }
+
+    /// Returns how the bytes can be accessed.
+    #[inline]
+    fn reach(&self, offset: u64, len: usize) -> Reach {
+        match &self.copier {
+            _ if !self.holds(offset, len as u64) => Reach::Gone,
+            None => Reach::Direct,
+            Some(_) if self.mapping(offset, len).is_some() => Reach::Direct,
+            Some(copier) => self.reach_deferred(copier, offset, len),
+        }
+    }
+
+    #[cold]
+    fn reach_deferred(&self, copier: &Copier, offset: u64, len: usize) -> Reach {
+        if self.direct_len(offset, len) == len {
+            return Reach::Direct;
+        }
+        if copier.is_stuck() {
+            return Reach::Gone;
+        }
+        match copier.room() {
+            Ok(()) => Reach::Deferred,
+            Err(number) => Reach::Busy(Ticket { queue: copier.number(), number }),
+        }
+    }
+
+    /// Returns the number of bytes from an offset on that the worker maps, of `len`.
+    fn direct_len(&self, offset: u64, len: usize) -> usize {
+        let mut direct = 0;
+        self.each(offset, len, |source, _, range| {
+            let is_mapped = matches!(source, Source::Mapped(..));
+            if is_mapped {
+                direct = range.end;
+            }
+            is_mapped
+        });
+        direct
     }
 
     /// Returns the offset of the first byte.
@@ -90,7 +152,6 @@ impl Parts {
         &self,
         offset: u64,
         len: usize,
-        stats: &Cell<KernelStats>,
         mut copy: impl FnMut(&Source, u64, core::ops::Range<usize>) -> bool,
     ) -> bool {
         if !self.holds(offset, len as u64) {
@@ -104,14 +165,7 @@ impl Parts {
             let left = usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX);
             let next = done.saturating_add(left).min(len);
             let within = at.saturating_sub(end.saturating_sub(part.bytes));
-            let copied = copy(&part.source, within, done..next);
-            if let Source::Kernel(..) = part.source {
-                let mut counted = stats.get();
-                counted.kernel_copies = counted.kernel_copies.wrapping_add(1);
-                counted.kernel_copy_errors = counted.kernel_copy_errors.wrapping_add(u64::from(!copied));
-                stats.set(counted);
-            }
-            if !copied {
+            if !copy(&part.source, within, done..next) {
                 return false;
             }
             at = at.saturating_add(next.saturating_sub(done) as u64);
@@ -142,43 +196,65 @@ impl Parts {
         }
     }
 
-    fn write(&self, offset: u64, bytes: &[u8], stats: &Cell<KernelStats>) -> bool {
-        self.each(offset, bytes.len(), stats, |source, within, range| {
-            let Some(here) = bytes.get(range) else { return false };
-            match source {
-                Source::Mapped(memory, start) => memory.write(start.wrapping_add(within), here).is_ok(),
-                Source::Kernel(process, address) => process.write(address.wrapping_add(within), here),
+    fn write(&self, offset: u64, bytes: &[u8]) -> bool {
+        if self.reach(offset, bytes.len()) != Reach::Direct {
+            return false;
+        }
+        self.each(offset, bytes.len(), |source, within, range| match (source, bytes.get(range)) {
+            (Source::Mapped(memory, start), Some(here)) => {
+                memory.write(start.wrapping_add(within), here).is_ok()
             }
+            _ => false,
         })
     }
 
-    fn read(&self, offset: u64, out: &mut [u8], stats: &Cell<KernelStats>) -> bool {
-        self.each(offset, out.len(), stats, |source, within, range| {
-            let Some(here) = out.get_mut(range) else { return false };
-            match source {
-                Source::Mapped(memory, start) => memory.read(start.wrapping_add(within), here).is_ok(),
-                Source::Kernel(process, address) => process.read(address.wrapping_add(within), here),
+    fn read(&self, offset: u64, out: &mut [u8]) -> bool {
+        self.each(offset, out.len(), |source, within, range| match (source, out.get_mut(range)) {
+            (Source::Mapped(memory, start), Some(here)) => {
+                memory.read(start.wrapping_add(within), here).is_ok()
             }
+            _ => false,
         })
     }
 
-    fn update(
-        &self,
-        offset: u64,
-        update: impl Fn(u64) -> Option<u64>,
-        stats: &Cell<KernelStats>,
-    ) -> Option<u64> {
+    /// Queues the copies of bytes to an offset, to parts of either kind. Returns their number; `None` if they are not
+    /// inside the parts, or there is no room.
+    #[cold]
+    fn queue_write(&self, stream: u64, offset: u64, bytes: &[u8]) -> Option<u64> {
+        let copier = self.copier.as_ref()?;
+        let mut jobs = 0;
+        let queued = self.each(offset, bytes.len(), |source, within, range| {
+            let here = bytes.get(range).unwrap_or_default();
+            let queued = copier.write(stream, &source.target(within), here);
+            jobs += queued.unwrap_or(0);
+            queued.is_some()
+        });
+        queued.then_some(jobs)
+    }
+
+    fn update(&self, offset: u64, update: impl Fn(u64) -> Option<u64>) -> Option<u64> {
         let mut before = None;
-        let whole = self.each(offset, size_of::<u64>(), stats, |source, within, range| {
-            if range.len() == size_of::<u64>() {
-                before = match source {
-                    Source::Mapped(memory, start) => memory.update(start.wrapping_add(within), &update),
-                    Source::Kernel(process, address) => process.update(address.wrapping_add(within), &update),
-                };
+        let whole = self.each(offset, size_of::<u64>(), |source, within, range| {
+            if let Source::Mapped(memory, start) = source
+                && range.len() == size_of::<u64>()
+            {
+                before = memory.update(start.wrapping_add(within), &update);
             }
             before.is_some()
         });
         before.filter(|_| whole)
+    }
+
+    /// Queues an atomic operation. Returns false if the number is not inside one part that is accessed through the
+    /// kernel, or there is no room.
+    #[cold]
+    fn queue_atomic(&self, stream: u64, offset: u64, op: AtomicOp) -> bool {
+        self.each(offset, size_of::<u64>(), |source, within, range| match source {
+            Source::Kernel(copier, address) if range.len() == size_of::<u64>() => {
+                copier.atomic(stream, address.wrapping_add(within), op)
+            }
+            _ => false,
+        })
     }
 }
 
@@ -215,21 +291,82 @@ impl Backing {
         }
     }
 
-    /// Copies bytes to an offset. Returns false if they are not inside the memory, or the program has lost it.
+    /// Returns how the bytes can be accessed.
     #[inline]
-    pub(super) fn write(&self, offset: u64, bytes: &[u8], stats: &Cell<KernelStats>) -> bool {
+    pub(super) fn reach(&self, offset: u64, len: usize) -> Reach {
         match self {
-            Self::Whole(memory) => memory.write(offset, bytes).is_ok(),
-            Self::Parts(parts) => parts.write(offset, bytes, stats),
+            Self::Whole(memory) => {
+                let holds = offset.checked_add(len as u64).is_some_and(|end| end <= memory.bytes());
+                if holds { Reach::Direct } else { Reach::Gone }
+            }
+            Self::Parts(parts) => parts.reach(offset, len),
         }
     }
 
-    /// Copies the bytes at an offset. Returns false if they are not inside the memory, or the program has lost it.
+    /// Returns the number of bytes from an offset on that the worker maps, of `len`.
+    pub(super) fn direct_len(&self, offset: u64, len: usize) -> usize {
+        match self {
+            Self::Whole(_) => len,
+            Self::Parts(parts) => parts.direct_len(offset, len),
+        }
+    }
+
+    /// Returns the copier of memory that is accessed through the kernel, in whole or in part.
+    pub fn copier(&self) -> Option<&Arc<Copier>> {
+        match self {
+            Self::Whole(_) => None,
+            Self::Parts(parts) => parts.copier(),
+        }
+    }
+
+    /// Calls `read` with what a job accesses for each part of a range, and the number of bytes there. Returns false if
+    /// one call does, or the range is not inside the memory.
+    pub(super) fn targets(
+        &self,
+        offset: u64,
+        len: usize,
+        mut read: impl FnMut(Target, usize) -> bool,
+    ) -> bool {
+        match self {
+            Self::Whole(memory) => read(Target::Mapped(Arc::clone(memory), offset), len),
+            Self::Parts(parts) => {
+                parts.each(offset, len, |source, within, range| read(source.target(within), range.len()))
+            }
+        }
+    }
+
+    /// Queues copies of bytes to an offset, which the worker does not map. Returns the number of copies.
+    #[cold]
+    pub(super) fn queue_write(&self, stream: u64, offset: u64, bytes: &[u8]) -> Option<u64> {
+        match self {
+            Self::Whole(_) => None,
+            Self::Parts(parts) => parts.queue_write(stream, offset, bytes),
+        }
+    }
+
+    /// Queues an atomic operation on a number that the worker does not map.
+    pub(super) fn queue_atomic(&self, stream: u64, offset: u64, op: AtomicOp) -> bool {
+        match self {
+            Self::Whole(_) => false,
+            Self::Parts(parts) => parts.queue_atomic(stream, offset, op),
+        }
+    }
+
+    /// Copies bytes to an offset. Returns false if they are not inside memory that the worker maps.
     #[inline]
-    pub(super) fn read(&self, offset: u64, out: &mut [u8], stats: &Cell<KernelStats>) -> bool {
+    pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> bool {
+        match self {
+            Self::Whole(memory) => memory.write(offset, bytes).is_ok(),
+            Self::Parts(parts) => parts.write(offset, bytes),
+        }
+    }
+
+    /// Copies the bytes at an offset. Returns false if they are not inside memory that the worker maps.
+    #[inline]
+    pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> bool {
         match self {
             Self::Whole(memory) => memory.read(offset, out).is_ok(),
-            Self::Parts(parts) => parts.read(offset, out, stats),
+            Self::Parts(parts) => parts.read(offset, out),
         }
     }
 
@@ -244,15 +381,10 @@ impl Backing {
     }
 
     /// Updates a number, as [`RegionMemory::update`] does.
-    pub(super) fn update(
-        &self,
-        offset: u64,
-        update: impl Fn(u64) -> Option<u64>,
-        stats: &Cell<KernelStats>,
-    ) -> Option<u64> {
+    pub(super) fn update(&self, offset: u64, update: impl Fn(u64) -> Option<u64>) -> Option<u64> {
         match self {
             Self::Whole(memory) => memory.update(offset, update),
-            Self::Parts(parts) => parts.update(offset, update, stats),
+            Self::Parts(parts) => parts.update(offset, update),
         }
     }
 

@@ -3,18 +3,17 @@
 //! The program opens `/proc/self/mem` and passes the descriptor. The descriptor names an address space, not a process
 //! number: once the program has ended or has executed another, every access fails, also if the number is in use again.
 //! The daemon needs no right of its own to the program's memory.
+//!
+//! Every access may block as long as the program, or the server of its memory, likes. A [`Copier`](super::Copier) makes
+//! them, in a thread of its own.
 
 use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::OFlags;
 
 /// Type of the `proc` file system (`PROC_SUPER_MAGIC`).
 const PROC_MAGIC: u64 = 0x9fa0;
-
-/// Orders atomic operations of all workers on memory that is accessed through the kernel.
-static ATOMICS: Mutex<()> = Mutex::new(());
 
 /// Error of [`ProcessMemory::new`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -92,10 +91,10 @@ impl ProcessMemory {
     /// Updates the eight bytes at an address, a number in native byte order, by `update`. Returns the value before;
     /// `None` if the bytes cannot be accessed.
     ///
-    /// The update is atomic for all streams of this daemon, not for the program itself (`IBV_ATOMIC_HCA`).
+    /// The caller orders updates, so that they are atomic for the streams of this daemon; they are not for the program
+    /// itself (`IBV_ATOMIC_HCA`).
     #[must_use]
     pub fn update(&self, address: u64, update: impl Fn(u64) -> Option<u64>) -> Option<u64> {
-        let _one = ATOMICS.lock().unwrap_or_else(PoisonError::into_inner);
         let mut bytes = [0; 8];
         if !self.read(address, &mut bytes) {
             return None;

@@ -9,12 +9,12 @@ use rdma::{Access, AtomicOp, Memory, Message, Notification, Origin, RegionId, Sc
 use rustix::fs::{FallocateFlags, SealFlags};
 
 use super::{
-    AttachError, Backing, CloseFileError, HUGEPAGE_BYTES, KernelStats, MemoryError, OutOfBounds, Pages, Part,
-    Parts, ProcessMemory, RegionMemory, SharedWords, Source, Watch, WorkerMemory, hugepages,
+    AttachError, CloseFileError, HUGEPAGE_BYTES, MemoryError, OutOfBounds, Pages, RegionMemory, SharedWords,
+    Watch, WorkerMemory, hugepages,
 };
 use crate::wake::testutil::{USER, taken, wait_readable, wakes};
 
-fn ordinary(bytes: u64) -> RegionMemory {
+pub(super) fn ordinary(bytes: u64) -> RegionMemory {
     RegionMemory::new("test", bytes, Pages::Ordinary).unwrap()
 }
 
@@ -183,13 +183,13 @@ fn too_few_hugepages_are_named() {
 }
 
 /// Issues tokens for whole regions.
-struct Grants {
-    stags: StagTable,
-    origin: Origin,
+pub(super) struct Grants {
+    pub(super) stags: StagTable,
+    pub(super) origin: Origin,
 }
 
 impl Grants {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { stags: StagTable::new(16, [7; 32]), origin: Origin { stream: StreamId(1), pd: None } }
     }
 
@@ -299,107 +299,6 @@ fn memory_is_unmapped_when_the_last_worker_drops_it() {
     assert!(gone.upgrade().is_some());
     drop(second);
     assert!(gone.upgrade().is_none());
-}
-
-/// Returns this process's own memory, as the daemon has it of a program.
-fn own_process() -> Arc<ProcessMemory> {
-    let file = std::fs::OpenOptions::new().read(true).write(true).open("/proc/self/mem").unwrap();
-    Arc::new(ProcessMemory::new(file.into()).unwrap())
-}
-
-/// A memory region of three parts, which begins in the middle of a page: bytes at its edges, and pages between.
-#[test]
-fn parts_are_one_memory() {
-    const START: u64 = 4000;
-    let (pages, process) = (Arc::new(ordinary(8192)), own_process());
-    let edges = [0xEE_u8; 200];
-    let address = edges.as_ptr() as u64;
-    let kernel = |at, bytes| Part { bytes, source: Source::Kernel(Arc::clone(&process), address + at) };
-    let mapped = Part { bytes: 8192, source: Source::Mapped(Arc::clone(&pages), 0) };
-    let parts = Parts::new(START, vec![kernel(0, 96), mapped, kernel(96, 50)]).unwrap();
-    assert_eq!((parts.start(), parts.bytes(), parts.kernel_bytes()), (START, 8338, 146));
-    let mut worker = WorkerMemory::new(1);
-    worker.attach(RegionId(0), Backing::Parts(Box::new(parts))).unwrap();
-    let mut grants = Grants::new();
-    let stag = grants.stag(0, START + 8338);
-    let pattern: Vec<u8> = (0..8338_u32).map(|at| (at * 7 % 251).to_le_bytes()[0]).collect();
-    // Pieces that end at and cross the borders of the parts.
-    let mut at = 0;
-    for length in [1, 95, 1, 3000, 5000, 200, 41] {
-        let (to, piece) = (START + at as u64, &pattern[at..at + length]);
-        assert!(worker.holds(RegionId(0), to, length));
-        assert!(worker.place(grants.stags.check_place(stag, to, length, grants.origin).unwrap(), piece));
-        at += length;
-    }
-    assert_eq!(at, 8338);
-    let mut seen = vec![0; 8192];
-    pages.read(0, &mut seen).unwrap();
-    let edges = std::hint::black_box(&edges);
-    assert!(
-        seen == pattern[96..96 + 8192] && edges[..96] == pattern[..96] && edges[96..146] == pattern[8288..]
-    );
-    assert!(edges[146..].iter().all(|byte| *byte == 0xEE), "nothing beyond the parts is written");
-    let mut out = vec![0; 8338];
-    assert!(worker.fetch(grants.stags.check_fetch(stag, START, 8338, grants.origin).unwrap(), &mut out));
-    assert_eq!(out, pattern);
-    let KernelStats { kernel_copies, kernel_copy_errors } = worker.kernel_stats();
-    // Placed: two pieces in the first edge, two in the last; fetched: both edges.
-    assert_eq!((kernel_copies, kernel_copy_errors, worker.faults()), (6, 0, 0));
-    assert!(!worker.holds(RegionId(0), START - 1, 1) && !worker.holds(RegionId(0), START + 8338, 1));
-    assert!(!worker.holds(RegionId(0), START, 8339) && !worker.holds(RegionId(0), u64::MAX, 2));
-}
-
-#[test]
-fn memory_that_a_program_has_unmapped_is_an_error() {
-    // Nothing is mapped at the lowest addresses.
-    let part = Part { bytes: 4096, source: Source::Kernel(own_process(), 8192) };
-    let mut worker = WorkerMemory::new(1);
-    worker.attach(RegionId(0), Backing::Parts(Box::new(Parts::new(0, vec![part]).unwrap()))).unwrap();
-    let mut grants = Grants::new();
-    let stag = grants.stag(0, 4096);
-    assert!(!worker.place(grants.stags.check_place(stag, 0, 6, grants.origin).unwrap(), b"placed"));
-    let mut out = [7; 4];
-    assert!(!worker.fetch(grants.stags.check_fetch(stag, 0, 4, grants.origin).unwrap(), &mut out));
-    let access = Access::REMOTE_ATOMIC;
-    let stag = grants.stags.grant(RegionId(0), 4096, access, Scope::Stream(StreamId(1))).unwrap();
-    let word = grants.stags.check_atomic(stag, 64, grants.origin).unwrap().unwrap();
-    assert_eq!(worker.atomic(word, AtomicOp::FetchAdd { add: 1, mask: 0 }), None);
-    let KernelStats { kernel_copies, kernel_copy_errors } = worker.kernel_stats();
-    assert_eq!((out, kernel_copies, kernel_copy_errors), ([0; 4], 3, 3));
-}
-
-#[test]
-fn parts_outside_of_their_memory_are_refused() {
-    let (memory, process) = (Arc::new(ordinary(4096)), own_process());
-    let mapped = |offset, bytes| Part { bytes, source: Source::Mapped(Arc::clone(&memory), offset) };
-    let kernel = |address, bytes| Part { bytes, source: Source::Kernel(Arc::clone(&process), address) };
-    for wrong in [mapped(0, 0), mapped(1, 4096), mapped(u64::MAX, 2), kernel(4096, 0), kernel(u64::MAX, 2)] {
-        assert!(Parts::new(0, vec![mapped(0, 4096), wrong.clone()]).is_none(), "{wrong:?}");
-    }
-    assert!(Parts::new(0, Vec::new()).is_none(), "no bytes");
-    assert!(Parts::new(4095, vec![kernel(0, u64::MAX)]).is_none(), "more than can be counted");
-}
-
-/// Atomic operations reach numbers in all parts.
-#[test]
-fn numbers_in_parts_are_updated() {
-    let numbers = [5_u64, 6];
-    let address = numbers.as_ptr() as u64;
-    let pages = Arc::new(ordinary(4096));
-    let kernel = Part { bytes: 16, source: Source::Kernel(own_process(), address) };
-    let mapped = Part { bytes: 4096, source: Source::Mapped(Arc::clone(&pages), 0) };
-    let mut worker = WorkerMemory::new(1);
-    let parts = Parts::new(4080, vec![kernel, mapped]).unwrap();
-    worker.attach(RegionId(0), Backing::Parts(Box::new(parts))).unwrap();
-    let mut grants = Grants::new();
-    let stag = grants.stags.grant(RegionId(0), 8192, Access::REMOTE_ATOMIC, Scope::Stream(StreamId(1)));
-    let stag = stag.unwrap();
-    let mut add = |at| {
-        let word = grants.stags.check_atomic(stag, at, grants.origin).unwrap().unwrap();
-        worker.atomic(word, AtomicOp::FetchAdd { add: 1, mask: 0 })
-    };
-    assert_eq!([4080, 4088, 4096, 4096].map(&mut add), [Some(5), Some(6), Some(0), Some(1)]);
-    assert_eq!(*std::hint::black_box(&numbers), [6, 7]);
 }
 
 /// A watch of a region by one program, with its side of the ring.

@@ -33,6 +33,9 @@ pub(super) fn read(mut section: Section<'_>, report: &Report, control: &Control)
             .number("watch_entries", 1..=65_536, "notifications of a watch per worker and port")
             .map_or(256, u32::next_power_of_two),
         privileged_ports: privileged_ports(&mut section, report),
+        kernel_copy_ms_max: section
+            .number("kernel_copy_ms_max", 10..=60_000, "milliseconds of a copy in the kernel")
+            .unwrap_or(2000),
         user: user(&mut section, report, (contexts_max, queue_pairs_max)),
     };
     if is_there {

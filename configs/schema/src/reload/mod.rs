@@ -280,6 +280,7 @@ fn plan_sockets(plan: &mut Plan, old: &Config, new: &Config) {
         row("mode", mode(before.mode), mode(after.mode)),
         row("group", group(&before.group), group(&after.group)),
         row("contexts_max", before.contexts_max, after.contexts_max),
+        row("kernel_copy_ms_max", before.kernel_copy_ms_max, after.kernel_copy_ms_max),
         row("region_watches_max", before.region_watches_max, after.region_watches_max),
         row("user_contexts_max", user.contexts_max, limits.contexts_max),
         row("user_queue_pairs_max", user.queue_pairs_max, limits.queue_pairs_max),

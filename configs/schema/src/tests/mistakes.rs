@@ -399,6 +399,8 @@ const OUT_OF_RANGE: &[(&str, &str, &str)] = &[
     ("applications", "queue_pairs_max", "16385"),
     ("applications", "memory_regions_max", "0"),
     ("applications", "memory_regions_max", "16385"),
+    ("applications", "kernel_copy_ms_max", "9"),
+    ("applications", "kernel_copy_ms_max", "60001"),
     ("applications", "user_share", "0"),
     ("applications", "user_share", "101"),
     ("applications", "user_contexts_max", "0"),

@@ -44,6 +44,7 @@ use crate::memory::{HUGEPAGE_BYTES, Pages, ProcessMemory, ProcessMemoryError, Re
 use crate::wake::Wakes;
 use crate::worker::{Command, ContextCommand, NewMr};
 pub(super) use lists::no_such_app;
+use own_memory::{Copiers, OfferedMemory};
 use registry::{App, AppMemory, ContextPlace, Exchange, Registry};
 use usage::{Limits, Usage};
 
@@ -70,6 +71,7 @@ pub struct Applications {
     links: Vec<Cell<bool>>,
     regions: Rc<Mutex<Regions>>,
     registry: Registry,
+    copiers: Copiers,
     events: Rc<EventLog>,
     /// Wakes programs that sleep.
     wakes: Wakes,
@@ -85,7 +87,7 @@ pub struct Session {
     /// True once the file of `queues` is closed.
     is_closed: bool,
     /// Memory of the program, if it has offered it.
-    process: Option<Arc<ProcessMemory>>,
+    process: Option<OfferedMemory>,
 }
 
 impl Applications {
@@ -102,7 +104,8 @@ impl Applications {
         let registry = Registry::new(first_memory, settings.memory_regions_max);
         let (links, events) = (vec![Cell::new(true); devices.len()], Rc::clone(events));
         let settings = RefCell::new(settings);
-        Self { settings, control, workers, devices, links, regions, registry, events, wakes }
+        let copiers = Copiers::default();
+        Self { settings, control, workers, devices, links, regions, registry, copiers, events, wakes }
     }
 
     /// Reports to the programs of a port how its link is, if that has changed. Called once per second.
@@ -272,6 +275,9 @@ impl Applications {
                 };
                 session.app.borrow_mut().record(request, result);
                 results.push(result);
+            }
+            if let Some(process) = session.process.as_ref().filter(|_| !executed.released.is_empty()) {
+                process.settle().await;
             }
             let numbers = executed.released.iter().map(|(region, _)| region.0).collect();
             self.free(session, numbers, executed.released).await;

@@ -1,7 +1,11 @@
 //! Memory regions of a program's own memory: pages that the program has exchanged for memory of the daemon, and parts
 //! that the daemon reaches through the kernel.
 
-use std::sync::Arc;
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use iwarp_control::{ErrorKind, ErrorObject};
 use iwarp_shared_verbs::methods::{MemoryPart, PARTS_MAX, RegParts};
@@ -11,12 +15,68 @@ use super::registry::{AppMemory, OwnMemory};
 use super::usage::Usage;
 use super::{Applications, Session, internal, no_resources, no_such_memory, off_thread, place_of, refused};
 use crate::memory::{
-    Backing, CloseFileError, Part, Parts, ProcessMemory, ProcessMemoryError, RegionMemory, Source,
+    AtomicsLock, Backing, CloseFileError, Copier, Part, Parts, ProcessMemory, ProcessMemoryError, RegionMemory,
+    Source,
 };
 use crate::worker::{ContextCommand, NewMr};
 
 /// Bytes of a page: offsets in a memory region are as aligned as their addresses, up to a page.
 const PAGE: u64 = 4096;
+
+/// Longest pause between two checks whether copies are done.
+const PAUSE_MAX: Duration = Duration::from_millis(20);
+
+/// Memory of a program that it has offered, and the thread that copies it. The thread is started with the first memory
+/// region that needs it, and closed with this.
+#[derive(Debug)]
+pub(super) struct OfferedMemory {
+    /// Taken by the copier.
+    memory: RefCell<Option<ProcessMemory>>,
+    copier: OnceCell<Arc<Copier>>,
+    /// Readable once the program has ended.
+    program: Option<OwnedFd>,
+}
+
+impl OfferedMemory {
+    /// Waits until no copy that is queued now can be made any more, or the program has ended: a program that
+    /// deregisters memory uses it for something else then.
+    pub(super) async fn settle(&self) {
+        let Some(copier) = self.copier.get() else { return };
+        let queued = copier.queued();
+        let mut pause = Duration::from_micros(100);
+        while copier.done() < queued && !self.has_ended() {
+            tokio::time::sleep(pause).await;
+            pause = pause.saturating_mul(2).min(PAUSE_MAX);
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let now = Timespec::default();
+        self.program.as_ref().is_some_and(|program| {
+            poll(&mut [PollFd::new(program, PollFlags::IN)], Some(&now)).is_ok_and(|ended| ended > 0)
+        })
+    }
+}
+
+impl Drop for OfferedMemory {
+    fn drop(&mut self) {
+        if let Some(copier) = self.copier.get() {
+            copier.close();
+        }
+    }
+}
+
+/// Threads that copy programs' memory, by user, and the locks that order their atomic operations. A thread that the
+/// kernel does not return to counts for its user after its context has ended.
+#[derive(Debug, Default)]
+pub(super) struct Copiers(RefCell<HashMap<u32, OfUser>>);
+
+#[derive(Debug, Default)]
+struct OfUser {
+    copiers: Vec<Weak<Copier>>,
+    atomics: AtomicsLock,
+}
 
 /// Takes the program's memory from the descriptor that came with a request.
 ///
@@ -32,8 +92,18 @@ pub(super) fn take_process(
             .with_help("send a descriptor of /proc/self/mem, open for reading and writing, with this request")
     };
     let checked = descriptor.ok_or_else(|| invalid(&"no descriptor came with the request"))?;
+    if session.process.as_ref().is_some_and(|process| process.copier.get().is_some()) {
+        return Err(ErrorObject::new(ErrorKind::Exists, "this context has offered its memory and uses it"));
+    }
+    let memory = checked.map_err(|error| invalid(&error))?;
+    let pid = i32::try_from(session.app.borrow().peer.pid).ok().and_then(rustix::process::Pid::from_raw);
+    let open = |pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok();
     // Closing the former one does not block: it is known to be of an address space.
-    session.process = Some(Arc::new(checked.map_err(|error| invalid(&error))?));
+    session.process = Some(OfferedMemory {
+        memory: RefCell::new(Some(memory)),
+        copier: OnceCell::new(),
+        program: pid.and_then(open),
+    });
     Ok(())
 }
 
@@ -50,6 +120,9 @@ impl Applications {
             let message = format!("{} parts of memory, at most {PARTS_MAX} are allowed", parts.len());
             return Err(ErrorObject::new(ErrorKind::TooLarge, message));
         }
+        if parts.iter().any(|part| matches!(part, MemoryPart::Kernel { .. })) {
+            self.start_copier(session)?;
+        }
         let (sources, own) = sources(session, &parts)?;
         count_parts(session, &own.exchanged, 1);
         let exchanged = own.exchanged.clone();
@@ -58,6 +131,37 @@ impl Applications {
             count_parts(session, &exchanged, -1);
         }
         registered
+    }
+
+    /// Starts the thread that copies the program's memory, unless it runs.
+    fn start_copier(&self, session: &Session) -> Result<(), ErrorObject> {
+        let process = session.process.as_ref().ok_or_else(not_offered)?;
+        if process.copier.get().is_some() {
+            return Ok(());
+        }
+        let uid = session.app.borrow().peer.uid;
+        let (limit, copiers_max) = {
+            let settings = self.settings.borrow();
+            (Duration::from_millis(settings.kernel_copy_ms_max.into()), settings.user.contexts_max)
+        };
+        let mut users = self.copiers.0.borrow_mut();
+        users.retain(|_, user| user.copiers.iter().any(|copier| copier.strong_count() > 0));
+        let user = users.entry(uid).or_default();
+        user.copiers.retain(|copier| copier.strong_count() > 0);
+        if user.copiers.len() >= usize::from(copiers_max) {
+            let message = format!(
+                "{copiers_max} contexts of the user have memory that the kernel copies, or had some and wait for it"
+            );
+            return Err(ErrorObject::new(ErrorKind::NoResources, message).with_help(
+                "end the server of the memory, or raise applications.user_contexts_max and reload",
+            ));
+        }
+        let memory = process.memory.borrow_mut().take().ok_or_else(not_offered)?;
+        let started = Copier::start(memory, limit, Arc::clone(&user.atomics));
+        let copier = started.map_err(|error| no_resources(&error))?;
+        user.copiers.push(Arc::downgrade(&copier));
+        let _ = process.copier.set(copier);
+        Ok(())
     }
 
     async fn register_sources(
@@ -140,16 +244,19 @@ fn sources(session: &Session, parts: &[MemoryPart]) -> Result<(Vec<Part>, OwnMem
                 Part { bytes, source: Source::Mapped(memory, offset) }
             }
             MemoryPart::Kernel { address, bytes } => {
-                let process = session.process.clone().ok_or_else(|| {
-                    ErrorObject::new(ErrorKind::InvalidParams, "this context has not offered its memory")
-                        .with_help("call `memory.process` first")
-                })?;
+                let copier = session.process.as_ref().and_then(|process| process.copier.get());
+                let copier = Arc::clone(copier.ok_or_else(not_offered)?);
                 own.kernel_bytes = own.kernel_bytes.saturating_add(bytes);
-                Part { bytes, source: Source::Kernel(process, address) }
+                Part { bytes, source: Source::Kernel(copier, address) }
             }
         });
     }
     Ok((sources, own))
+}
+
+fn not_offered() -> ErrorObject {
+    ErrorObject::new(ErrorKind::InvalidParams, "this context has not offered its memory")
+        .with_help("call `memory.process` first")
 }
 
 /// Closes exchanged memory to its program, and allocates the pages that the program has not written.
@@ -174,5 +281,65 @@ pub(super) fn not_closed(error: CloseFileError) -> ErrorObject {
             .with_help("allocate other memory, and leave its seals to the daemon"),
         CloseFileError::Pages { .. } => no_resources(&error),
         CloseFileError::System(_) => internal(&error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use rdma::{AtomicOp, Memory, Origin, RegionId, Scope, StagTable, StreamId};
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::memory::WorkerMemory;
+
+    /// Memory that a copy accesses is not used for something else before the copy has ended, unless the program has.
+    #[tokio::test]
+    async fn deregistration_waits_for_a_copy_that_has_begun() {
+        let file = std::fs::OpenOptions::new().read(true).write(true).open("/proc/self/mem").unwrap();
+        let (memory, atomics) = (ProcessMemory::new(file.into()).unwrap(), AtomicsLock::default());
+        let copier = Copier::start(memory, Duration::from_millis(20), Arc::clone(&atomics)).unwrap();
+        let number = Box::new(5_u64);
+        let address = std::ptr::from_ref(&*number) as u64;
+        let part = Part { bytes: 8, source: Source::Kernel(Arc::clone(&copier), address) };
+        let mut worker = WorkerMemory::new(1);
+        let (region, stream) = (RegionId(0), StreamId(1));
+        worker.attach(region, Backing::Parts(Box::new(Parts::new(0, vec![part]).unwrap()))).unwrap();
+        let mut stags = StagTable::new(4, [7; 32]);
+        let stag = stags.grant(region, 8, Access::REMOTE_ATOMIC, Scope::Stream(stream)).unwrap();
+        let word = stags.check_atomic(stag, 0, Origin { stream, pd: None }).unwrap().unwrap();
+        let offered = |program| OfferedMemory {
+            memory: RefCell::new(None),
+            copier: OnceCell::from(Arc::clone(&copier)),
+            program,
+        };
+        let of_a_program = offered(None);
+        // The copy blocks as in a kernel that does not return.
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        let (held, is_held) = std::sync::mpsc::channel();
+        let blocks = std::thread::spawn(move || {
+            let _lock = atomics.lock();
+            held.send(()).unwrap();
+            let _ = wait.recv();
+        });
+        is_held.recv().unwrap();
+        worker.begin_atomic(stream, word, AtomicOp::FetchAdd { add: 1, mask: 0 }).unwrap();
+        let released = worker.detach(region);
+        assert!(timeout(Duration::from_millis(200), of_a_program.settle()).await.is_err());
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+        child.wait().unwrap();
+        let of_one_that_has_ended = offered(Some(pidfd));
+        timeout(Duration::from_secs(5), of_one_that_has_ended.settle()).await.unwrap();
+        drop(release);
+        blocks.join().unwrap();
+        timeout(Duration::from_secs(5), of_a_program.settle()).await.unwrap();
+        assert_eq!(*std::hint::black_box(number), 6);
+        let began = Instant::now();
+        of_a_program.settle().await;
+        assert!(began.elapsed() < Duration::from_secs(1), "nothing is queued");
+        drop(released);
     }
 }

@@ -75,6 +75,8 @@ pub(crate) struct Setup {
     /// Most connections of a listener of the engine, and of a source.
     pub(crate) connections_per_listener: u32,
     pub(crate) connections_per_source: u32,
+    /// Copies into and out of the region `lab` are deferred, and one is made in every so many polls; 0: they are not.
+    pub(crate) polls_per_copy: u32,
 }
 
 impl Default for Setup {
@@ -96,6 +98,7 @@ impl Default for Setup {
             timestamps: true,
             connections_per_listener: u32::MAX,
             connections_per_source: u32::MAX,
+            polls_per_copy: 0,
         }
     }
 }
@@ -109,6 +112,8 @@ pub(crate) struct Lab {
     pub(crate) pool: HeapPool,
     pub(crate) client: Client,
     pub(crate) lab: RegionId,
+    polls_per_copy: u32,
+    polls: u32,
     /// Called before (`true`) and after each poll of the engine.
     pub(crate) watch: fn(bool),
     links: [Link; 2],
@@ -132,7 +137,10 @@ pub(crate) struct Lab {
 impl Lab {
     pub(crate) fn new(setup: Setup) -> Self {
         let mut random = Random::new(setup.seed);
-        let (memory, lab, others) = regions(setup.lab_bytes);
+        let (mut memory, lab, others) = regions(setup.lab_bytes);
+        if setup.polls_per_copy > 0 {
+            memory.defer(lab);
+        }
         let config = EngineConfig {
             stack: stack_config(&setup, [2, 0, 0, 0, 0, 2], ENGINE, setup.connections),
             conn: ConnOptions::default(),
@@ -178,6 +186,8 @@ impl Lab {
                 setup.crc,
             ),
             lab,
+            polls_per_copy: setup.polls_per_copy,
+            polls: 0,
             watch: |_| {},
             links: [Link::new(setup.link, random.fork()), Link::new(setup.link, random.fork())],
             flying: BinaryHeap::new(),
@@ -215,6 +225,10 @@ impl Lab {
 
     fn poll_engine(&mut self) -> bool {
         let before = oldest(&self.engine);
+        self.polls += 1;
+        if self.polls_per_copy > 0 && self.polls % self.polls_per_copy == 0 {
+            self.engine.memory_mut().copy_one(true);
+        }
         let Self { inbox, pool, received, emitted, engine, now, sending, links, .. } = self;
         while sending.len() >= DESCRIPTORS || sending.front().is_some_and(|(until, _)| until <= now) {
             sending.pop_front();

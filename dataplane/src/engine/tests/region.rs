@@ -6,7 +6,7 @@ use tcp_stack::testutil::Random;
 use tcp_stack::{ConnId, Duration};
 
 use super::client::{Session, fill};
-use super::lab::{ENGINE, ENGINE6, Lab, REGION, ROUGH, Setup, TOKEN};
+use super::lab::{CLEAN, ENGINE, ENGINE6, Lab, REGION, ROUGH, Setup, TOKEN};
 use super::{SECOND, assert_bounded, assert_empty};
 use crate::engine::StreamIds;
 
@@ -108,6 +108,18 @@ fn live(setup: Setup, address: std::net::IpAddr) -> Lab {
     assert_eq!((rdmap.terminates_sent, rdmap.terminates_received), (0, 0));
     assert_empty(&mut lab);
     lab
+}
+
+/// Copies are deferred, and slower than the link: the connection stalls, its window closes, and nothing is lost.
+#[test]
+fn put_and_get_with_deferred_copies() {
+    for (link, polls_per_copy, markers, seed) in
+        [(CLEAN, 1, false, 1), (CLEAN, 7, true, 2), (ROUGH, 1, false, 3), (ROUGH, 5, true, 4)]
+    {
+        let setup = Setup { link, polls_per_copy, markers, seed, lab_bytes: 1 << 20, ..Setup::default() };
+        let lab = live(setup, ENGINE.into());
+        assert!(lab.engine.held_is_empty(), "data is held");
+    }
 }
 
 #[test]
