@@ -7,7 +7,7 @@
 # up a core, medians of PAIRS interleaved pairs; on a quiet machine.
 source "$(dirname "$0")/lib.sh"
 
-CASES=${CASES:-close create resize modify doorbells eventfd events seals descriptors ids memory}
+CASES=${CASES:-close create resize modify doorbells eventfd events seals descriptors ids memory fuse fork}
 GAP_MS=2000
 SECONDS_EACH=${SECONDS_EACH:-2} # of each attack
 RATES=${RATES:-0}
@@ -63,6 +63,30 @@ honest() { # OPTIONS…: starts the honest ones, as $HONEST
         "$LAB/verbs" 10.77.0.2:7500 10.77.0.2:7400/lab
     HONEST=$PID
 }
+# opened CASE, ended CASE: what root prepares for a case, and takes away; ARGUMENTS are those of the case.
+opened() {
+    ARGUMENTS=()
+    case $1 in
+    fork) ARGUMENTS=(--local 10.77.0.2:7600) ;;
+    fuse)
+        ARGUMENTS=(--local 10.77.0.2:7600 --file "$LAB/fuse/file")
+        mkdir -p "$LAB/fuse"
+        exec 8<>/dev/fuse
+        mount -i -t fuse -o fd=8,rootmode=40000,user_id=0,group_id=0,allow_other lab "$LAB/fuse" || return 1
+        "$LAB/lab" hostile fuse-server <&8 >"$LAB/fuse.out" 2>&1 &
+        FUSE_SERVER=$!
+        exec 8>&-
+        ;;
+    esac
+}
+ended() {
+    if [ "$1" = fuse ]; then
+        kill -KILL "$FUSE_SERVER" 2>/dev/null
+        wait "$FUSE_SERVER" 2>/dev/null
+        umount -l "$LAB/fuse"
+    fi
+    return 0
+}
 # attacked: waits for the report of the hostile program, and prints it; fails if there is none.
 attacked() {
     for _ in $(seq 600); do
@@ -96,13 +120,15 @@ withstands() { # CASE
     before=$(left)
     honest || return 1
     sleep 0.3
-    hostile "$1" --seconds "$SECONDS_EACH"
+    opened "$1" || return 1
+    hostile "$1" "${ARGUMENTS[@]}" --seconds "$SECONDS_EACH"
     answers || { echo "iwarpctl status is not answered within 2 s"; failed=1; }
     attacked || failed=1
     answers || { echo "iwarpctl status is not answered within 2 s after the attack"; failed=1; }
     killed
     sleep 0.3
-    served || return 1
+    served || { ended "$1"; return 1; }
+    ended "$1"
     for gaps in program peer; do
         jq -e ".$gaps.longest_gap_ms <= $GAP_MS and .$gaps.count > 100" "$LAB/honest.out" >/dev/null ||
             { echo "the honest $gaps was not served"; failed=1; }
@@ -113,13 +139,15 @@ withstands() { # CASE
 
 # rate CASE: prints the rates of the honest program and peer during the case.
 rate() {
-    hostile "$1" --seconds $((SECONDS_EACH + 3))
+    opened "$1" || return 1
+    hostile "$1" "${ARGUMENTS[@]}" --seconds $((SECONDS_EACH + 3))
     sleep 1
     honest --pause-us 0 || return 1
     sleep "$SECONDS_EACH"
     served >/dev/null || return 1
     attacked >/dev/null || return 1
     killed
+    ended "$1"
     jq -r '"\(.program.per_s) \(.peer.per_s)"' "$LAB/honest.out"
 }
 median() { sort -n | sed -n "$(((PAIRS + 1) / 2))p"; }

@@ -117,9 +117,9 @@ fn peer(region: &Target, until: &Path, pause: Duration) -> Result<Gaps> {
 }
 
 /// A connection of the program with itself.
-struct Pair {
-    client: QueuePair,
-    memory: Mr,
+pub(super) struct Pair {
+    pub(super) client: QueuePair,
+    pub(super) memory: Mr,
     remote: Mr,
     _server: QueuePair,
     _ids: [Id; 3],
@@ -170,7 +170,8 @@ fn read(Pair { client, memory, remote, .. }: &Pair) -> Result<()> {
     client.post_send(&[wr]).map_err(|(_, error)| anyhow!("post_send: {error:?}"))
 }
 
-fn connect(
+/// Connects two queue pairs of a program with each other.
+pub(super) fn connect(
     context: &Context,
     local: SocketAddr,
     (client, server): (QueuePair, QueuePair),

@@ -10,6 +10,8 @@ mod descriptors;
 mod doorbells;
 mod eventfd;
 mod events;
+mod fork;
+mod fuse;
 mod honest;
 mod ids;
 mod memory;
@@ -62,6 +64,12 @@ enum Case {
     Ids(Target),
     /// Take as many small buffers and objects of each kind as there are.
     Memory(Target),
+    /// Have the daemon copy memory in a file of a silent FUSE server.
+    Fuse(fuse::Options),
+    /// Be that server, over the descriptor of /dev/fuse that is standard input.
+    FuseServer,
+    /// Fork a large program again and again while the daemon copies its memory.
+    Fork(fork::Options),
 }
 
 /// The daemon that the program attacks.
@@ -101,6 +109,9 @@ pub(crate) fn run(options: &Options) -> Result<Value> {
         Case::Descriptors(target) => descriptors::run(target)?,
         Case::Ids(target) => ids::run(target)?,
         Case::Memory(target) => memory::run(target)?,
+        Case::Fuse(options) => fuse::run(options)?,
+        Case::FuseServer => return fuse::serve(),
+        Case::Fork(options) => fork::run(options)?,
     };
     println!("{report}");
     std::io::stdout().flush()?;
