@@ -187,10 +187,10 @@ fn refuse_applications(
     match (old, new) {
         (Some(old), Some(new)) => {
             fixed!(lines, "applications", Applications, old, new,
-                { socket, queue_pairs_max, memory_regions_max, watch_entries },
-                free {
-                    mode, group, contexts_max, region_watches_max, privileged_ports, kernel_copy_ms_max, user
-                });
+            { socket, queue_pairs_max, memory_regions_max, watch_entries },
+            free {
+                mode, group, contexts_max, region_watches_max, privileged_ports, kernel_copy_ms_max, user
+            });
             let most = started.applications.as_ref().map_or(0, |table| table.contexts_max);
             refuse_above(lines, "applications.contexts_max", most.into(), new.contexts_max.into());
         }

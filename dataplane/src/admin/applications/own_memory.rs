@@ -15,8 +15,8 @@ use super::registry::{AppMemory, OwnMemory};
 use super::usage::Usage;
 use super::{Applications, Session, internal, no_resources, no_such_memory, off_thread, place_of, refused};
 use crate::memory::{
-    AtomicsLock, Backing, CloseFileError, Copier, Part, Parts, ProcessMemory, ProcessMemoryError, RegionMemory,
-    Source,
+    AtomicsLock, Backing, CloseFileError, Copier, Part, Parts, ProcessMemory, ProcessMemoryError,
+    RegionMemory, Source,
 };
 use crate::worker::{ContextCommand, NewMr};
 
