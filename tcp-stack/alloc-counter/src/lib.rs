@@ -105,11 +105,11 @@ mod tests {
         let before = counted();
         let grown = watched(|| {
             let mut bytes = Vec::with_capacity(100);
-            unwatched(|| drop(vec![0_u8; 1000]));
+            unwatched(|| drop(std::hint::black_box(vec![0_u8; 1000])));
             bytes.resize(1000, 1_u8);
             bytes
         });
-        drop(vec![0_u8; 100]);
+        drop(std::hint::black_box(vec![0_u8; 100]));
         assert_eq!((counted() - before, grown.len()), (2, 1000), "one made, and made longer");
         let other = std::thread::spawn(counted).join();
         assert_eq!(other.ok(), Some(0));
