@@ -196,7 +196,7 @@ deny: ## licenses, sources, duplicates and known vulnerabilities of the crates t
 	$(CARGO) deny --locked check licenses bans sources
 	$(CARGO) deny --locked check advisories
 
-NEXTEST := $(CARGO) nextest run --cargo-profile tests --locked --no-fail-fast --workspace
+NEXTEST := $(CARGO) nextest run --cargo-profile tests --locked --workspace
 # Tests of the protocols need no DPDK and run first, while the rest is not compiled. They are chosen by name, not by
 # package, for the reason given at `build`.
 PROTOCOLS := $(wildcard tcp-stack/tests/*.rs rdma/tests/*.rs)
@@ -205,11 +205,11 @@ PROTOCOLS += $(patsubst %/main.rs,%.rs,$(wildcard tcp-stack/tests/*/main.rs rdma
 unit: protocols units ## unit and property tests, simulations, CLI, DPDK in process
 
 protocols: root tools
-	$(NEXTEST) $(addprefix --test ,$(basename $(notdir $(PROTOCOLS))))
+	$(NEXTEST) --no-fail-fast $(addprefix --test ,$(basename $(notdir $(PROTOCOLS))))
 
 units: root tools
 	@.ci/hugepages.sh 64 || true
-	$(NEXTEST) -E 'not (kind(test) & (package(tcp-stack) | package(rdma)))'
+	$(NEXTEST) --no-fail-fast -E 'not (kind(test) & (package(tcp-stack) | package(rdma)))'
 
 units-built: root tools
 	$(NEXTEST) --no-run
