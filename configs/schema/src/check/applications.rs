@@ -83,7 +83,7 @@ fn user(section: &mut Section<'_>, report: &Report, (contexts, queue_pairs): (u1
         if of_user > total {
             let message =
                 format!("one user may have {of_user}, more than {total_key} allows all users: {total}");
-            report.at(&section.place_of(key), message, &format!("lower it, or raise {total_key}"));
+            report.at(&section.place_of(key), message, format!("lower it, or raise {total_key}"));
         }
     }
     UserLimits {
