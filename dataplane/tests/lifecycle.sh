@@ -203,17 +203,21 @@ starved() { # a worker that is stopped is reported, and nobody feeds the watchdo
 }
 # field THREAD NAME: a line of the thread's status
 field() { awk -v name="$2:" '$1 == name { print $2 }' "/proc/$DAEMON_PID/task/$1/status"; }
-unprivileged() { # NET_ADMIN (12) and IPC_LOCK (14) are left, a worker has none, and all threads filter system calls
-    local thread
+unprivileged() { # NET_ADMIN (12) and IPC_LOCK (14) are left, worker and waker have none, and all filter system calls
+    local thread left
     for thread in "/proc/$DAEMON_PID"/task/*; do
         thread=${thread##*/}
         echo "$(cat "/proc/$DAEMON_PID/task/$thread/comm"): $(field "$thread" CapEff) $(field "$thread" CapBnd)" \
             "$(field "$thread" Seccomp) $(field "$thread" NoNewPrivs)"
-        [ "$(field "$thread" CapEff)" = 0000000000005000 ] || [ "$thread" = "$(thread_of worker-0)" ] || return 1
+        case $(cat "/proc/$DAEMON_PID/task/$thread/comm") in
+            worker-0 | waker) left=0000000000000000 ;;
+            *) left=0000000000005000 ;;
+        esac
+        [ "$(field "$thread" CapEff)" = "$left" ] || return 1
         [ "$(field "$thread" CapBnd) $(field "$thread" Seccomp) $(field "$thread" NoNewPrivs)" = \
             "0000000000005000 2 1" ] || return 1
     done
-    [ "$(field "$(thread_of worker-0)" CapEff)" = 0000000000000000 ]
+    [ -n "$(thread_of worker-0)" ] && [ -n "$(thread_of waker)" ]
 }
 unmanaged() { ends && [ "$(notified STOPPING=1)" = 1 ] && kill "$MANAGER"; }
 check "the daemon notifies its service manager when it serves" managed
