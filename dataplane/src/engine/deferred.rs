@@ -122,7 +122,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         &mut self,
         conn: ConnId,
         offset: u64,
-        segment: Segment<P::Buf>,
+        segment: &Segment<P::Buf>,
     ) -> Option<Event<P::Buf>> {
         if segment.was_taken() {
             if let Some(it) = self.held.of(conn) {

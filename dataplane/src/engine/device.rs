@@ -198,7 +198,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         segment: Segment<P::Buf>,
     ) -> Option<Event<P::Buf>> {
         if self.device.deferred() > 0 && self.holds_data(conn) {
-            return self.hold_data(conn, offset, segment);
+            return self.hold_data(conn, offset, &segment);
         }
         let Self { stack, device, rdma, conns, stats, held, .. } = self;
         let Some(Service::Rdma(rdma_conn)) = conns.service_mut(conn) else { return None };

@@ -39,16 +39,16 @@ fn least_at(root: &Path) -> Option<GroupLimit> {
             _ if controllers.split(',').any(|name| name == "hugetlb") => &["sys/fs/cgroup/hugetlb"],
             _ => return None,
         };
-        let above = |mount: &&str| above(root.join(mount), path);
+        let above = |mount: &&str| above(&root.join(mount), path);
         mounts.iter().flat_map(above).min_by_key(|limit| limit.left_bytes)
     });
     limits.min_by_key(|limit| limit.left_bytes)
 }
 
 /// Returns the limits of a group and of those above it.
-fn above(mount: PathBuf, path: &str) -> Vec<GroupLimit> {
+fn above(mount: &Path, path: &str) -> Vec<GroupLimit> {
     let group = mount.join(path.trim_start_matches('/'));
-    let groups = group.ancestors().take_while(|group| group.starts_with(&mount));
+    let groups = group.ancestors().take_while(|group| group.starts_with(mount));
     groups
         .flat_map(|group| FILES.map(|(limit, used)| limit_of(group.join(limit), &group.join(used))))
         .flatten()

@@ -16,9 +16,9 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 use std::thread::Thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rdma::{AHEAD_BYTES, AtomicOp, CopyState};
 
@@ -46,12 +46,13 @@ const ORIGINALS_MAX: usize = 16_384;
 /// Stack of the thread, bytes.
 const STACK_BYTES: usize = 128 << 10;
 
-static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
-/// Returns the milliseconds since the first call.
+/// Returns milliseconds of the monotonic clock.
 fn now_ms() -> u64 {
-    u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX)
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let number = |part: i64| u64::try_from(part).unwrap_or(0);
+    number(now.tv_sec).saturating_mul(1000).saturating_add(number(now.tv_nsec) / 1_000_000)
 }
 
 /// Lock that orders atomic operations of the threads that share it.

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use iwarp_control::Client;
 use iwarp_shared_queues::AtomicU64;
 use iwarp_shared_verbs::methods::{
-    DeviceInfo, DeviceListMethod, Execute, ExecuteMethod, Open, OpenMethod, REQUESTS_MAX,
+    DeviceInfo, DeviceListMethod, Execute, ExecuteMethod, Executed, Open, OpenMethod, REQUESTS_MAX,
 };
 use iwarp_shared_verbs::program::Events;
 use iwarp_shared_verbs::{Event, Request, Response};
-use rdma::verbs::{CmEventKind, CmId, CqId, VerbsError};
+use rdma::verbs::{CmEventKind, CmId, CqId};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::bell::Bell;
@@ -248,17 +248,13 @@ impl Context {
 impl Inner {
     /// Has the worker execute a request.
     pub(crate) fn execute(&self, call: &'static str, request: Request) -> Result<Response, Error> {
-        let (mut results, reason) = self.execute_all(call, &[request])?;
+        let Executed { mut results, reason } = self.execute_all(call, &[request])?;
         let result = results.pop().ok_or(Error::Protocol(call))?;
         result.map_err(|cause| Error::Refused { call, cause, reason })
     }
 
     /// Has the worker execute requests, and returns the result of each, and the daemon's reason if it has refused some.
-    pub(crate) fn execute_all(
-        &self,
-        call: &'static str,
-        requests: &[Request],
-    ) -> Result<(Vec<Result<Response, VerbsError>>, Option<String>), Error> {
+    pub(crate) fn execute_all(&self, call: &'static str, requests: &[Request]) -> Result<Executed, Error> {
         let (mut results, mut reason) = (Vec::with_capacity(requests.len()), None);
         for some in requests.chunks(REQUESTS_MAX) {
             let params = Execute { requests: some.to_vec() };
@@ -269,7 +265,7 @@ impl Inner {
             results.extend(executed.results);
             reason = reason.or(executed.reason);
         }
-        Ok((results, reason))
+        Ok(Executed { results, reason })
     }
 
     /// Calls a method of the daemon.

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use iwarp_shared_verbs::methods::Executed;
 use iwarp_shared_verbs::program::{RecvQueue, SendQueue, Slots};
 use iwarp_shared_verbs::{QpPlaces, Request, Response};
 use rdma::verbs::{
@@ -74,7 +75,7 @@ impl ProtectionDomain {
             cap,
             sq_sig_all,
         };
-        let (results, mut reason) =
+        let Executed { results, mut reason } =
             self.0.context.execute_all(call, &vec![Request::CreateQp(init); count])?;
         let mut made = Vec::with_capacity(count);
         let mut failed = None;

@@ -87,7 +87,7 @@ fn failed(error: &io::Error) -> Failure {
 /// Input of the loop, from the two other threads.
 enum Input {
     /// A sample with its time, or the reason why there is none.
-    Sample(Result<(Sample, Duration), Failure>),
+    Sample(Box<Result<(Sample, Duration), Failure>>),
     /// A key, or a new size of the terminal.
     Terminal(io::Result<Event>),
 }
@@ -100,7 +100,7 @@ fn start_sampler(global: &Global, clock: Clock, give: Sender<Input>) -> Sender<D
         let mut session = Session::new(|| command::connect(&global));
         for pause in asked {
             let sample = session.ask(Some(pause), Sample::take);
-            if give.send(Input::Sample(sample.map(|sample| (sample, clock.now())))).is_err() {
+            if give.send(Input::Sample(Box::new(sample.map(|sample| (sample, clock.now()))))).is_err() {
                 return;
             }
         }
@@ -155,7 +155,7 @@ fn follow(
         match inputs.recv_timeout(wait) {
             Ok(Input::Sample(sample)) => {
                 waits = false;
-                match sample {
+                match *sample {
                     Ok((sample, at)) => model.update(sample, at),
                     Err(failure) => model.problem = Some(failure.message),
                 }

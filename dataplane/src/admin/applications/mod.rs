@@ -226,7 +226,7 @@ impl Applications {
     /// The worker serves the queues from then on.
     async fn close_queues(&self, session: &mut Session) -> Result<(), ErrorObject> {
         let Some(queues) = session.queues.clone().filter(|_| !session.is_closed) else { return Ok(()) };
-        off_thread(move || queues.close_file()).await?.map_err(own_memory::not_closed)?;
+        off_thread(move || queues.close_file()).await?.map_err(|error| own_memory::not_closed(&error))?;
         session.is_closed = true;
         Ok(())
     }

@@ -271,15 +271,15 @@ async fn close_files(sources: &[Part]) -> Result<(), ErrorObject> {
 /// Closes memory to its program. Allocating the pages that are missing takes time.
 pub(super) async fn close_memories(memories: Vec<Arc<RegionMemory>>) -> Result<(), ErrorObject> {
     let closed = off_thread(move || memories.iter().try_for_each(|memory| memory.close_file())).await?;
-    closed.map_err(not_closed)
+    closed.map_err(|error| not_closed(&error))
 }
 
 /// Returns the refusal of memory whose file cannot be closed.
-pub(super) fn not_closed(error: CloseFileError) -> ErrorObject {
+pub(super) fn not_closed(error: &CloseFileError) -> ErrorObject {
     match error {
         CloseFileError::Sealed { .. } => ErrorObject::new(ErrorKind::InvalidParams, error.to_string())
             .with_help("allocate other memory, and leave its seals to the daemon"),
-        CloseFileError::Pages { .. } => no_resources(&error),
+        CloseFileError::Pages { .. } => no_resources(error),
         CloseFileError::System(_) => internal(&error.to_string()),
     }
 }
