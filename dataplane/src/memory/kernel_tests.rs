@@ -1,4 +1,5 @@
 //! Tests of memory that a program's copier reaches through the kernel.
+#![allow(clippy::disallowed_methods, reason = "tests wait for threads")]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -136,6 +136,7 @@ fn runs(pid: u32) -> bool {
 }
 
 #[test]
+#[allow(clippy::disallowed_methods, reason = "the test waits for a process")]
 fn top_ends_with_its_terminal() {
     let daemon = Daemon::start();
     // As left behind by a shell, and as one that no signal reaches: in a session that has no terminal of its own.

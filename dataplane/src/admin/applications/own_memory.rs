@@ -337,6 +337,7 @@ mod tests {
         blocks.join().unwrap();
         timeout(Duration::from_secs(5), of_a_program.settle()).await.unwrap();
         assert_eq!(*std::hint::black_box(number), 6);
+        #[allow(clippy::disallowed_methods, reason = "a test may read the time")]
         let began = Instant::now();
         of_a_program.settle().await;
         assert!(began.elapsed() < Duration::from_secs(1), "nothing is queued");

@@ -1,4 +1,5 @@
 //! Descriptors whose close blocks: they cost their sender a connection, and nobody else.
+#![allow(clippy::disallowed_methods, reason = "tests wait for threads")]
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;

@@ -226,7 +226,7 @@ impl Lab {
     fn poll_engine(&mut self) -> bool {
         let before = oldest(&self.engine);
         self.polls += 1;
-        if self.polls_per_copy > 0 && self.polls % self.polls_per_copy == 0 {
+        if self.polls_per_copy > 0 && self.polls.is_multiple_of(self.polls_per_copy) {
             self.engine.memory_mut().copy_one(true);
         }
         let Self { inbox, pool, received, emitted, engine, now, sending, links, .. } = self;
