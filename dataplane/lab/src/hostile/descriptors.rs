@@ -45,7 +45,6 @@ fn send(to: &UnixStream, bytes: &[u8], socket: TcpStream, copies: usize) -> Resu
     let fds = vec![socket.as_fd(); copies];
     ensure!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)), "too many descriptors");
     let sent = sendmsg(to, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL);
-    drop(ancillary);
     drop(fds);
     // If the daemon was quicker, this copy is the last, and blocks.
     std::thread::spawn(move || drop(socket));

@@ -34,7 +34,9 @@ pub(super) fn run(target: &Target) -> Result<Attack> {
     while Instant::now() < until {
         events += u64::try_from(raw.succeed(&arm)?.len())?;
         // An event of an object that goes before anybody has taken it.
-        let Some(Response::Srq(other, _)) = raw.succeed(&[create.clone()])?.pop() else { bail!("no queue") };
+        let Some(Response::Srq(other, _)) = raw.succeed(std::slice::from_ref(&create))?.pop() else {
+            bail!("no queue")
+        };
         raw.succeed(&[Request::ModifySrq(other, 2), Request::DestroySrq(other)])?;
     }
     let growth = resident_kib(&target.socket)?.saturating_sub(before);
