@@ -1,4 +1,4 @@
-//! A completion queue with nearly all completions that it may have, which is resized again and again, 16 times with
+//! A completion queue with nearly all completions that it may have, which is resized again and again, 8 times with
 //! each call: the daemon takes its time.
 
 use std::time::Instant;
@@ -16,8 +16,8 @@ const QUEUE_PAIRS: usize = 16;
 const BUFFERS: u16 = 4062;
 const COMPLETIONS: u32 = 65_536;
 const SMALLER: u32 = 65_000;
-/// Requests of each call.
-const REQUESTS: usize = 16;
+/// Requests of each call. Each counts for its user, with all entries, until the call is done.
+const REQUESTS: usize = 8;
 
 pub(super) fn run(target: &Target) -> Result<Attack> {
     let mut raw = Raw::open(&target.socket, 64 << 20)?;
