@@ -241,13 +241,14 @@ fn the_plan_counts_applications() {
     let (without, with) =
         (memory_plan(&parse(text)), memory_plan(&parse(&format!("{text}[applications]\n"))));
     let tables = 2 * (1024 * 4096 + 1024 * (2 * 512 + 256));
-    let user = (1 << 20) * 192 + (1 << 30);
+    // One user's contexts each have a thread that copies through the kernel, with 1.5 MiB.
+    let user = (1 << 20) * 192 + (1 << 30) + 32 * (3 << 19);
     assert_eq!(with.heap_bytes() - without.heap_bytes(), (64 << 16) + tables + user);
     assert_eq!(with.hugepages(), without.hugepages());
     let limits = "[applications]\ncontexts_max = 2\nqueue_pairs_max = 3\nmemory_regions_max = 5\n\
                   user_queue_entries_max = 7\nuser_memory = \"3M\"\n";
     let small = memory_plan(&parse(&format!("{text}{limits}")));
-    let expected = (2 << 16) + 2 * (3 * 4096 + 5 * 1280) + 7 * 192 + (3 << 20);
+    let expected = (2 << 16) + 2 * (3 * 4096 + 5 * 1280) + 7 * 192 + (3 << 20) + (3 << 19);
     assert_eq!(small.heap_bytes() - without.heap_bytes(), expected);
 }
 
