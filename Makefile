@@ -83,8 +83,7 @@ ALONE := \
     flood \
     starve \
     forged-arp \
-    pci-quick \
-    bench-brief
+    pci-quick
 
 # They wait for a guest, a program or a timer: three at a time, the longest first. Each one's output comes when it ends.
 TOGETHER := \
@@ -111,8 +110,6 @@ BESIDE := \
     doc \
     fuzz-check \
     doctests \
-    micro \
-    profile-brief \
     loom \
     instructions \
     build-debian13
