@@ -5,11 +5,9 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
-use iwarp_shared_verbs::{QueuePlace, Request};
-use rdma::verbs::QpState;
 use serde_json::json;
 
-use super::raw::{Raw, receive_queue};
+use super::raw::Raw;
 use super::{Attack, Target};
 
 const QUEUE_PAIRS: usize = 960;
@@ -42,11 +40,7 @@ pub(super) fn full(target: &Target) -> Result<Attack> {
     let mut raw = Raw::open(&target.socket, QUEUE_BYTES)?;
     let (pd, cq, place) = raw.objects(COMPLETIONS)?;
     let pairs = raw.queue_pairs((pd, cq), BUFFERS, QUEUE_PAIRS)?;
-    let errors: Vec<_> = pairs.iter().map(|(qp, _)| Request::ModifyQp(*qp, QpState::Error)).collect();
-    raw.succeed(&errors)?;
-    let queues =
-        pairs.iter().map(|(_, places)| receive_queue(places)).collect::<Result<Vec<QueuePlace>>>()?;
-    raw.post_all(&queues, BUFFERS.into())?;
+    raw.flush_buffers(&pairs, BUFFERS.into())?;
     ensure!(raw.completions(&place)? == u64::from(COMPLETIONS), "the program's ring is not full");
     ensure!(raw.has_overrun(&place)?, "the worker's queue is not full");
     Ok((json!({ "case": "full", "queue_pairs": pairs.len() }), Box::new(raw)))

@@ -4,11 +4,10 @@
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
-use iwarp_shared_verbs::{QueuePlace, Request};
-use rdma::verbs::{QpNum, QpState};
+use iwarp_shared_verbs::QueuePlace;
 use serde_json::json;
 
-use super::raw::{Raw, receive_queue};
+use super::raw::Raw;
 use super::{Attack, Target};
 
 const CONTEXTS: usize = 31;
@@ -27,12 +26,8 @@ impl Ringing {
         let mut raw = Raw::open(&target.socket, 1 << 20)?;
         let (pd, cq, _) = raw.objects(64)?;
         let pairs = raw.queue_pairs((pd, cq), BUFFERS, QUEUE_PAIRS)?;
-        let error = |qp: &QpNum| Request::ModifyQp(*qp, QpState::Error);
-        raw.succeed(&pairs.iter().map(|(qp, _)| error(qp)).collect::<Vec<_>>())?;
-        let queues = pairs.iter().map(|(_, places)| Ok((receive_queue(places)?, BUFFERS.into())));
-        let queues: Vec<_> = queues.collect::<Result<_>>()?;
-        let places: Vec<QueuePlace> = queues.iter().map(|(place, _)| *place).collect();
-        raw.post_all(&places, BUFFERS.into())?;
+        let places = raw.flush_buffers(&pairs, BUFFERS.into())?;
+        let queues = places.into_iter().map(|place| (place, BUFFERS.into())).collect();
         Ok(Self { raw, queues })
     }
 

@@ -3,12 +3,12 @@
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
+use iwarp_shared_verbs::Request;
 use iwarp_shared_verbs::methods::REQUESTS_MAX;
-use iwarp_shared_verbs::{QueuePlace, Request};
 use rdma::verbs::QpState;
 use serde_json::json;
 
-use super::raw::{Raw, receive_queue};
+use super::raw::Raw;
 use super::{Attack, Target};
 
 const QUEUE_PAIRS: usize = 33;
@@ -21,11 +21,7 @@ pub(super) fn run(target: &Target) -> Result<Attack> {
     let (pd, cq, place) = raw.objects(COMPLETIONS)?;
     let mut pairs = raw.queue_pairs((pd, cq), BUFFERS, QUEUE_PAIRS)?;
     let (modified, _) = pairs.pop().unwrap_or_else(|| unreachable!("there are {QUEUE_PAIRS}"));
-    let errors: Vec<_> = pairs.iter().map(|(qp, _)| Request::ModifyQp(*qp, QpState::Error)).collect();
-    raw.succeed(&errors)?;
-    let queues =
-        pairs.iter().map(|(_, places)| receive_queue(places)).collect::<Result<Vec<QueuePlace>>>()?;
-    raw.post_all(&queues, BUFFERS.into())?;
+    raw.flush_buffers(&pairs, BUFFERS.into())?;
     ensure!(raw.completions(&place)? == u64::from(COMPLETIONS), "the program's ring is not full");
     let states = [QpState::Error, QpState::Idle].map(|state| Request::ModifyQp(modified, state));
     let requests: Vec<_> = states.iter().cloned().cycle().take(REQUESTS_MAX).collect();

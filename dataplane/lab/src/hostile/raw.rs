@@ -12,7 +12,7 @@ use iwarp_shared_verbs::methods::{
 };
 use iwarp_shared_verbs::{CqPlace, QpPlaces, QueuePlace, Request, Response};
 use iwarp_verbs::Mapping;
-use rdma::verbs::{CqId, PdId, QpCap, QpInit, QpNum, RecvWr, VerbsError};
+use rdma::verbs::{CqId, PdId, QpCap, QpInit, QpNum, QpState, RecvWr, VerbsError};
 
 /// Bytes of a word of shared memory.
 const WORD: u64 = 8;
@@ -131,8 +131,22 @@ impl Raw {
         Ok(())
     }
 
+    /// Posts `count` receive buffers to each queue pair, in error, so that each completes at once. Returns the places
+    /// of the receive queues, once the worker has taken all buffers.
+    pub(super) fn flush_buffers(
+        &mut self,
+        pairs: &[(QpNum, QpPlaces)],
+        count: u32,
+    ) -> Result<Vec<QueuePlace>> {
+        let errors: Vec<_> = pairs.iter().map(|(qp, _)| Request::ModifyQp(*qp, QpState::Error)).collect();
+        self.succeed(&errors)?;
+        let queues = pairs.iter().map(|(_, places)| receive_queue(places)).collect::<Result<Vec<_>>>()?;
+        self.post_all(&queues, count)?;
+        Ok(queues)
+    }
+
     /// Posts `count` receive buffers to each queue, and waits until the worker has taken all.
-    pub(super) fn post_all(&self, queues: &[QueuePlace], count: u32) -> Result<()> {
+    fn post_all(&self, queues: &[QueuePlace], count: u32) -> Result<()> {
         for place in queues {
             self.post(place, count)?;
         }

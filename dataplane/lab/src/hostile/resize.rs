@@ -4,11 +4,10 @@
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use iwarp_shared_verbs::{QueuePlace, Request};
-use rdma::verbs::QpState;
+use iwarp_shared_verbs::Request;
 use serde_json::json;
 
-use super::raw::{Raw, receive_queue};
+use super::raw::Raw;
 use super::{Attack, Target};
 
 const QUEUE_PAIRS: usize = 16;
@@ -23,11 +22,7 @@ pub(super) fn run(target: &Target) -> Result<Attack> {
     let mut raw = Raw::open(&target.socket, 64 << 20)?;
     let (pd, cq, place) = raw.objects(COMPLETIONS)?;
     let pairs = raw.queue_pairs((pd, cq), BUFFERS, QUEUE_PAIRS)?;
-    let errors: Vec<_> = pairs.iter().map(|(qp, _)| Request::ModifyQp(*qp, QpState::Error)).collect();
-    raw.succeed(&errors)?;
-    let queues =
-        pairs.iter().map(|(_, places)| receive_queue(places)).collect::<Result<Vec<QueuePlace>>>()?;
-    raw.post_all(&queues, BUFFERS.into())?;
+    raw.flush_buffers(&pairs, BUFFERS.into())?;
     let completions = u64::from(BUFFERS) * u64::try_from(QUEUE_PAIRS)?;
     ensure!(raw.completions(&place)? == completions, "completions are missing");
     let sizes = [SMALLER, COMPLETIONS].map(|cqe| Request::ResizeCq(cq, cqe));
