@@ -50,6 +50,7 @@ received() { report | jq '.ports[0].rx_packets'; }
 scrape() {
     local seconds
     seconds=$(curl -sS --max-time "$SCRAPE_S" --unix-socket "$METRICS" -o "$LAB/metrics" -w '%{time_total}' \
+        -H 'Accept: application/openmetrics-text; version=1.0.0' \
         http://localhost/metrics) && [ "$(tail -n 1 "$LAB/metrics")" = '# EOF' ] || { echo failed; return; }
     awk -v seconds="$seconds" '/^iwarp_rx_queue_frames_total/ { frames += $NF }
         END { printf "%s %d\n", seconds, frames }' "$LAB/metrics"
