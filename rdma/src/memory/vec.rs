@@ -107,6 +107,16 @@ impl VecMemory {
         Some(original)
     }
 
+    /// Queues bytes for a region whose copies are deferred. Returns false for other regions.
+    #[cold]
+    fn defers(&mut self, at: &Placement, bytes: &[u8]) -> bool {
+        let stream = self.stream.get();
+        let slow = if at.len() == bytes.len() { self.slow_mut(at.region()) } else { None };
+        let Some(slow) = slow else { return false };
+        slow.push(stream, Copy::Place(at.region(), at.offset(), bytes.to_vec()));
+        true
+    }
+
     fn slow_of(&self, region: RegionId) -> Option<&Slow> {
         self.slow.as_deref().filter(|slow| slow.regions.contains(&region))
     }
@@ -159,12 +169,9 @@ impl Memory for VecMemory {
         Self::range(offset, len).and_then(|range| self.bytes(region)?.get(range)).is_some()
     }
 
+    #[inline]
     fn place(&mut self, at: Placement, bytes: &[u8]) -> bool {
-        let stream = self.stream.get();
-        if at.len() == bytes.len()
-            && let Some(slow) = self.slow_mut(at.region())
-        {
-            slow.push(stream, Copy::Place(at.region(), at.offset(), bytes.to_vec()));
+        if self.slow.is_some() && self.defers(&at, bytes) {
             return true;
         }
         let range = Self::range(at.offset(), bytes.len());

@@ -69,6 +69,12 @@ pub(crate) struct Lists {
     next: u32,
 }
 
+/// Makes room for a slot that is used for the first time.
+#[cold]
+fn extend<T: Clone + Default>(used: &mut Vec<T>, end: usize) {
+    used.resize(end, T::default());
+}
+
 impl Lists {
     /// Creates `slots` slots, each of `sges` elements (at most [`SGE_MAX`]) and `inline` bytes.
     pub(crate) fn new(slots: usize, sges: usize, inline: usize) -> Self {
@@ -99,9 +105,8 @@ impl Lists {
         let len = list.iter().try_fold(0u32, |len, sge| len.checked_add(sge.length))?;
         let slot = self.take_slot();
         let start = slot.saturating_mul(self.per_slot as usize);
-        let end = start.saturating_add(self.per_slot as usize);
-        if self.sges.len() < end {
-            self.sges.resize(end, Sge::default());
+        if self.sges.len() <= start {
+            extend(&mut self.sges, start.saturating_add(self.per_slot as usize));
         }
         for (to, from) in self.sges.get_mut(start..)?.iter_mut().zip(list) {
             *to = *from;
@@ -120,9 +125,8 @@ impl Lists {
         }
         let slot = self.take_slot();
         let start = slot.saturating_mul(self.inline_per_slot as usize);
-        let end = start.saturating_add(self.inline_per_slot as usize);
-        if self.inline.len() < end {
-            self.inline.resize(end, 0);
+        if self.inline.len() <= start {
+            extend(&mut self.inline, start.saturating_add(self.inline_per_slot as usize));
         }
         self.inline.get_mut(start..start.checked_add(bytes.len())?)?.copy_from_slice(bytes);
         Some(Local::Inline { slot: u16::try_from(slot).ok()?, len: u32::try_from(bytes.len()).ok()? })

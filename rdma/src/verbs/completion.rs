@@ -68,11 +68,20 @@ enum Armed {
     Any,
 }
 
+/// Request that is executed in parts, of which some are left.
+#[derive(Debug)]
+enum Unfinished {
+    No,
+    /// The queue grows: these completions are older than those of its entries, in memory for the new depth.
+    Growth(Box<Entries>),
+    /// Queue pair whose completions [`Cq::purge`] removes, and the last entry that it has examined.
+    Purge(QpNum, Link),
+}
+
 #[derive(Debug)]
 pub(super) struct Cq {
     entries: Entries,
-    /// While the queue grows: older completions than those of `entries`, in memory for the new depth.
-    moved: Option<Box<Entries>>,
+    unfinished: Unfinished,
     depth: usize,
     armed: Armed,
     /// True if an event is queued and not yet polled.
@@ -80,35 +89,44 @@ pub(super) struct Cq {
     pub(super) overrun: bool,
     /// Number of send and receive queues that complete here.
     pub(super) users: u32,
-    /// Queue pair whose completions [`Cq::purge`] removes, and the last entry that it has examined.
-    purging: Option<(QpNum, Link)>,
 }
 
 impl Cq {
+    #[inline]
     fn len(&self) -> usize {
-        self.entries.len.saturating_add(self.moved.as_ref().map_or(0, |moved| moved.len))
+        match &self.unfinished {
+            Unfinished::Growth(moved) => self.entries.len.saturating_add(moved.len),
+            Unfinished::No | Unfinished::Purge(..) => self.entries.len,
+        }
     }
 
     /// Takes the oldest completion.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<(WorkCompletion, Slots)> {
-        if let Some(Cqe { wc, slots }) = self.moved.as_mut().and_then(|moved| moved.pop()) {
-            return Some((wc, slots));
+        let moved = match &self.unfinished {
+            Unfinished::No => None,
+            Unfinished::Growth(_) | Unfinished::Purge(..) => self.moved(),
+        };
+        moved.or_else(|| self.entries.pop()).map(|Cqe { wc, slots }| (wc, slots))
+    }
+
+    /// Takes the oldest completion that has moved. If there is none, the first entry may be taken.
+    #[cold]
+    fn moved(&mut self) -> Option<Cqe> {
+        match &mut self.unfinished {
+            Unfinished::Growth(moved) => return moved.pop(),
+            Unfinished::Purge(_, after) if *after == self.entries.first => *after = NONE,
+            Unfinished::No | Unfinished::Purge(..) => {}
         }
-        if let Some((_, after)) = &mut self.purging
-            && *after == self.entries.first
-        {
-            *after = NONE;
-        }
-        self.entries.pop().map(|Cqe { wc, slots }| (wc, slots))
+        None
     }
 
     /// Removes the completions of a queue pair from the next `max` entries, and passes what each would free to
     /// `removed`, which returns false once the queue pair has no more. A call for the same queue pair continues where
     /// the last one has stopped. Returns true if none is left.
     fn purge(&mut self, qp: QpNum, max: usize, removed: &mut impl FnMut(Slots) -> bool) -> bool {
-        let mut after = match self.purging {
-            Some((purged, after)) if purged == qp => after,
+        let mut after = match self.unfinished {
+            Unfinished::Purge(purged, after) if purged == qp => after,
             _ => NONE,
         };
         let mut left = max;
@@ -116,7 +134,7 @@ impl Cq {
             let at = self.entries.after(after);
             let Some(cqe) = self.entries.get(at) else { break };
             let Some(fewer) = left.checked_sub(1) else {
-                self.purging = Some((qp, after));
+                self.unfinished = Unfinished::Purge(qp, after);
                 return false;
             };
             left = fewer;
@@ -130,7 +148,7 @@ impl Cq {
                 after = at;
             }
         }
-        self.purging = None;
+        self.unfinished = Unfinished::No;
         true
     }
 }
@@ -164,7 +182,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         let depth = self.check_cqe(cqe)?;
         let entries = Entries::new(depth);
         let (armed, event, overrun) = (Armed::No, false, false);
-        let cq = Cq { entries, moved: None, depth, armed, event, overrun, users: 0, purging: None };
+        let cq = Cq { entries, unfinished: Unfinished::No, depth, armed, event, overrun, users: 0 };
         self.cqs.insert(cq).map(CqId).ok_or(VerbsError::NoResources)
     }
 
@@ -192,22 +210,23 @@ impl<C: AsRef<[u8]>> Device<C> {
         if cq.len() > depth {
             return Err(VerbsError::Invalid);
         }
-        if depth <= cq.entries.most() && cq.moved.is_none() {
-            cq.depth = depth;
-            return Ok(true);
-        }
-        cq.purging = None;
-        let moved = cq.moved.get_or_insert_with(|| Box::new(Entries::new(depth)));
+        let mut moved = match core::mem::replace(&mut cq.unfinished, Unfinished::No) {
+            Unfinished::Growth(moved) => moved,
+            Unfinished::No | Unfinished::Purge(..) if depth <= cq.entries.most() => {
+                cq.depth = depth;
+                return Ok(true);
+            }
+            Unfinished::No | Unfinished::Purge(..) => Box::new(Entries::new(depth)),
+        };
         for _ in 0..max {
             let Some(cqe) = cq.entries.pop() else { break };
             moved.push(cqe);
         }
         if cq.entries.len > 0 {
+            cq.unfinished = Unfinished::Growth(moved);
             return Ok(false);
         }
-        if let Some(moved) = cq.moved.take() {
-            (cq.entries, cq.depth) = (*moved, depth);
-        }
+        (cq.entries, cq.depth) = (*moved, depth);
         Ok(true)
     }
 
@@ -217,7 +236,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// `NoSuchObject`.
     pub fn discard_completions(&mut self, cq: CqId) -> Result<(), VerbsError> {
         let cq = self.cqs.get_mut(cq.0).ok_or(VerbsError::NoSuchObject)?;
-        (cq.moved, cq.purging) = (None, None);
+        cq.unfinished = Unfinished::No;
         cq.entries.clear();
         Ok(())
     }
@@ -344,7 +363,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         for id in [qp.init.send_cq, qp.init.recv_cq] {
             let Some(cq) = cqs.get_mut(id.0).filter(|_| qp.completes_to(id)) else { continue };
             // Nothing is purged while a queue grows: the requests of a program are executed one after the other.
-            debug_assert!(cq.moved.is_none(), "a queue that grows");
+            debug_assert!(!matches!(cq.unfinished, Unfinished::Growth(_)), "a queue that grows");
             let purged = cq.purge(number, max, &mut |slots| {
                 qp.free_slots(slots);
                 qp.completes_to(id)
