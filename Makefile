@@ -355,8 +355,8 @@ trained: export BUILT := target/release
 trained: root build ## the programs as they are installed, target/trained: optimized for what a load has shown
 	benches/train.sh
 
-# What its figures are compared with is Debian's; without it the report says what it lacks. BRIEF=--brief runs each
-# benchmark for an instant, and leaves docs/plots alone.
+# The peers in the figures are Debian's; the report lists peers that are missing. BRIEF=--brief runs each benchmark for
+# an instant, and leaves docs/plots alone.
 PEERS := iperf3 ucx-utils sockperf
 BRIEF ?=
 

@@ -18,7 +18,7 @@ cache=${IRONWARP_CACHE:-/var/cache/ironwarp}/deb-$VERSION_CODENAME
 # Tools of the test, shells whose completion is tested, systemd, and verbs programs: an operator's machine has them.
 tools=iproute2,bash-completion,zsh,fish,systemd,systemd-sysv,dbus,python3,jq
 tools+=,rdmacm-utils,ibverbs-utils,ibverbs-providers
-# What the packages depend on, without each other.
+# Dependencies of the packages, other than each other.
 needs=$(for deb in "$debs"/ironwarp*.deb; do dpkg-deb -f "$deb" Depends; done | tr ',' '\n' | sed 's/^ *//' |
     grep -v '^ironwarp' | sort -u | paste -sd ,)
 root=$cache/root-$(cksum <<<"$tools $needs" | cut -d ' ' -f 1)

@@ -129,6 +129,16 @@ impl Looped {
         !bytes.is_empty()
     }
 
+    /// Sends a Write in each direction: the first message of a side passes by the transport, and later ones do not.
+    fn leave_transport(&mut self) {
+        let parties = self.parties;
+        for at in [0, 1] {
+            let op = parties[1 - at].write_to(0);
+            parties[at].post(&mut self.node, 1, op, &[parties[at].mr.sge(0, 8)]);
+            self.run();
+        }
+    }
+
     fn run(&mut self) {
         while self.step() | self.copy() {}
     }
@@ -331,12 +341,7 @@ proptest! {
 fn segments_of_a_looped_connection_pass_memory_by() {
     let mut it = Looped::new();
     let (parties, large) = (it.parties, it.large);
-    for at in [0, 1] {
-        // The first message of a side passes by the transport.
-        let op = parties[1 - at].write_to(0);
-        parties[at].post(&mut it.node, 1, op, &[parties[at].mr.sge(0, 8)]);
-        it.run();
-    }
+    it.leave_transport();
     assert_eq!(it.direct, [true, true]);
     let before = it.node.stats;
     let op = SendOp::RdmaWrite { remote_addr: large[1].mr.addr, rkey: large[1].mr.rkey };
@@ -357,11 +362,7 @@ fn segments_of_a_looped_connection_pass_memory_by() {
 fn a_fence_waits_for_deferred_copies() {
     let mut it = Looped::new();
     let (parties, large) = (it.parties, it.large);
-    for at in [0, 1] {
-        let op = parties[1 - at].write_to(0);
-        parties[at].post(&mut it.node, 1, op, &[parties[at].mr.sge(0, 8)]);
-        it.run();
-    }
+    it.leave_transport();
     it.node.memory.defer(parties[0].mr.region);
     let sink = [parties[0].mr.sge(0, 64)];
     parties[0].post(&mut it.node, 2, parties[1].read_from(0), &sink);

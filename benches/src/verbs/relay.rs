@@ -104,7 +104,7 @@ impl Wire {
             batch: TxBatch::new(),
             received: ArrayVec::new(),
         };
-        // What one node has sent may still be on its way to the other when it is closed.
+        // The rings of one node may hold frames of the other after that one is closed.
         left.tx.forwards(&right.rx);
         right.tx.forwards(&left.rx);
         let relays = [relay(right.rx, left.tx), relay(left.rx, right.tx)];

@@ -112,7 +112,7 @@ fn an_event_that_nobody_takes_waits_once_for_its_object() {
     let of =
         |queue| events.iter().filter(|it| **it == Event::Async(AsyncEvent::SrqLimitReached(queue))).count();
     assert!(events.len() <= 64 + 2, "{} events of {}", events.len(), 10_000);
-    assert!(queues.iter().all(|queue| of(*queue) > 1), "each of them is told");
+    assert!(queues.iter().all(|queue| of(*queue) > 1), "each queue has its own event");
     // It is raised again once it was taken.
     reach(&mut lab, &a, queues[0]);
     assert_eq!(all_events(&mut lab, &mut a), [Event::Async(AsyncEvent::SrqLimitReached(queues[0]))]);

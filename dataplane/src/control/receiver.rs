@@ -145,8 +145,7 @@ struct Receiver<D> {
 }
 
 impl<D> Receiver<D> {
-    /// Receives until the client disconnects or the control thread ends the connection. Returns the socket, in which no
-    /// descriptor waits any more.
+    /// Receives until the client disconnects or the control thread ends the connection. Returns the socket.
     fn run<H: Handler<Descriptors = D>>(self) -> Arc<UnixStream> {
         let Self { socket, input } = self;
         let mut lines = Lines::default();
@@ -165,11 +164,6 @@ impl<D> Receiver<D> {
             // The control thread has a handle of the socket, and this one must be the last.
             while is_last && input.blocking_send(Input::End).is_ok() {}
         }
-        drop(lines);
-        // Fails only if the client has disconnected, which does the same.
-        let _ = rustix::net::shutdown(&*socket, Shutdown::Read);
-        let mut chunk = [0; CHUNK];
-        while transfer::receive(&*socket, &mut chunk).is_ok_and(|(bytes, _)| bytes > 0) {}
         socket
     }
 }

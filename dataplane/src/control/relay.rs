@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
-use super::threads::Threads;
+use super::threads::{NOBODY, Threads};
 
 /// Bytes of a read from either side.
 const CHUNK: usize = 4096;
@@ -31,7 +31,7 @@ impl Relays {
         clients_max: usize,
         time_limit: Duration,
     ) -> io::Result<tokio::net::UnixStream> {
-        let uid = client.peer_cred().map_or(u32::MAX, |peer| peer.uid());
+        let uid = client.peer_cred().map_or(NOBODY, |peer| peer.uid());
         let client = Arc::new(client.into_std()?);
         self.try_start(&client, uid, clients_max, time_limit).inspect_err(|_| self.0.close(uid, client))
     }
@@ -59,8 +59,6 @@ impl Relays {
             let _ = relay(&client, &theirs);
             drop(theirs);
             let _ = rustix::net::shutdown(&*client, Shutdown::Both);
-            let mut chunk = [0; CHUNK];
-            while transfer::receive(&*client, &mut chunk).is_ok_and(|(bytes, _)| bytes > 0) {}
             client
         })?;
         Ok(ours)

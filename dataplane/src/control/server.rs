@@ -19,10 +19,7 @@ use super::peer::Peer;
 use super::receiver::Connected;
 use super::settings::SharedSettings;
 use super::stats::SharedStats;
-use super::threads::Threads;
-
-/// User of a client whose number the kernel does not tell: the one that no user has.
-const NOBODY: u32 = u32::MAX;
+use super::threads::{NOBODY, Threads};
 
 /// Pause after a failed accept, such as when descriptors have run out.
 const ACCEPT_REST: Duration = Duration::from_millis(100);

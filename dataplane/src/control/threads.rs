@@ -6,6 +6,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 
+use iwarp_control::transfer;
+use rustix::net::Shutdown;
+
+/// User of a client whose number the kernel does not tell: the one that no user has.
+pub(super) const NOBODY: u32 = u32::MAX;
+/// Bytes per read of a socket whose input is discarded.
+const CHUNK: usize = 4096;
 /// Stack of a thread, bytes: enough to parse the deepest request.
 const STACK_BYTES: usize = 256 << 10;
 /// Most threads that close sockets of refused clients.
@@ -45,8 +52,8 @@ impl Threads {
         (state.serving.values().sum(), state.serving.get(&uid).copied().unwrap_or(0))
     }
 
-    /// Runs `serve` on a thread that counts for a user until it returns. No descriptor waits in the socket that it
-    /// returns, so that closing it does not block; the client sees that after the count.
+    /// Runs `serve` on a thread that counts for a user until it returns, and then takes all descriptors that wait in the
+    /// socket that it returns, so that closing the socket does not block; the client sees the end after the count.
     ///
     /// # Errors
     /// The system has no thread left.
@@ -59,6 +66,10 @@ impl Threads {
         *self.state().serving.entry(uid).or_default() += 1;
         let run = move || {
             let socket = serve();
+            // Fails only if the client has disconnected, which does the same.
+            let _ = rustix::net::shutdown(&*socket, Shutdown::Read);
+            let mut chunk = [0; CHUNK];
+            while transfer::receive(&*socket, &mut chunk).is_ok_and(|(bytes, _)| bytes > 0) {}
             drop(guard);
             drop(socket);
         };

@@ -80,9 +80,9 @@ impl Target {
 
 #[derive(Debug)]
 enum Work {
-    /// Writes so many bytes of the job.
+    /// Writes this many bytes of the job.
     Write(usize),
-    /// Reads so many bytes to a place, from an offset in it on.
+    /// Reads `len` bytes to offset `at` of a place.
     Read { slot: usize, at: usize, len: usize },
     /// Updates eight bytes, a number.
     Atomic(AtomicOp),

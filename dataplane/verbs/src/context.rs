@@ -363,7 +363,7 @@ impl Inner {
             if let Some(taken) = take() {
                 return Ok(Some(taken));
             }
-            // What comes after `take` has looked once more rings again.
+            // A completion or event that comes after the second `take` rings the bell again.
             bell.reset();
             if let Some(taken) = take() {
                 bell.ring();

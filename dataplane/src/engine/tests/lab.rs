@@ -75,7 +75,7 @@ pub(crate) struct Setup {
     /// Most connections of a listener of the engine, and of a source.
     pub(crate) connections_per_listener: u32,
     pub(crate) connections_per_source: u32,
-    /// Copies into and out of the region `lab` are deferred, and one is made in every so many polls; 0: they are not.
+    /// Polls per deferred copy into or out of the region `lab`; 0 if the region is copied at once.
     pub(crate) polls_per_copy: u32,
 }
 

@@ -70,7 +70,7 @@ fn one_user_leaves_room_in_each_table() {
                 program.ask(&applications, make(program)).await;
             }
         }
-        // What is destroyed is free again, also for another context.
+        // Destroying an object frees its place, for any context of the user.
         let [program, _] = &groups[0];
         let pd = program.pd;
         applications.execute(&program.session, vec![Request::DeallocPd(pd)]).await.unwrap();
