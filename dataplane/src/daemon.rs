@@ -74,7 +74,7 @@ async fn serve(config_path: &Path, config: &Config, log: Rc<Log>) -> Result<Ende
     let events = Rc::new(EventLog::new(config.log.events_per_s_max, &clock));
     let reporting = Reporting::new(&config.log, &log, &events, notices);
     let (handles, regions) = (Rc::new(worker_handles), Rc::new(Mutex::new(regions)));
-    let (wakes, _waker) = start_waker(&clock, privileges)?;
+    let (wakes, _waker) = start_waker(&clock, privileges, waker_core(config, &workers))?;
     let verbs = applications_server.zip(config.applications.clone()).map(|(server, settings)| {
         let devices = ports.iter().map(setup::device_info).collect();
         let (handles, regions) = (Rc::clone(&handles), Rc::clone(&regions));
@@ -243,9 +243,20 @@ fn spawn(worker: Worker, eal: Eal, privileges: Privileges) -> Result<JoinHandle<
     std::thread::Builder::new().name(name).spawn(run).context("no thread for a worker")
 }
 
-/// Starts the thread that wakes programs. It makes no other calls than a worker does.
-fn start_waker(clock: &Clock, privileges: Privileges) -> Result<(Wakes, WakeThread)> {
+/// Returns the CPU of the thread that wakes programs, `None` for any: that of the first worker if workers sleep, but
+/// never one on which a worker spins.
+fn waker_core(config: &Config, workers: &[Worker]) -> Option<u16> {
+    let sleeps = matches!(config.workers.idle, Idle::Adaptive { .. });
+    workers.first().filter(|_| sleeps).map(|worker| worker.core)
+}
+
+/// Starts the thread that wakes programs, on this CPU if one is given. It makes no other calls than a worker does.
+fn start_waker(clock: &Clock, privileges: Privileges, core: Option<u16>) -> Result<(Wakes, WakeThread)> {
     let begin = move || {
+        if let Some(core) = core {
+            // The worker that runs there is pinned in the same way, and says so if that fails.
+            core_affinity::set_for_current(core_affinity::CoreId { id: usize::from(core) });
+        }
         if let Err(error) = privileges.drop_of_worker() {
             tracing::warn!("the thread that wakes programs keeps its privileges: {error:#}");
         }

@@ -11,7 +11,8 @@
 //! nothing, neither bytes nor descriptors.
 //!
 //! The thread sleeps on an event counter that no program has. A futex would do, but its waiters share a table with
-//! those of all processes.
+//! those of all processes. Beside adaptive workers it runs on a worker's CPU: that sleeps next anyway, and another one
+//! would have to be woken from its idle state, which takes ten times as long as the wake.
 
 mod turns;
 
@@ -33,9 +34,6 @@ use tcp_stack::Instant;
 use crate::worker::Clock;
 use turns::{Next, Turns};
 
-/// Time for which the thread polls the marks after a write, before it sleeps. A program and its peer that answer each
-/// other at once find it awake; other threads of its CPU run first.
-const AWAKE: Duration = Duration::from_micros(50);
 /// Descriptors of one user that wait to be closed, from which on the user gets no further ones. Closing takes as long
 /// as a write.
 const CLOSING_MAX: usize = 256;
@@ -145,7 +143,8 @@ impl Wakes {
     /// # Errors
     /// The process has no descriptor or thread left.
     pub fn start(clock: &Clock, begin: impl FnOnce() + Send + 'static) -> io::Result<(Self, WakeThread)> {
-        let alarm = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        // The thread's read blocks. A worker's write would if the thread slept through 2⁶⁴ of them.
+        let alarm = eventfd(0, EventfdFlags::CLOEXEC)?;
         let all = DOORBELL_QUEUES_MAX;
         let shared = Arc::new(Shared {
             marks: (0..Doorbells::words(all)).map(|_| AtomicU64::new(0)).collect(),
@@ -241,13 +240,12 @@ impl Shared {
     /// Ends the thread's sleep.
     #[cold]
     fn alarm(&self) {
-        // Fails only if the counter is at its maximum: the thread is to wake already.
         let _ = rustix::io::write(&self.alarm, &1_u64.to_ne_bytes());
     }
 
     fn run(&self, clock: &Clock) {
         let Some(doorbells) = self.doorbells() else { return };
-        let (mut turns, mut served, mut first) = (Turns::default(), clock.now(), 0);
+        let (mut turns, mut first) = (Turns::default(), 0);
         while !self.ends.load(Ordering::Acquire) {
             first = doorbells.take(first, &mut |place| {
                 let user = self.places().all.get(place as usize).and_then(|it| it.as_ref().map(|it| it.user));
@@ -261,10 +259,9 @@ impl Shared {
                     let before = turns.is_suspect(user).then(cpu_time);
                     self.serve(place);
                     let cpu = before.map(|before| cpu_time().saturating_sub(before));
-                    served = clock.now();
+                    let served = clock.now();
                     turns.charge(user, served.saturating_since(now), cpu, served);
                 }
-                Next::Wait(_) if now.saturating_since(served) < AWAKE => std::thread::yield_now(),
                 Next::Wait(until) => {
                     if doorbells.sleep() {
                         self.sleep(until.map(|until| until.saturating_since(now)));
@@ -298,14 +295,19 @@ impl Shared {
         }
     }
 
+    /// Sleeps until a worker marks a place, or for this time at most.
     fn sleep(&self, time: Option<Duration>) {
-        let time = time.map(|time| Timespec {
-            tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: time.subsec_nanos().into(),
+        let rings = time.is_none_or(|time| {
+            let time = Timespec {
+                tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: time.subsec_nanos().into(),
+            };
+            poll(&mut [PollFd::new(&self.alarm, PollFlags::IN)], Some(&time)) == Ok(1)
         });
-        // A signal may end the sleep early: the marks are looked at again.
-        let _ = poll(&mut [PollFd::new(&self.alarm, PollFlags::IN)], time.as_ref());
-        let _ = rustix::io::read(&self.alarm, &mut [0; 8]);
+        if rings {
+            // A signal may end the sleep early: the marks are looked at again.
+            let _ = rustix::io::read(&self.alarm, &mut [0; 8]);
+        }
     }
 }
 
