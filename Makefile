@@ -325,7 +325,7 @@ nfsd: root built ## the NFS server as a service: configuration, iwarpctl nfs, re
 	dataplane/tests/nfsd.sh
 
 nfs-malformed: build-deps ## ten million malformed calls to the NFS server: nothing returned, no memory kept; minutes
-	MALFORMED_CALLS=10000000 $(CARGO) test --profile tests --locked --workspace --test malformed -- --nocapture
+	MALFORMED_CALLS=10000000 $(CARGO) test --profile tests --locked --workspace --test nfs malformed -- --nocapture
 
 nfs-demo: root built ## Linux in a QEMU guest mounts a directory by NFS over RDMA, copies a tree, compares digests
 	dataplane/tests/nfs.sh

@@ -1,7 +1,7 @@
 //! Header prediction: an expected in-order segment skips the checks whose outcome is known.
 //!
 //! `established` and `ack` follow RFC 9293 §3.10.7.4 step by step and are right for every segment. For the segments
-//! that this file takes, the result must be the same; `tests/fuzz.rs` compares both.
+//! that this file takes, the result must be the same; `tests/protocol/fuzz.rs` compares both.
 
 use super::ack::AckField;
 use super::{Conn, Cx, Payload, Pending};
