@@ -12,7 +12,7 @@ use super::ControlHandler;
 use super::link_history::LinkHistory;
 use crate::dpdk::{Eal, Mempool};
 use crate::events::Event;
-use crate::port::{Port, PortSpec};
+use crate::port::{Port, PortError, PortSpec};
 use crate::worker::Command;
 
 /// Most seconds between two attempts to reopen a port.
@@ -91,6 +91,13 @@ impl ControlHandler {
         let mut ports = self.ports.borrow_mut();
         let Some(entry) = ports.get_mut(index) else { return Ok(()) };
         entry.port.lose();
+        if !entry.port.is_gone() {
+            // The client of a memif waits for another server.
+            if entry.watched.link(false).is_some() {
+                self.report(&Event::LinkDown { port: entry.spec.name.clone() });
+            }
+            return Ok(());
+        }
         entry.watched = Watched { history: std::mem::take(&mut entry.watched.history), ..Watched::default() };
         let (name, device, what) = (&entry.spec.name, entry.spec.driver.device(), kind(&entry.spec.driver));
         anyhow::ensure!(
@@ -106,16 +113,21 @@ impl ControlHandler {
     fn regain(&self, index: usize, eal: &Eal) {
         let mut ports = self.ports.borrow_mut();
         let Some(entry) = ports.get_mut(index) else { return };
-        let (name, device) = (entry.spec.name.clone(), entry.spec.driver.device());
+        let (name, device, gone) =
+            (entry.spec.name.clone(), entry.spec.driver.device(), entry.port.is_gone());
         match entry.port.reopen(eal, &entry.spec, &entry.pools) {
             Ok(pairs) => {
-                let (device, what) = (device.to_owned(), kind(&entry.spec.driver));
-                self.report(&Event::PortReturned { port: name, device, what });
+                if gone {
+                    let (device, what) = (device.to_owned(), kind(&entry.spec.driver));
+                    self.report(&Event::PortReturned { port: name, device, what });
+                }
                 for (handle, queues) in self.workers.iter().zip(pairs) {
                     // A worker that accepts no command has ended, which ends the daemon.
                     let _ = handle.send(Command::Attach { port: index, queues: Box::new(queues) });
                 }
             }
+            // A server is found within a second, so that its clients need no restart.
+            Err(PortError::NoServer { .. }) => {}
             Err(error) => {
                 let seconds = entry.watched.delay();
                 let error = anyhow::Error::new(error);
@@ -139,7 +151,10 @@ fn kind(driver: &Driver) -> &'static str {
 impl PortEntry {
     /// Returns the change since the last check. A link that is up at the first check was logged with the port.
     fn check(&mut self) -> Option<Change> {
-        if self.port.is_gone() {
+        if self.port.is_closed() {
+            if !self.port.is_gone() && self.watched.up.is_none() {
+                return self.watched.link(false);
+            }
             return (self.watched.is_retry_due() && self.port.can_return()).then_some(Change::CanReturn);
         }
         if self.port.has_vanished() {

@@ -17,6 +17,8 @@
 //! who keeps the invariant it relies on.
 
 mod config;
+mod connection;
+mod descriptors;
 mod device;
 mod eal;
 mod error;
