@@ -322,6 +322,44 @@ for CORES in 0 '0, 1'; do
     check "SIGTERM ends it with status 0" ends
 done
 CORES=0
+moved_is() { ctl -j port list | jq -c '.[0].interface'; }
+goes_on() { # INTERFACE in $NS, which has lost its addresses
+    kernel_side "$1" && becomes up 5 link && put_get
+}
+renamed() {
+    fresh_log
+    ip -n "$NS" link set iw0 down && ip -n "$NS" link set iw0 name lan0 && becomes '{"name":"lan0"}' 5 moved_is &&
+        becomes down 5 link && goes_on lan0 &&
+        says 'port p0: its interface is now lan0' && log_has 'its interface iw0 is now lan0' && alive
+}
+moved() { # the kernel's end is another namespace's now
+    local number
+    ip netns add "$NS-far" && ip -n "$NS-far" link set lo up || return 1
+    number=$(ip netns exec "$NS-far" readlink /proc/self/ns/net)
+    ip -n "$NS" link set lan0 netns "$NS-far" &&
+        becomes "{\"name\":\"lan0\",\"namespace\":\"$number\"}" 5 moved_is && becomes down 5 link &&
+        says 'no link' && says "lan0 in the network namespace $number" || return 1
+    sleep 2 # more than two checks
+    ip -n "$NS-far" link show lan0 && ! ip -n "$NS" link show iw0 2>/dev/null &&
+        NS="$NS-far" goes_on lan0 && says "lan0 in the network namespace $number" &&
+        ctl -j port show p0 | jq -e --arg number "$number" '.port.interface.namespace == $number' && alive
+}
+moved_back() {
+    ip -n "$NS-far" link set lan0 netns "$NS" && ip -n "$NS" link set lan0 name iw0 &&
+        becomes null 5 moved_is && goes_on iw0 && ctl status && log_has 'its interface is iw0 again'
+}
+deleted_elsewhere() {
+    fresh_log
+    ip -n "$NS" link set iw0 netns "$NS-far" && sleep 2 && ip -n "$NS-far" link del iw0 &&
+        log_has 'the interface has returned' && goes_on iw0 && ctl status
+}
+check "a daemon on a TAP" serving
+check "the TAP is renamed: put and get, and status says so" renamed
+check "it is moved to another namespace: stays there, put and get, and status says so" moved
+check "it is moved back: status is ok" moved_back
+check "it is moved and deleted there: made again, put and get" deleted_elsewhere
+check "SIGTERM ends it with status 0" ends
+ip netns del "$NS-far"
 exits() {
     fresh_log
     config "$tap

@@ -10,7 +10,7 @@ use tcp_stack::Instant;
 
 use super::ControlHandler;
 use super::link_history::LinkHistory;
-use crate::dpdk::{Eal, Mempool};
+use crate::dpdk::{Eal, Mempool, TapInterface};
 use crate::events::Event;
 use crate::port::{Port, PortError, PortSpec};
 use crate::worker::Command;
@@ -42,6 +42,8 @@ pub struct PortEntry {
 pub struct Watched {
     /// Link state at the last check; `None` before the first one.
     up: Option<bool>,
+    /// Interface of the port at the last check, if it was renamed or moved.
+    moved: Option<TapInterface>,
     /// Checks to skip before the next attempt to reopen the port.
     skip: u32,
     /// Checks to skip before the attempt after that.
@@ -160,8 +162,23 @@ impl PortEntry {
         if self.port.has_vanished() {
             return Some(Change::Vanished);
         }
+        self.note_moved();
         let up = self.port.link().ok()?.up;
         self.watched.link(up)
+    }
+
+    /// Logs that the interface was renamed or moved, or is as before.
+    fn note_moved(&mut self) {
+        let moved = self.port.moved();
+        if moved == self.watched.moved {
+            return;
+        }
+        let (name, device) = (&self.spec.name, self.spec.driver.device());
+        match &moved {
+            Some(now) => tracing::warn!("port {name}: its interface {device} is now {now}"),
+            None => tracing::info!("port {name}: its interface is {device} again"),
+        }
+        self.watched.moved = moved;
     }
 
     /// Notes how the link is, and returns it; `None` for an interface that has just returned, whose state is read at

@@ -2,7 +2,6 @@
 #![allow(unsafe_code, reason = "configures and queries DPDK devices")]
 
 use std::ffi::{CStr, CString, c_int};
-use std::path::Path;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +20,7 @@ use super::queue::{RxQueue, TxQueue};
 use super::removal::RemovalRequest;
 use super::ring::Ring;
 use super::rss;
+use super::tap::Tap;
 use super::xdp::XdpSockets;
 
 /// Ethernet header and frame check sequence, bytes.
@@ -39,7 +39,9 @@ pub struct Device {
     /// The sockets of a net_af_xdp device.
     xdp: XdpSockets,
     /// The control connection of a net_memif client.
-    connection: Option<Connection>,
+    pub(super) connection: Option<Connection>,
+    /// A queue of a net_tap device. It is closed last, and the interface ends with it.
+    tap: Option<Tap>,
     /// The longest frame to send, bytes.
     frame_max: usize,
     /// The device computes the checksums of TCP.
@@ -126,6 +128,7 @@ impl Device {
             pools: Vec::new(),
             xdp: XdpSockets::default(),
             connection: None,
+            tap: None,
             frame_max: 0,
             checksum: false,
             eal: eal.clone(),
@@ -261,58 +264,19 @@ impl Device {
         pools: &[Arc<Mempool>],
     ) -> Result<(Arc<Self>, Vec<PortQueues>), DpdkError> {
         self.assign(config, pools);
-        let sockets_before = open_sockets();
+        let (sockets_before, taps_before) = (open_sockets(), Tap::open_queues());
         let interrupts = config.rx_interrupt && self.configure_with_interrupts(config);
         if !interrupts {
             self.configure(config, false)?;
             self.launch()?;
         }
         self.xdp = XdpSockets::opened_since(&sockets_before);
+        self.tap = Tap::opened_since(&taps_before);
         Ok(self.run(interrupts))
     }
 
-    /// Configures the device as [`Device::start`] does, and leaves the start to [`Device::connect`].
-    ///
-    /// # Errors
-    /// Every refusal of the driver.
-    pub fn set_up(mut self, config: &DeviceConfig, pools: &[Arc<Mempool>]) -> Result<Self, DpdkError> {
-        self.assign(config, pools);
-        self.configure(config, false)?;
-        Ok(self)
-    }
-
-    /// Starts the client of a memif that is set up, by which it connects to the server's `socket`.
-    ///
-    /// # Errors
-    /// The server does not accept: the device is handed back, for another attempt.
-    pub fn connect(mut self, socket: &Path) -> Result<(Arc<Self>, Vec<PortQueues>), Box<Self>> {
-        let before = open_sockets();
-        let attempt = Attempt::begin();
-        let launched = self.launch();
-        drop(attempt);
-        if let Err(error) = launched {
-            tracing::debug!(%error, "no memif server accepts");
-            return Err(Box::new(self));
-        }
-        self.connection = Connection::opened_since(&before, socket);
-        Ok(self.run(false))
-    }
-
-    /// Stops a device for a further [`Device::connect`]. Returns `None` if a queue of it is in use.
-    pub fn disconnect(self: Arc<Self>) -> Option<Self> {
-        let mut device = Arc::into_inner(self)?;
-        device.stop();
-        device.connection = None;
-        Some(device)
-    }
-
-    /// Returns true while the client of a memif has a server that has not refused it.
-    pub fn is_connected(&self) -> bool {
-        self.connection.as_ref().is_some_and(Connection::is_open)
-    }
-
     /// Notes what the queues are made of.
-    fn assign(&mut self, config: &DeviceConfig, pools: &[Arc<Mempool>]) {
+    pub(super) fn assign(&mut self, config: &DeviceConfig, pools: &[Arc<Mempool>]) {
         self.queues = u16::try_from(pools.len()).unwrap_or(u16::MAX);
         self.pools = pools.to_vec();
         self.frame_max = usize::from(config.mtu).saturating_add(14 + 4);
@@ -325,7 +289,7 @@ impl Device {
     }
 
     /// Makes the queues of the device, which has started.
-    fn run(self, interrupts: bool) -> (Arc<Self>, Vec<PortQueues>) {
+    pub(super) fn run(self, interrupts: bool) -> (Arc<Self>, Vec<PortQueues>) {
         self.started.store(true, Ordering::Release);
         let device = Arc::new(self);
         let pair = |index| {
@@ -354,7 +318,7 @@ impl Device {
     }
 
     /// Configures the device and sets its queues up.
-    fn configure(&self, config: &DeviceConfig, interrupts: bool) -> Result<(), DpdkError> {
+    pub(super) fn configure(&self, config: &DeviceConfig, interrupts: bool) -> Result<(), DpdkError> {
         let raw = raw_config(config, interrupts);
         // SAFETY: the device exists while `self` does; `raw` is copied, and the key that it points to lives
         // in `config`.
@@ -378,7 +342,7 @@ impl Device {
     }
 
     /// Starts the configured device.
-    fn launch(&self) -> Result<(), DpdkError> {
+    pub(super) fn launch(&self) -> Result<(), DpdkError> {
         // SAFETY: configured, with all queues set up.
         let returned = unsafe { dpdk_sys::rte_eth_dev_start(self.id) };
         check_for(returned, || self.operation("start")).map(drop)
@@ -410,6 +374,11 @@ impl Device {
     /// Returns true if the kernel has requested the device's release.
     pub fn is_to_be_removed(&self) -> bool {
         matches!(&self.kind, Kind::Pci { removal } if removal.is_made())
+    }
+
+    /// Returns the queue by which to ask for the interface of a TAP.
+    pub fn tap(&self) -> Option<&Tap> {
+        self.tap.as_ref()
     }
 
     /// Returns the descriptor that a receive queue's interrupt makes readable, if it has one.
@@ -550,7 +519,7 @@ impl Device {
     }
 
     /// Stops the device if it is started.
-    fn stop(&self) {
+    pub(super) fn stop(&self) {
         if self.started.swap(false, Ordering::AcqRel) {
             // SAFETY: all queues are gone: each holds a handle on the device.
             self.report("stop", unsafe { dpdk_sys::rte_eth_dev_stop(self.id) });

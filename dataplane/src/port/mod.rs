@@ -20,7 +20,7 @@ use tcp_stack::{Rss, Segmentation};
 
 use crate::dpdk::{
     Device, DeviceConfig, DeviceInfo, DpdkError, Eal, Link, Mempool, Offloads, PortStats, RING_QUEUES_MAX,
-    RealtimeSignalsOccupied, Ring,
+    RealtimeSignalsOccupied, Ring, TapInterface,
 };
 
 pub use crate::dpdk::PortQueues;
@@ -190,19 +190,7 @@ impl Port {
             tx_descriptors: spec.tx_descriptors,
         };
         let device_name = device.name().to_owned();
-        let mut waiting = None;
-        let (device, pairs) = match memif::client(&spec.driver) {
-            None => {
-                device.start(&config, served).map(|(device, pairs)| (Some(device), pairs)).map_err(refused)?
-            }
-            Some(memif) => match device.set_up(&config, served).map_err(refused)?.connect(&memif.socket) {
-                Ok((device, pairs)) => (Some(device), pairs),
-                Err(device) => {
-                    waiting = Some(device);
-                    (None, Vec::new())
-                }
-            },
-        };
+        let (device, waiting, pairs) = launch(device, spec, &config, served)?;
         if let Some(device) = &device {
             admit_frames(device, spec, mac)?;
             if let Some(vlan) = spec.vlan.filter(|_| config.vlan_filter) {
@@ -318,6 +306,11 @@ impl Port {
     pub fn link(&self) -> Result<Link, DpdkError> {
         let Some(device) = &self.device else { return Ok(Link { up: false, megabits_per_second: None }) };
         let link = device.link()?;
+        // DPDK asks by the old name, in the daemon's namespace.
+        if let (Some(tap), Some(moved)) = (device.tap(), self.moved()) {
+            let down = moved.namespace.is_none() && interface::is_down(&moved.name);
+            return Ok(Link { up: tap.is_up() && !down, ..link });
+        }
         // Some drivers of interfaces that the kernel uses too always report a link that is up.
         let shared = !matches!(self.driver, Driver::Tap { .. });
         let down = shared && self.driver.interface().is_some_and(interface::is_down);
@@ -349,8 +342,16 @@ impl Port {
         if memif::client(&self.driver).is_some() {
             return !device.is_connected();
         }
-        let deleted = self.interface.is_some_and(|index| !interface::exists(index));
+        let deleted = match device.tap() {
+            Some(tap) => tap.is_deleted(),
+            None => self.interface.is_some_and(|index| !interface::exists(index)),
+        };
         deleted || device.is_to_be_removed()
+    }
+
+    /// Returns the interface of a TAP that was renamed or moved to another network namespace; the port goes on.
+    pub fn moved(&self) -> Option<TapInterface> {
+        self.device.as_ref()?.tap()?.moved()
     }
 
     /// Returns true if the port has no running device: after [`Port::lose`], or while the client of a memif waits for
@@ -425,6 +426,27 @@ impl Port {
         *self = Self { counted: self.counted, ..port };
         Ok(pairs)
     }
+}
+
+/// A started device, or one that waits for its server, and the queues of the former.
+type Launched = (Option<Arc<Device>>, Option<Box<Device>>, Vec<PortQueues>);
+
+/// Configures and starts a device. The client of a memif may have to wait.
+fn launch(
+    device: Device,
+    spec: &PortSpec,
+    config: &DeviceConfig,
+    pools: &[Arc<Mempool>],
+) -> Result<Launched, PortError> {
+    let refused = |source| spec.refused(source);
+    let Some(memif) = memif::client(&spec.driver) else {
+        let (device, pairs) = device.start(config, pools).map_err(refused)?;
+        return Ok((Some(device), None, pairs));
+    };
+    Ok(match device.set_up(config, pools).map_err(refused)?.connect(&memif.socket) {
+        Ok((device, pairs)) => (Some(device), None, pairs),
+        Err(waiting) => (None, Some(waiting), Vec::new()),
+    })
 }
 
 /// Queue pairs that the device has at most. A memif has as many as its client makes, which is not known yet: one is
