@@ -61,7 +61,7 @@ pub(crate) fn build(config: &Config, clock: &Clock) -> Result<Runtime> {
         config.ports.iter().enumerate().zip(pools.into_iter().zip(opened))
     {
         degraded.extend(short);
-        let entry = entry(config, port, pools, opened, queues.len());
+        let entry = entry(config, port, pools, opened);
         let made = make_worker_ports(config, index, &entry, queues)?;
         for ((worker, worker_ports), mut worker_port) in worker_ports.iter_mut().enumerate().zip(made) {
             let (ring, reader) = notice_ring(worker, index);
@@ -252,27 +252,20 @@ fn open(config: &Config, eal: &Eal, pools: &[Pools]) -> Result<Vec<Opened>> {
     let places = opened.into_iter().zip(specs.iter().zip(pools));
     places
         .map(|(opened, (spec, Pools { pools, .. }))| {
-            opened.map_or_else(|| Ok(Port::open(eal, spec, pools)?), Ok)
+            opened.map_or_else(|| Ok(Port::open_or_wait(eal, spec, pools)?), Ok)
         })
         .collect()
 }
 
 /// Describes an open port to the control side.
-fn entry(
-    config: &Config,
-    port: &iwarp_config::Port,
-    pools: Vec<Arc<Mempool>>,
-    opened: Port,
-    queues: usize,
-) -> PortEntry {
-    let spec = port_spec(config, port);
-    if queues < pools.len() {
+fn entry(config: &Config, port: &iwarp_config::Port, pools: Vec<Arc<Mempool>>, opened: Port) -> PortEntry {
+    let (spec, queues) = (port_spec(config, port), opened.queues());
+    if usize::from(queues) < pools.len() {
         tracing::info!(port = spec.name, queues, "fewer queues than workers: steering in software");
     }
     let addresses = [port.ipv4.map(IpNet::V4), port.ipv6.map(IpNet::V6)].into_iter().flatten().collect();
-    let queue_count = u16::try_from(queues).unwrap_or(u16::MAX);
     let (on_loss, watched) = (port.on_loss, Watched::default());
-    PortEntry { port: opened, addresses, queues: queue_count, pools, spec, on_loss, watched }
+    PortEntry { port: opened, addresses, queues, pools, spec, on_loss, watched }
 }
 
 /// Returns the specification of a configured port.
@@ -281,7 +274,8 @@ pub(crate) fn port_spec(config: &Config, port: &iwarp_config::Port) -> PortSpec 
     PortSpec { rx_interrupt, ..PortSpec::from(port) }
 }
 
-/// Creates each worker's share of a port. Workers beyond the number of queues transmit through worker 0.
+/// Creates each worker's share of a port. Workers beyond the number of queues transmit through worker 0. A port that is
+/// not open yet has no queues.
 fn make_worker_ports(
     config: &Config,
     index: usize,
@@ -289,9 +283,15 @@ fn make_worker_ports(
     queues: Vec<PortQueues>,
 ) -> Result<Vec<WorkerPort>> {
     let workers = entry.pools.len();
-    let Relays { mut to_first, from_others } = Relays::new(workers.saturating_sub(queues.len()));
-    let own = queues.into_iter().map(|PortQueues { rx, tx }| {
-        (Some(rx), Transmit::Queue { queue: tx, relayed: std::mem::take(&mut to_first) })
+    let own = usize::from(entry.queues);
+    let Relays { mut to_first, from_others } = Relays::new(workers.saturating_sub(own));
+    let mut queues = queues.into_iter();
+    let own = (0..own).map(|_| {
+        let relayed = std::mem::take(&mut to_first);
+        match queues.next() {
+            Some(PortQueues { rx, tx }) => (Some(rx), Transmit::Queue { queue: tx, relayed }),
+            None => (None, Transmit::absent(relayed)),
+        }
     });
     let relays = from_others.into_iter().map(|ring| (None, Transmit::Relay(ring)));
     let local_ports = LocalPorts::default();

@@ -4,6 +4,7 @@
 source "$(dirname "$0")/lib.sh"
 
 lab_open ironwarp-life
+source dataplane/tests/daemons.sh
 head -c 1000000 /dev/urandom >"$LAB/file"
 
 # config PORT-LINES [SOCKET]: writes a configuration with sleeping workers on $CORES, one port, one region.
@@ -321,6 +322,44 @@ for CORES in 0 '0, 1'; do
     check "SIGTERM ends it with status 0" ends
 done
 CORES=0
+moved_is() { ctl -j port list | jq -c '.[0].interface'; }
+goes_on() { # INTERFACE in $NS, which has lost its addresses
+    kernel_side "$1" && becomes up 5 link && put_get
+}
+renamed() {
+    fresh_log
+    ip -n "$NS" link set iw0 down && ip -n "$NS" link set iw0 name lan0 && becomes '{"name":"lan0"}' 5 moved_is &&
+        becomes down 5 link && goes_on lan0 &&
+        says 'port p0: its interface is now lan0' && log_has 'its interface iw0 is now lan0' && alive
+}
+moved() { # the kernel's end is another namespace's now
+    local number
+    ip netns add "$NS-far" && ip -n "$NS-far" link set lo up || return 1
+    number=$(ip netns exec "$NS-far" readlink /proc/self/ns/net)
+    ip -n "$NS" link set lan0 netns "$NS-far" &&
+        becomes "{\"name\":\"lan0\",\"namespace\":\"$number\"}" 5 moved_is && becomes down 5 link &&
+        says 'no link' && says "lan0 in the network namespace $number" || return 1
+    sleep 2 # more than two checks
+    ip -n "$NS-far" link show lan0 && ! ip -n "$NS" link show iw0 2>/dev/null &&
+        NS="$NS-far" goes_on lan0 && says "lan0 in the network namespace $number" &&
+        ctl -j port show p0 | jq -e --arg number "$number" '.port.interface.namespace == $number' && alive
+}
+moved_back() {
+    ip -n "$NS-far" link set lan0 netns "$NS" && ip -n "$NS" link set lan0 name iw0 &&
+        becomes null 5 moved_is && goes_on iw0 && ctl status && log_has 'its interface is iw0 again'
+}
+deleted_elsewhere() {
+    fresh_log
+    ip -n "$NS" link set iw0 netns "$NS-far" && sleep 2 && ip -n "$NS-far" link del iw0 &&
+        log_has 'the interface has returned' && goes_on iw0 && ctl status
+}
+check "a daemon on a TAP" serving
+check "the TAP is renamed: put and get, and status says so" renamed
+check "it is moved to another namespace: stays there, put and get, and status says so" moved
+check "it is moved back: status is ok" moved_back
+check "it is moved and deleted there: made again, put and get" deleted_elsewhere
+check "SIGTERM ends it with status 0" ends
+ip netns del "$NS-far"
 exits() {
     fresh_log
     config "$tap
@@ -334,6 +373,74 @@ on_loss = \"exit\"" && daemon_start "$LAB/config.toml" && kernel_side iw0 && ip 
         grep -q 'the interface iw0 is gone, and on_loss = "exit"' "$LAB/iwarpd.log"
 }
 check 'on_loss = "exit": ends with 1 and says why' exits
+
+# --- a memif whose server comes late, is killed, and ends
+memif_end() { # ROLE NUMBER
+    cat >"$LAB/$1.toml" <<TOML
+[memory]
+hugepages = "prefer"
+packet_buffers = 8192
+file_prefix = "$NS-$1"
+[control]
+socket = "$LAB/$1.control"
+[applications]
+socket = "$LAB/$1.verbs"
+[workers]
+cores = [0, 1]
+idle = "adaptive"
+[[port]]
+name = "p0"
+driver = "memif"
+role = "$1"
+socket = "$LAB/memif.sock"
+mac = "02:69:77:00:00:0$2"
+addresses = ["10.80.0.$2/24"]
+[[listener]]
+port = 7400
+service = "region"
+[[region]]
+name = "lab"
+size = "4M"
+access = ["remote-read", "remote-write"]
+TOML
+}
+RPING=${RPING:-${BUILT:-target/release}/iwarp-rping}
+client_link() { "$IWARPCTL" -j --socket "$LAB/client.control" port list | jq -r '.[0].link'; }
+client_waits() { # no link, and idle
+    becomes down 5 client_link || return 1
+    "$IWARPCTL" -j --socket "$LAB/client.control" status >"$LAB/status"
+    [ $? = 6 ] && jq -e '.degraded | any(contains("port p0: no link"))' "$LAB/status"
+}
+through() { # an application of the client talks to one of the server
+    spawn "$LAB/rping.out" "$RPING" -s -V -a 10.80.0.1 --daemon "$LAB/server.verbs"
+    prints '^listening on' "$LAB/rping.out" &&
+        timeout 30 "$RPING" -c -V -a 10.80.0.1 -S 4k -C 50 --daemon "$LAB/client.verbs" && wait "$PID"
+}
+follows() { start server && becomes up 5 client_link && through; }
+lone_client() { memif_end server 1 && memif_end client 2 && start client && client_waits; }
+server_ends() { # SIGNAL: the socket stays only if the server is killed
+    kill "-$1" "${DAEMONS[server]}"
+    wait "${DAEMONS[server]}" 2>/dev/null
+    [ "$1" = TERM ] || [ -S "$LAB/memif.sock" ] && client_waits
+}
+check "memif: a client without a server starts, and has no link" lone_client
+check "memif: it finds the server" follows
+for signal in KILL TERM; do
+    check "memif: the server ends by SIG$signal: no link" server_ends "$signal"
+    check "memif: the next server starts, and the client finds it" follows
+done
+served_twice() { # the server's socket stays
+    sed -e "s#^role = .*#role = \"server\"\nid = 5#" -e "s#server.control#second.control#" \
+        -e "s#server.verbs#second.verbs#" -e "s#-server#-second#" "$LAB/server.toml" >"$LAB/second.toml"
+    timeout 20 ip netns exec "$NS" "$IWARPD" --config "$LAB/second.toml" >"$LAB/second" 2>&1
+    [ $? = 1 ] || return 1
+    cat "$LAB/second"
+    tr -d '\n│' <"$LAB/second" | tr -s ' ' | grep -q "process ${DAEMONS[server]} serves the socket" &&
+        through
+}
+check "memif: a second server on the socket is refused, and told by whom" served_twice
+both_end() { kill "${DAEMONS[client]}" "${DAEMONS[server]}" && wait "${DAEMONS[client]}" && wait "${DAEMONS[server]}"; }
+check "memif: SIGTERM ends both with status 0" both_end
 
 # --- what the machine lacks
 lacking() {

@@ -227,6 +227,10 @@ impl ControlHandler {
             }
             Link::Gone => Some(Reason::new(format!("port {}: its interface is gone", port.name))),
         }));
+        degraded.extend(ports.iter().filter_map(|port| {
+            let interface = port.interface.as_ref()?;
+            Some(Reason::new(format!("port {}: its interface is now {interface}", port.name)))
+        }));
         degraded.extend(match crate::log::lost_in_a_row() {
             0 => None,
             lost => Some(

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use iwarp_control::bounds::CONNECTIONS_LISTED_MAX;
 use iwarp_control::{
     ConnBbrInfo, ConnCounts, ConnInfo, ConnRdmaInfo, CounterGroup, CounterRow, DropRow, ErrorKind,
-    ErrorObject, Idle, Link, NamedCounters, PoolStatus, PortInfo, PortStatsRow, StatsReply, WorkerStatus,
+    ErrorObject, Idle, Link, MovedInterface, NamedCounters, PoolStatus, PortInfo, PortStatsRow, StatsReply,
+    WorkerStatus,
 };
 use iwarp_shared_verbs::worker::ContextId;
 use rdma::EndpointInfo;
@@ -250,6 +251,7 @@ pub(super) fn port(entry: &PortEntry) -> Result<PortInfo, ErrorObject> {
             (false, true) => Link::Up,
             (false, false) => Link::Down,
         },
+        interface: port.moved().map(|moved| MovedInterface { name: moved.name, namespace: moved.namespace }),
         speed_mbps: link.megabits_per_second.map_or(0, u64::from),
         addresses: addresses.clone(),
         rx_queues: *queues,

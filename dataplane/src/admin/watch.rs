@@ -10,9 +10,9 @@ use tcp_stack::Instant;
 
 use super::ControlHandler;
 use super::link_history::LinkHistory;
-use crate::dpdk::{Eal, Mempool};
+use crate::dpdk::{Eal, Mempool, TapInterface};
 use crate::events::Event;
-use crate::port::{Port, PortSpec};
+use crate::port::{Port, PortError, PortSpec};
 use crate::worker::Command;
 
 /// Most seconds between two attempts to reopen a port.
@@ -42,6 +42,8 @@ pub struct PortEntry {
 pub struct Watched {
     /// Link state at the last check; `None` before the first one.
     up: Option<bool>,
+    /// Interface of the port at the last check, if it was renamed or moved.
+    moved: Option<TapInterface>,
     /// Checks to skip before the next attempt to reopen the port.
     skip: u32,
     /// Checks to skip before the attempt after that.
@@ -91,6 +93,13 @@ impl ControlHandler {
         let mut ports = self.ports.borrow_mut();
         let Some(entry) = ports.get_mut(index) else { return Ok(()) };
         entry.port.lose();
+        if !entry.port.is_gone() {
+            // The client of a memif waits for another server.
+            if entry.watched.link(false).is_some() {
+                self.report(&Event::LinkDown { port: entry.spec.name.clone() });
+            }
+            return Ok(());
+        }
         entry.watched = Watched { history: std::mem::take(&mut entry.watched.history), ..Watched::default() };
         let (name, device, what) = (&entry.spec.name, entry.spec.driver.device(), kind(&entry.spec.driver));
         anyhow::ensure!(
@@ -106,16 +115,21 @@ impl ControlHandler {
     fn regain(&self, index: usize, eal: &Eal) {
         let mut ports = self.ports.borrow_mut();
         let Some(entry) = ports.get_mut(index) else { return };
-        let (name, device) = (entry.spec.name.clone(), entry.spec.driver.device());
+        let (name, device, gone) =
+            (entry.spec.name.clone(), entry.spec.driver.device(), entry.port.is_gone());
         match entry.port.reopen(eal, &entry.spec, &entry.pools) {
             Ok(pairs) => {
-                let (device, what) = (device.to_owned(), kind(&entry.spec.driver));
-                self.report(&Event::PortReturned { port: name, device, what });
+                if gone {
+                    let (device, what) = (device.to_owned(), kind(&entry.spec.driver));
+                    self.report(&Event::PortReturned { port: name, device, what });
+                }
                 for (handle, queues) in self.workers.iter().zip(pairs) {
                     // A worker that accepts no command has ended, which ends the daemon.
                     let _ = handle.send(Command::Attach { port: index, queues: Box::new(queues) });
                 }
             }
+            // A server is found within a second, so that its clients need no restart.
+            Err(PortError::NoServer { .. }) => {}
             Err(error) => {
                 let seconds = entry.watched.delay();
                 let error = anyhow::Error::new(error);
@@ -139,14 +153,32 @@ fn kind(driver: &Driver) -> &'static str {
 impl PortEntry {
     /// Returns the change since the last check. A link that is up at the first check was logged with the port.
     fn check(&mut self) -> Option<Change> {
-        if self.port.is_gone() {
+        if self.port.is_closed() {
+            if !self.port.is_gone() && self.watched.up.is_none() {
+                return self.watched.link(false);
+            }
             return (self.watched.is_retry_due() && self.port.can_return()).then_some(Change::CanReturn);
         }
         if self.port.has_vanished() {
             return Some(Change::Vanished);
         }
+        self.note_moved();
         let up = self.port.link().ok()?.up;
         self.watched.link(up)
+    }
+
+    /// Logs that the interface was renamed or moved, or is as before.
+    fn note_moved(&mut self) {
+        let moved = self.port.moved();
+        if moved == self.watched.moved {
+            return;
+        }
+        let (name, device) = (&self.spec.name, self.spec.driver.device());
+        match &moved {
+            Some(now) => tracing::warn!("port {name}: its interface {device} is now {now}"),
+            None => tracing::info!("port {name}: its interface is {device} again"),
+        }
+        self.watched.moved = moved;
     }
 
     /// Notes how the link is, and returns it; `None` for an interface that has just returned, whose state is read at

@@ -1,7 +1,7 @@
 //! One Ethernet device of DPDK, with any driver. [`Port`](crate::port::Port) owns it.
 #![allow(unsafe_code, reason = "configures and queries DPDK devices")]
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, c_int};
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tcp_stack::Rss;
 
 use super::config::{DeviceConfig, Offloads, raw_config};
+use super::connection::Connection;
+use super::descriptors::open_sockets;
 use super::eal::Eal;
 use super::error::{DpdkError, Errno, check_for, check_optional};
 use super::info::{DeviceInfo, Link, PortStats};
@@ -18,7 +20,8 @@ use super::queue::{RxQueue, TxQueue};
 use super::removal::RemovalRequest;
 use super::ring::Ring;
 use super::rss;
-use super::xdp::{XdpSockets, open_sockets};
+use super::tap::Tap;
+use super::xdp::XdpSockets;
 
 /// Ethernet header and frame check sequence, bytes.
 const ETHERNET_OVERHEAD: u32 = 18;
@@ -35,6 +38,14 @@ pub struct Device {
     pools: Vec<Arc<Mempool>>,
     /// The sockets of a net_af_xdp device.
     xdp: XdpSockets,
+    /// The control connection of a net_memif client.
+    pub(super) connection: Option<Connection>,
+    /// A queue of a net_tap device. It is closed last, and the interface ends with it.
+    tap: Option<Tap>,
+    /// The longest frame to send, bytes.
+    frame_max: usize,
+    /// The device computes the checksums of TCP.
+    checksum: bool,
     eal: Eal,
 }
 
@@ -116,6 +127,10 @@ impl Device {
             queues: 0,
             pools: Vec::new(),
             xdp: XdpSockets::default(),
+            connection: None,
+            tap: None,
+            frame_max: 0,
+            checksum: false,
             eal: eal.clone(),
         })
     }
@@ -248,43 +263,51 @@ impl Device {
         config: &DeviceConfig,
         pools: &[Arc<Mempool>],
     ) -> Result<(Arc<Self>, Vec<PortQueues>), DpdkError> {
+        self.assign(config, pools);
+        let (sockets_before, taps_before) = (open_sockets(), Tap::open_queues());
+        let interrupts = config.rx_interrupt && self.configure_with_interrupts(config);
+        if !interrupts {
+            self.configure(config, false)?;
+            self.launch()?;
+        }
+        self.xdp = XdpSockets::opened_since(&sockets_before);
+        self.tap = Tap::opened_since(&taps_before);
+        Ok(self.run(interrupts))
+    }
+
+    /// Notes what the queues are made of.
+    pub(super) fn assign(&mut self, config: &DeviceConfig, pools: &[Arc<Mempool>]) {
         self.queues = u16::try_from(pools.len()).unwrap_or(u16::MAX);
         self.pools = pools.to_vec();
+        self.frame_max = usize::from(config.mtu).saturating_add(14 + 4);
+        self.checksum = config.offloads.tx_tcp_checksum;
         if let Kind::Rings { rx, tx } = &self.kind {
             for ring in rx.iter().chain(tx) {
                 self.pools.iter().for_each(|pool| ring.keep(pool));
             }
         }
-        let sockets_before = open_sockets();
-        let interrupts = config.rx_interrupt && self.configure_with_interrupts(config);
-        if !interrupts {
-            self.configure(config, false)?;
-        }
-        self.xdp = XdpSockets::opened_since(&sockets_before);
+    }
+
+    /// Makes the queues of the device, which has started.
+    pub(super) fn run(self, interrupts: bool) -> (Arc<Self>, Vec<PortQueues>) {
         self.started.store(true, Ordering::Release);
         let device = Arc::new(self);
-        let frame_max = usize::from(config.mtu).saturating_add(14 + 4);
         let pair = |index| {
             let descriptor = interrupts.then(|| device.interrupt_descriptor(index)).flatten();
+            let (hardware, ring) = (device.is_hardware(), device.tx_ring(index));
             PortQueues {
-                rx: RxQueue::new(Arc::clone(&device), index, descriptor, device.is_hardware()),
-                tx: TxQueue::new(
-                    Arc::clone(&device),
-                    index,
-                    frame_max,
-                    config.offloads.tx_tcp_checksum,
-                    device.tx_ring(index),
-                ),
+                rx: RxQueue::new(Arc::clone(&device), index, descriptor, hardware),
+                tx: TxQueue::new(Arc::clone(&device), index, device.frame_max, device.checksum, ring),
             }
         };
         let pairs = (0..device.queues).map(pair).collect();
-        Ok((device, pairs))
+        (device, pairs)
     }
 
     /// Configures and starts the device with an interrupt per receive queue; returns false if the device cannot.
     fn configure_with_interrupts(&self, config: &DeviceConfig) -> bool {
         let _attempt = Attempt::begin();
-        match self.configure(config, true) {
+        match self.configure(config, true).and_then(|()| self.launch()) {
             Ok(()) => true,
             Err(error) => {
                 let device = &self.name;
@@ -294,8 +317,8 @@ impl Device {
         }
     }
 
-    /// Configures the device and starts it.
-    fn configure(&self, config: &DeviceConfig, interrupts: bool) -> Result<(), DpdkError> {
+    /// Configures the device and sets its queues up.
+    pub(super) fn configure(&self, config: &DeviceConfig, interrupts: bool) -> Result<(), DpdkError> {
         let raw = raw_config(config, interrupts);
         // SAFETY: the device exists while `self` does; `raw` is copied, and the key that it points to lives
         // in `config`.
@@ -315,6 +338,11 @@ impl Device {
         for (queue, pool) in (0..self.queues).zip(&self.pools) {
             self.set_up_queue(queue, pool, rx, tx)?;
         }
+        Ok(())
+    }
+
+    /// Starts the configured device.
+    pub(super) fn launch(&self) -> Result<(), DpdkError> {
         // SAFETY: configured, with all queues set up.
         let returned = unsafe { dpdk_sys::rte_eth_dev_start(self.id) };
         check_for(returned, || self.operation("start")).map(drop)
@@ -346,6 +374,11 @@ impl Device {
     /// Returns true if the kernel has requested the device's release.
     pub fn is_to_be_removed(&self) -> bool {
         matches!(&self.kind, Kind::Pci { removal } if removal.is_made())
+    }
+
+    /// Returns the queue by which to ask for the interface of a TAP.
+    pub fn tap(&self) -> Option<&Tap> {
+        self.tap.as_ref()
     }
 
     /// Returns the descriptor that a receive queue's interrupt makes readable, if it has one.
@@ -478,23 +511,30 @@ impl Device {
         format!("device {}: {what}", self.name)
     }
 
-    /// Takes the device down. Errors are logged: there is nobody left to answer.
-    fn close(&self) {
-        let report = |what: &str, returned| {
-            if let Err(error) = check_optional(returned, || self.operation(what)) {
-                tracing::warn!(%error, "closing a device");
-            }
-        };
-        if self.started.load(Ordering::Acquire) {
-            // SAFETY: all queues are gone: each holds a handle on the device.
-            report("stop", unsafe { dpdk_sys::rte_eth_dev_stop(self.id) });
+    /// Logs the failure of a step in taking the device down: there is nobody left to answer.
+    fn report(&self, what: &str, returned: c_int) {
+        if let Err(error) = check_optional(returned, || self.operation(what)) {
+            tracing::warn!(%error, "closing a device");
         }
+    }
+
+    /// Stops the device if it is started.
+    pub(super) fn stop(&self) {
+        if self.started.swap(false, Ordering::AcqRel) {
+            // SAFETY: all queues are gone: each holds a handle on the device.
+            self.report("stop", unsafe { dpdk_sys::rte_eth_dev_stop(self.id) });
+        }
+    }
+
+    /// Takes the device down.
+    fn close(&self) {
+        self.stop();
         // SAFETY: stopped, and nobody uses it any more.
-        report("close", unsafe { dpdk_sys::rte_eth_dev_close(self.id) });
+        self.report("close", unsafe { dpdk_sys::rte_eth_dev_close(self.id) });
         let Ok(name) = c_string(&self.name) else { return };
         let bus = if self.is_hardware() { c"pci" } else { c"vdev" };
         // SAFETY: two C strings; the device is closed.
-        report("remove", unsafe { dpdk_sys::rte_eal_hotplug_remove(bus.as_ptr(), name.as_ptr()) });
+        self.report("remove", unsafe { dpdk_sys::rte_eal_hotplug_remove(bus.as_ptr(), name.as_ptr()) });
         if self.name.starts_with("net_memif") {
             // It leaves its listening socket with DPDK's interrupt thread, which must not find DPDK's memory gone.
             std::mem::forget(self.eal.clone());

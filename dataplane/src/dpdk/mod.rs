@@ -17,6 +17,8 @@
 //! who keeps the invariant it relies on.
 
 mod config;
+mod connection;
+mod descriptors;
 mod device;
 mod eal;
 mod error;
@@ -31,6 +33,7 @@ mod removal;
 mod ring;
 mod rss;
 mod signals;
+mod tap;
 mod telemetry;
 mod thread;
 mod xdp;
@@ -54,5 +57,6 @@ pub use queue::{BURST, OTHERS_MAX, RxQueue, RxQueueStats, TxBatch, TxQueue, TxQu
 pub(crate) use release::ReleaseLast;
 pub use ring::{RING_QUEUES_MAX, Ring};
 pub use signals::RealtimeSignalsOccupied;
+pub use tap::{Tap, TapInterface};
 pub use telemetry::{Telemetry, TelemetryGroup};
 pub use thread::{RegisteredThread, is_registered};

@@ -1,7 +1,7 @@
 //! Support for the tests of this crate: DPDK on ordinary pages, pools, network namespaces.
 
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -66,6 +66,23 @@ impl Namespace {
         move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).expect("tests run as root");
         ip("link set lo up");
         namespace
+    }
+}
+
+impl Namespace {
+    /// Moves an interface of the namespace before into this one.
+    pub(crate) fn take(&self, interface: &str) {
+        move_into_link_name_space(self.before.as_fd(), Some(LinkNameSpaceType::Network))
+            .expect("tests run as root");
+        ip(&format!("link set {interface} netns {}", self.name));
+        let file = File::open(format!("/run/netns/{}", self.name)).expect("ip made it");
+        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).expect("tests run as root");
+    }
+
+    /// Moves an interface of this namespace into the one before.
+    pub(crate) fn give_back(&self, interface: &str) {
+        let fd = self.before.as_raw_fd();
+        ip(&format!("link set {interface} netns /proc/{}/fd/{fd}", std::process::id()));
     }
 }
 

@@ -1,22 +1,12 @@
 //! The AF_XDP sockets of a device, and what the kernel counts on them: net_af_xdp itself reports one of six counters.
-#![allow(unsafe_code, reason = "queries sockets that belong to DPDK")]
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::RawFd;
 
 use rustix::net::AddressFamily;
 use rustix::net::sockopt::{socket_domain, xdp_statistics};
 
-/// Returns the open sockets of this process, of every kind.
-pub(super) fn open_sockets() -> BTreeSet<RawFd> {
-    let Ok(entries) = fs::read_dir("/proc/self/fd") else { return BTreeSet::new() };
-    let is_socket = |path: &std::path::Path| {
-        fs::read_link(path).is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
-    };
-    let sockets = entries.flatten().filter(|entry| is_socket(&entry.path()));
-    sockets.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
-}
+use super::descriptors::{borrow, open_sockets};
 
 /// The AF_XDP sockets that a device has opened, one per queue. They are open as long as the device is.
 #[derive(Debug, Default)]
@@ -75,11 +65,4 @@ impl XdpStats {
             ("xdp_tx_ring_empty_descs", self.tx_ring_empty_descs),
         ]
     }
-}
-
-/// A descriptor of the driver's, for one query.
-fn borrow(fd: RawFd) -> BorrowedFd<'static> {
-    // SAFETY: the driver keeps its sockets open until its device is closed, which outlives the `XdpSockets` that it
-    // holds; one that another thread opened meanwhile and has closed since only answers the one query with an error.
-    unsafe { BorrowedFd::borrow_raw(fd) }
 }

@@ -1,5 +1,7 @@
 //! Reasons why a port could not be opened, from [`Port::open`](super::Port::open).
 
+use std::path::PathBuf;
+
 use crate::dpdk::DpdkError;
 
 /// Why a port could not be opened.
@@ -108,6 +110,27 @@ pub enum PortError {
         port: String,
         /// The offloads that are missing.
         missing: String,
+    },
+    /// The client of a memif has no server yet.
+    #[error("port {port}: no memif server accepts connections at {}: start it first", socket.display())]
+    NoServer {
+        /// The name of the port.
+        port: String,
+        /// The path of the server's socket.
+        socket: PathBuf,
+    },
+    /// Another program is the server of a memif.
+    #[error(
+        "port {port}: {owner} serves the socket {} already: stop that, or change this configuration",
+        socket.display()
+    )]
+    Served {
+        /// The name of the port.
+        port: String,
+        /// The path of the socket.
+        socket: PathBuf,
+        /// The process that listens there.
+        owner: String,
     },
     /// DPDK refused an operation.
     #[error("port {port}")]

@@ -7,6 +7,7 @@
 mod claim;
 mod error;
 mod interface;
+mod memif;
 mod pci;
 mod spec;
 #[cfg(test)]
@@ -14,12 +15,12 @@ mod tests;
 
 use std::sync::{Arc, OnceLock};
 
-use iwarp_config::Driver;
+use iwarp_config::{Driver, MemifRole};
 use tcp_stack::{Rss, Segmentation};
 
 use crate::dpdk::{
     Device, DeviceConfig, DeviceInfo, DpdkError, Eal, Link, Mempool, Offloads, PortStats, RING_QUEUES_MAX,
-    RealtimeSignalsOccupied, Ring,
+    RealtimeSignalsOccupied, Ring, TapInterface,
 };
 
 pub use crate::dpdk::PortQueues;
@@ -44,6 +45,8 @@ pub struct Port {
     device_name: String,
     /// `None` while the interface behind the port is gone.
     device: Option<Arc<Device>>,
+    /// The device of a memif client that has no server: set up, and not started.
+    waiting: Option<Box<Device>>,
     /// The kernel's number of the interface behind the port, if there is one.
     interface: Option<u32>,
     /// The counters of the devices before this one.
@@ -68,6 +71,30 @@ impl Port {
         spec: &PortSpec,
         pools: &[Arc<Mempool>],
     ) -> Result<(Self, Vec<PortQueues>), PortError> {
+        let (port, pairs) = Self::open_or_wait(eal, spec, pools)?;
+        match memif::client(&spec.driver) {
+            Some(memif) if port.is_closed() => {
+                Err(PortError::NoServer { port: port.name, socket: memif.socket.clone() })
+            }
+            _ => Ok((port, pairs)),
+        }
+    }
+
+    /// Opens a port as [`Port::open`] does. The client of a memif without a server is opened, too: without a link and
+    /// without queues, which [`Port::reopen`] hands out later.
+    ///
+    /// # Errors
+    /// As [`Port::open`], except that a server may be missing.
+    pub fn open_or_wait(
+        eal: &Eal,
+        spec: &PortSpec,
+        pools: &[Arc<Mempool>],
+    ) -> Result<(Self, Vec<PortQueues>), PortError> {
+        if let Driver::Memif(memif) = &spec.driver
+            && memif.role == MemifRole::Server
+        {
+            memif::make_way(spec, &memif.socket)?;
+        }
         // The TAP driver looks for a free signal when it opens the device, and again for each queue.
         let _signals = matches!(spec.driver, Driver::Tap { .. }).then(RealtimeSignalsOccupied::new);
         let device = match &spec.driver {
@@ -162,17 +189,21 @@ impl Port {
             rx_descriptors: if matches!(spec.driver, Driver::Tap { .. }) { 1 } else { spec.rx_descriptors },
             tx_descriptors: spec.tx_descriptors,
         };
-        let (device, pairs) = device.start(&config, served).map_err(refused)?;
-        admit_frames(&device, spec, mac)?;
-        if let Some(vlan) = spec.vlan.filter(|_| config.vlan_filter) {
-            device.admit_vlan(vlan).map_err(refused)?;
+        let device_name = device.name().to_owned();
+        let (device, waiting, pairs) = launch(device, spec, &config, served)?;
+        if let Some(device) = &device {
+            admit_frames(device, spec, mac)?;
+            if let Some(vlan) = spec.vlan.filter(|_| config.vlan_filter) {
+                device.admit_vlan(vlan).map_err(refused)?;
+            }
         }
-        let rss = if rss_wanted { device.rss(&info) } else { None };
+        let rss = device.as_ref().filter(|_| rss_wanted).and_then(|device| device.rss(&info));
         let port = Self {
             name: spec.name.clone(),
             driver: spec.driver.clone(),
-            device_name: device.name().to_owned(),
-            device: Some(device),
+            device_name,
+            device,
+            waiting,
             interface: spec.driver.interface().and_then(interface::index),
             counted: PortStats::default(),
             info,
@@ -180,8 +211,8 @@ impl Port {
             mtu: spec.mtu,
             offloads,
             rss,
-            queues: u16::try_from(pairs.len()).unwrap_or(u16::MAX),
-            interrupts: pairs.iter().all(|pair| pair.rx.has_descriptor()),
+            queues: u16::try_from(served.len()).unwrap_or(u16::MAX),
+            interrupts: !pairs.is_empty() && pairs.iter().all(|pair| pair.rx.has_descriptor()),
         };
         Ok((port, pairs))
     }
@@ -275,6 +306,11 @@ impl Port {
     pub fn link(&self) -> Result<Link, DpdkError> {
         let Some(device) = &self.device else { return Ok(Link { up: false, megabits_per_second: None }) };
         let link = device.link()?;
+        // DPDK asks by the old name, in the daemon's namespace.
+        if let (Some(tap), Some(moved)) = (device.tap(), self.moved()) {
+            let down = moved.namespace.is_none() && interface::is_down(&moved.name);
+            return Ok(Link { up: tap.is_up() && !down, ..link });
+        }
         // Some drivers of interfaces that the kernel uses too always report a link that is up.
         let shared = !matches!(self.driver, Driver::Tap { .. });
         let down = shared && self.driver.interface().is_some_and(interface::is_down);
@@ -286,7 +322,8 @@ impl Port {
     /// # Errors
     /// The driver does not say.
     pub fn stats(&self) -> Result<PortStats, DpdkError> {
-        let now = self.device.as_ref().map(|device| device.stats()).transpose()?;
+        let device = self.device.as_deref().or(self.waiting.as_deref());
+        let now = device.map(Device::stats).transpose()?;
         Ok(self.counted.plus(now.unwrap_or_default()))
     }
 
@@ -298,28 +335,57 @@ impl Port {
         self.device.as_ref().map_or(Ok(Vec::new()), |device| device.extended_stats())
     }
 
-    /// Returns true if the interface behind the port was deleted, or the kernel has requested the card's release.
+    /// Returns true if the interface behind the port was deleted, the kernel has requested the card's release, or the
+    /// client of a memif has lost its server.
     pub fn has_vanished(&self) -> bool {
-        let deleted = self.interface.is_some_and(|index| !interface::exists(index));
-        self.device.as_ref().is_some_and(|device| deleted || device.is_to_be_removed())
+        let Some(device) = &self.device else { return false };
+        if memif::client(&self.driver).is_some() {
+            return !device.is_connected();
+        }
+        let deleted = match device.tap() {
+            Some(tap) => tap.is_deleted(),
+            None => self.interface.is_some_and(|index| !interface::exists(index)),
+        };
+        deleted || device.is_to_be_removed()
     }
 
-    /// Returns true if the port has no device: after [`Port::lose`], until [`Port::reopen`] succeeds.
-    pub fn is_gone(&self) -> bool {
+    /// Returns the interface of a TAP that was renamed or moved to another network namespace; the port goes on.
+    pub fn moved(&self) -> Option<TapInterface> {
+        self.device.as_ref()?.tap()?.moved()
+    }
+
+    /// Returns true if the port has no running device: after [`Port::lose`], or while the client of a memif waits for
+    /// its server, until [`Port::reopen`] succeeds.
+    pub fn is_closed(&self) -> bool {
         self.device.is_none()
     }
 
-    /// Closes the device of a port that has vanished. The workers have given up its queues before.
-    pub fn lose(&mut self) {
-        self.counted = self.stats().unwrap_or(self.counted);
-        self.device = None;
+    /// Returns true if the port is closed for want of its interface. The client of a memif without a server only has
+    /// no link.
+    pub fn is_gone(&self) -> bool {
+        self.is_closed() && memif::client(&self.driver).is_none()
     }
 
-    /// Returns true if the interface or the card is present to be opened again. A TAP is created by opening it.
+    /// Closes the device of a port that has vanished; that of a memif client waits for another server. The workers have
+    /// given up its queues before.
+    pub fn lose(&mut self) {
+        let counted = self.stats().unwrap_or(self.counted);
+        let Some(device) = self.device.take() else { return };
+        if memif::client(&self.driver).is_some() {
+            self.waiting = device.disconnect().map(Box::new);
+        }
+        if self.waiting.is_none() {
+            self.counted = counted;
+        }
+    }
+
+    /// Returns true if the interface, the card or the socket of the server is present for another attempt. A TAP is
+    /// created by opening it.
     pub fn can_return(&self) -> bool {
         match &self.driver {
             Driver::Tap { .. } => true,
             Driver::Pci { address } => iwarp_config::Machine::this().has_pci_for_dpdk(address),
+            Driver::Memif(memif) => memif.socket.exists(),
             driver => driver.interface().is_some_and(|name| interface::index(name).is_some()),
         }
     }
@@ -327,15 +393,28 @@ impl Port {
     /// Opens the device again, with the station address and as many queues as before, and hands out the queues.
     ///
     /// # Errors
-    /// As [`Port::open`]; or the new interface has fewer queues.
+    /// As [`Port::open`]; or the new interface has fewer queues; or the server of a memif is still missing.
     pub fn reopen(
         &mut self,
         eal: &Eal,
         spec: &PortSpec,
         pools: &[Arc<Mempool>],
     ) -> Result<Vec<PortQueues>, PortError> {
+        if let (Some(memif), Some(waiting)) = (memif::client(&self.driver), self.waiting.take()) {
+            let connected = waiting.connect(&memif.socket);
+            return match connected {
+                Ok((device, pairs)) => {
+                    self.device = Some(device);
+                    Ok(pairs)
+                }
+                Err(device) => {
+                    self.waiting = Some(device);
+                    Err(PortError::NoServer { port: self.name.clone(), socket: memif.socket.clone() })
+                }
+            };
+        }
         let spec = PortSpec { mac: Some(self.mac), ..spec.clone() };
-        let (port, pairs) = Self::open(eal, &spec, pools)?;
+        let (port, pairs) = Self::open_or_wait(eal, &spec, pools)?;
         if port.queues != self.queues {
             let (workers, driver, max) = (usize::from(self.queues), port.info.driver.clone(), port.queues);
             return Err(PortError::Queues { port: spec.name, workers, driver, max });
@@ -347,6 +426,27 @@ impl Port {
         *self = Self { counted: self.counted, ..port };
         Ok(pairs)
     }
+}
+
+/// A started device, or one that waits for its server, and the queues of the former.
+type Launched = (Option<Arc<Device>>, Option<Box<Device>>, Vec<PortQueues>);
+
+/// Configures and starts a device. The client of a memif may have to wait.
+fn launch(
+    device: Device,
+    spec: &PortSpec,
+    config: &DeviceConfig,
+    pools: &[Arc<Mempool>],
+) -> Result<Launched, PortError> {
+    let refused = |source| spec.refused(source);
+    let Some(memif) = memif::client(&spec.driver) else {
+        let (device, pairs) = device.start(config, pools).map_err(refused)?;
+        return Ok((Some(device), None, pairs));
+    };
+    Ok(match device.set_up(config, pools).map_err(refused)?.connect(&memif.socket) {
+        Ok((device, pairs)) => (Some(device), None, pairs),
+        Err(waiting) => (None, Some(waiting), Vec::new()),
+    })
 }
 
 /// Queue pairs that the device has at most. A memif has as many as its client makes, which is not known yet: one is

@@ -56,6 +56,13 @@ pub enum Transmit {
     Relay(Producer<TxFrame<Mbuf>>),
 }
 
+impl Transmit {
+    /// Returns the path of a port that is not open yet.
+    pub fn absent(relayed: Vec<Consumer<TxFrame<Mbuf>>>) -> Self {
+        Self::Gone { rx: RxQueueStats::default(), tx: TxQueueStats::default(), relayed }
+    }
+}
+
 /// One worker's share of a port, and the protocols that it runs.
 #[derive(Debug)]
 pub struct WorkerPort {

@@ -58,7 +58,9 @@ pub use method::{
     QpListMethod, RegionAttachMethod, RegionDeregisterMethod, RegionListMethod, RegionRegisterMethod,
     RegionShowMethod, ReloadMethod, StatsMethod, StatusMethod, params,
 };
-pub use port::{Interrupts, Link, LinkChange, PortDetails, PortInfo, PortShow, PortStats, PortStatsRow};
+pub use port::{
+    Interrupts, Link, LinkChange, MovedInterface, PortDetails, PortInfo, PortShow, PortStats, PortStatsRow,
+};
 pub use region::{
     Backing, Origin, RegionAttached, RegionDeregister, RegionDeregistered, RegionInfo, RegionQuery,
     RegionRegister,

@@ -1,5 +1,7 @@
 //! Messages about ports and their counters.
 
+use std::fmt;
+
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +19,26 @@ pub enum Link {
     Gone,
 }
 
+/// The interface of a TAP that was renamed or moved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MovedInterface {
+    /// The name of the interface now.
+    pub name: String,
+    /// The network namespace, as `readlink /proc/PID/ns/net` writes it; "unknown" if the kernel does not say; absent
+    /// for the daemon's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+}
+
+impl fmt::Display for MovedInterface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.namespace {
+            Some(namespace) => write!(f, "{} in the network namespace {namespace}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
 /// A port and its counters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortInfo {
@@ -32,6 +54,9 @@ pub struct PortInfo {
     pub mtu: u32,
     /// The state of the link.
     pub link: Link,
+    /// The interface of a TAP that was renamed or moved; absent if it is where the daemon made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<MovedInterface>,
     /// The link speed in megabits (10⁶) per second; 0 if unknown.
     pub speed_mbps: u64,
     /// The addresses of the daemon on this port.

@@ -78,6 +78,7 @@ pub(crate) fn show(details: &PortDetails, width: Width) -> String {
             ("name", port.name.clone()),
             ("driver", format!("{}, {}", port.driver, port.device)),
             ("device", details.device_name.clone()),
+            ("interface", or_dash(port.interface.as_ref().map(ToString::to_string).as_ref())),
             ("bus_address", or_dash(details.bus_address.as_ref())),
             ("kernel_driver", or_dash(details.kernel_driver.as_ref())),
             ("firmware", or_dash(details.firmware.as_ref())),

@@ -287,6 +287,7 @@ fn port() -> PortInfo {
         mac: "02:00:00:00:00:01".into(),
         mtu: 1500,
         link: Link::Up,
+        interface: None,
         speed_mbps: 10_000,
         addresses: vec!["10.77.0.2/24".parse().unwrap(), "fd77::2/64".parse().unwrap()],
         rx_queues: 1,

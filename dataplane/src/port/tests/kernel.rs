@@ -12,7 +12,7 @@ use tcp_stack::{Buf, RxChecksum, TxFrame, TxOffload};
 
 use super::{batch_of, frame_bytes, receive, send};
 use crate::dpdk::testutil::{Namespace, eal, eventually, frame, ip, pool, pool_for};
-use crate::dpdk::{Eal, TxBatch, Wake};
+use crate::dpdk::{Eal, TapInterface, TxBatch, Wake};
 use crate::port::{Port, PortError, PortQueues, PortSpec};
 
 pub(super) const OURS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
@@ -244,6 +244,59 @@ pub(super) fn kernel_mac(interface: &str) -> [u8; 6] {
     let mac = line.split_whitespace().nth(2).unwrap();
     let bytes = mac.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect::<Vec<_>>();
     bytes.try_into().unwrap()
+}
+
+/// The frames of a TAP pass under every name and in every network namespace.
+#[test]
+fn a_tap_that_was_renamed_or_moved_goes_on() {
+    let eal = eal();
+    let _namespace = Namespace::enter();
+    let pool = pool(1023);
+    let (port, mut pairs) = Port::open(eal, &tap("iw0"), &[Arc::clone(&pool)]).unwrap();
+    assert_eq!(port.moved(), None);
+    // Kernels before 6.2 rename no interface that is up.
+    ip("link set iw0 down");
+    ip("link set iw0 name lan0");
+    assert_eq!(port.moved(), Some(TapInterface { name: "lan0".into(), namespace: None }));
+    assert!(!port.link().unwrap().up && !port.has_vanished());
+    introduce("lan0", port.mac());
+    assert!(port.link().unwrap().up);
+    exchange_datagrams(&port, &mut pairs[0], source_of);
+    {
+        let other = Namespace::enter();
+        other.take("lan0");
+        let moved = port.moved().unwrap();
+        let here = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
+        assert_eq!(moved, TapInterface { name: "lan0".into(), namespace: here.to_str().map(str::to_owned) });
+        assert!(!port.link().unwrap().up && !port.has_vanished());
+        introduce("lan0", port.mac());
+        assert!(port.link().unwrap().up);
+        exchange_datagrams(&port, &mut pairs[0], source_of);
+        other.give_back("lan0");
+    }
+    ip("link set lan0 name iw0");
+    assert!(port.moved().is_none() && !port.has_vanished());
+    introduce("iw0", port.mac());
+    assert!(port.link().unwrap().up);
+    exchange_datagrams(&port, &mut pairs[0], source_of);
+    ip("link del iw0");
+    assert!(port.has_vanished());
+    drop((port, pairs));
+    assert_eq!(pool.in_use(), 0);
+}
+
+/// A TAP that is deleted in another network namespace has vanished, too.
+#[test]
+fn a_tap_that_is_deleted_elsewhere_has_vanished() {
+    let eal = eal();
+    let _namespace = Namespace::enter();
+    let (port, pairs) = Port::open(eal, &tap("iw0"), &[pool(1023)]).unwrap();
+    let other = Namespace::enter();
+    other.take("iw0");
+    assert!(!port.has_vanished());
+    ip("link del iw0");
+    assert!(port.has_vanished());
+    drop((other, port, pairs));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Shared memory between two processes.
 
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 use std::sync::Arc;
 
 use iwarp_config::{Driver, Memif, MemifRole};
@@ -9,12 +9,20 @@ use tcp_stack::Buf;
 
 use super::{frame_bytes, receive, receive_bytes, send, send_bytes};
 use crate::dpdk::testutil::{eal, eventually, pool};
-use crate::port::{Port, PortSpec};
+use crate::port::{Port, PortError, PortSpec};
 
 /// The test, as the test runner calls it.
 const TEST: &str = "port::tests::memif::frames_go_to_another_process_and_back";
 /// Set in the other process: the socket to connect to.
 const SOCKET: &str = "IWARP_TEST_MEMIF_SOCKET";
+/// The same for the test of a client.
+const SERVER_TEST: &str = "port::tests::memif::a_client_finds_its_server_late_and_again";
+/// Set in its other process: the socket to serve.
+const SERVED: &str = "IWARP_TEST_MEMIF_SERVED";
+/// The same for the test of a socket in use.
+const OWNER_TEST: &str = "port::tests::memif::a_server_removes_no_socket_on_which_another_program_listens";
+/// Set in its other process: the socket to serve.
+const OWNED: &str = "IWARP_TEST_MEMIF_OWNED";
 
 fn spec(role: MemifRole, socket: PathBuf) -> PortSpec {
     PortSpec::new("p0", Driver::Memif(Memif { id: 7, role, socket }))
@@ -23,7 +31,7 @@ fn spec(role: MemifRole, socket: PathBuf) -> PortSpec {
 #[test]
 fn frames_go_to_another_process_and_back() {
     if let Some(socket) = std::env::var_os(SOCKET) {
-        return other_process(PathBuf::from(socket));
+        return answer(MemifRole::Client, PathBuf::from(socket));
     }
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("memif.sock");
@@ -48,10 +56,10 @@ fn frames_go_to_another_process_and_back() {
     assert_eq!(pool.in_use(), 0);
 }
 
-/// Sends back what it receives, 100 added to each byte of payload, until that is 0.
-fn other_process(socket: PathBuf) {
-    let (port, mut pairs) = Port::open(eal(), &spec(MemifRole::Client, socket), &[pool(1023)]).unwrap();
-    eventually("the server answers", || port.link().unwrap().up.then_some(()));
+/// Opens one end, and sends back what it receives, 100 added to each byte of payload, until that is 0.
+fn answer(role: MemifRole, socket: PathBuf) {
+    let (port, mut pairs) = Port::open(eal(), &spec(role, socket), &[pool(1023)]).unwrap();
+    eventually("the other end answers", || port.link().unwrap().up.then_some(()));
     loop {
         let mut got = receive(&mut pairs[0], |_| true);
         let payload = &mut got.bytes_mut().unwrap()[14..];
@@ -61,4 +69,92 @@ fn other_process(socket: PathBuf) {
         payload.iter_mut().for_each(|byte| *byte += 100);
         send(&mut pairs[0], got);
     }
+}
+
+/// A server in another process.
+fn serve(socket: &Path) -> Child {
+    let program = std::env::current_exe().unwrap();
+    Command::new(program).args(["--exact", SERVER_TEST]).env(SERVED, socket).spawn().unwrap()
+}
+
+#[test]
+fn a_client_finds_its_server_late_and_again() {
+    if let Some(socket) = std::env::var_os(SERVED) {
+        return answer(MemifRole::Server, PathBuf::from(socket));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("memif.sock");
+    let (pool, spec) = (pool(1023), spec(MemifRole::Client, socket.clone()));
+    let pools = [Arc::clone(&pool)];
+    let missing = Port::open(eal(), &spec, &pools).unwrap_err().to_string();
+    assert!(missing.contains("no memif server accepts"), "{missing}");
+    let (mut port, none) = Port::open_or_wait(eal(), &spec, &pools).unwrap();
+    assert!(none.is_empty() && port.queues() == 1);
+    for killed in [false, true, true, false] {
+        assert!(port.is_closed() && !port.is_gone() && !port.has_vanished());
+        assert!(!port.link().unwrap().up);
+        let mut server = serve(&socket);
+        let mut pairs = eventually("the client connects", || {
+            port.can_return().then(|| port.reopen(eal(), &spec, &pools).ok()).flatten()
+        });
+        eventually("the link comes up", || port.link().unwrap().up.then_some(()));
+        for (tag, len) in [(1, 60), (2, 1514)] {
+            send_bytes(&mut pairs[0], &pool, &frame_bytes(len, tag));
+            receive_bytes(&mut pairs[0], &frame_bytes(len, tag + 100));
+        }
+        assert!(!port.has_vanished());
+        if killed {
+            server.kill().unwrap();
+        } else {
+            send_bytes(&mut pairs[0], &pool, &frame_bytes(60, 0));
+        }
+        assert_eq!(server.wait().unwrap().success(), !killed);
+        eventually("the client notices", || port.has_vanished().then_some(()));
+        drop(pairs);
+        port.lose();
+        assert_eq!(socket.exists(), killed, "net_memif removes its socket when it is closed");
+        assert!(matches!(port.reopen(eal(), &spec, &pools), Err(PortError::NoServer { .. })));
+    }
+    assert_eq!(port.stats().unwrap().rx_frames, 8);
+    drop(port);
+    assert_eq!(pool.in_use(), 0);
+}
+
+#[test]
+fn a_server_removes_no_socket_on_which_another_program_listens() {
+    if let Some(socket) = std::env::var_os(OWNED) {
+        return answer(MemifRole::Server, PathBuf::from(socket));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("memif.sock");
+    let mut server = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", OWNER_TEST])
+        .env(OWNED, &socket)
+        .spawn()
+        .unwrap();
+    let (pool, client) = (pool(1023), spec(MemifRole::Client, socket.clone()));
+    let pools = [Arc::clone(&pool)];
+    eventually("the socket exists", || socket.exists().then_some(()));
+    let second = PortSpec::new("p1", Driver::Memif(Memif { id: 8, role: MemifRole::Server, socket }));
+    for _ in 0..20 {
+        let refused = Port::open(eal(), &second, &pools).unwrap_err().to_string();
+        assert!(refused.contains(&format!("process {} serves", server.id())), "{refused}");
+    }
+    let (port, mut pairs) = Port::open(eal(), &client, &pools).unwrap();
+    eventually("the link comes up", || port.link().unwrap().up.then_some(()));
+    send_bytes(&mut pairs[0], &pool, &frame_bytes(60, 1));
+    receive_bytes(&mut pairs[0], &frame_bytes(60, 101));
+    send_bytes(&mut pairs[0], &pool, &frame_bytes(60, 0));
+    assert!(server.wait().unwrap().success());
+}
+
+#[test]
+fn two_servers_of_one_process_share_a_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("memif.sock");
+    let of = |id| Driver::Memif(Memif { id, role: MemifRole::Server, socket: socket.clone() });
+    let pools = [pool(1023)];
+    let _first = Port::open(eal(), &PortSpec::new("p0", of(1)), &pools).unwrap();
+    let _second = Port::open(eal(), &PortSpec::new("p1", of(2)), &pools).unwrap();
+    assert!(socket.exists());
 }
