@@ -7,7 +7,7 @@
 # up a core, medians of PAIRS interleaved pairs; on a quiet machine.
 source "$(dirname "$0")/lib.sh"
 
-CASES=${CASES:-close create resize modify doorbells eventfd events seals descriptors ids memory fuse fork}
+CASES=${CASES:-close create resize modify doorbells eventfd events seals descriptors ids memory fuse userfault fork}
 GAP_MS=2000
 SECONDS_EACH=${SECONDS_EACH:-2} # of each attack
 RATES=${RATES:-0}
@@ -68,6 +68,10 @@ opened() {
     ARGUMENTS=()
     case $1 in
     fork) ARGUMENTS=(--local 10.77.0.2:7600) ;;
+    userfault)
+        ARGUMENTS=(--local 10.77.0.2:7600)
+        sysctl -qw vm.unprivileged_userfaultfd=1
+        ;;
     fuse)
         ARGUMENTS=(--local 10.77.0.2:7600 --file "$LAB/fuse/file")
         mkdir -p "$LAB/fuse"
@@ -85,8 +89,12 @@ ended() {
         wait "$FUSE_SERVER" 2>/dev/null
         umount -l "$LAB/fuse"
     fi
-    return 0
+    as_before
 }
+# as_before: sets the right to handle faults as it was.
+USERFAULTS=$(sysctl -n vm.unprivileged_userfaultfd)
+as_before() { sysctl -qw vm.unprivileged_userfaultfd="$USERFAULTS"; }
+AT_END+=(as_before)
 # attacked: waits for the report of the hostile program, and prints it; fails if there is none.
 attacked() {
     for _ in $(seq 600); do

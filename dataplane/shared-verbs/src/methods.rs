@@ -17,6 +17,9 @@ pub const DEFAULT_SOCKET: &str = "/run/iwarpd/verbs.sock";
 pub const REQUESTS_MAX: usize = 256;
 /// Most parts of one memory region.
 pub const PARTS_MAX: usize = 64;
+/// Size up to which memory is on ordinary pages, if they are allowed, or may be shared ([`AllocMemory::shared`]): a
+/// quarter of a hugepage, bytes.
+pub const SMALL_BYTES: u64 = 512 << 10;
 /// Bytes of queue memory of a context that does not ask for another size.
 pub const QUEUE_BYTES_DEFAULT: u64 = 4 << 20;
 
@@ -83,6 +86,10 @@ pub struct AllocMemory {
     /// True for memory that takes the place of pages of the program, whole pages of 4 KiB, for [`RegPartsMethod`].
     #[serde(default)]
     pub exchange: bool,
+    /// True if small memory may be shared: of at most [`SMALL_BYTES`], on a hugepage. The reply's memory is then the
+    /// whole hugepage, of which the program registers pieces by [`RegPartsMethod`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
 }
 
 /// Parameters of [`OpenRegionMethod`], which opens a region.
@@ -154,13 +161,13 @@ pub struct RegMr {
     pub access: Access,
 }
 
-/// Part of a program's own memory.
+/// Part of a memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum MemoryPart {
-    /// Memory that has taken the place of pages of the program.
+    /// Memory that has taken the place of pages of the program, or a piece of a hugepage that small buffers share.
     Exchanged {
-        /// Number of the memory, allocated with [`AllocMemory::exchange`].
+        /// Number of the memory, allocated with [`AllocMemory::exchange`] or [`AllocMemory::shared`].
         memory: u32,
         /// Offset of the part in it, bytes.
         offset: u64,
@@ -215,8 +222,8 @@ iwarp_control::methods! {
     /// Gives the daemon the program's memory: with the request comes a descriptor of its `/proc/self/mem`, open for
     /// reading and writing. Parts that the daemon reaches through the kernel need it.
     OfferProcessMethod = "memory.process" (NoParams) -> NoParams;
-    /// Registers a program's own memory (`ibv_reg_mr`). Exchanged memory cannot be mapped for writing again from here
-    /// on; it is freed by [`FreeMemoryMethod`].
+    /// Registers a program's own memory (`ibv_reg_mr`), or a small buffer. Exchanged and shared memory cannot be mapped
+    /// for writing again from here on; it is freed by [`FreeMemoryMethod`].
     RegPartsMethod = "mr.register_parts" (RegParts) -> MemoryRegion;
     /// Watches a region of the daemon: from here on, Immediate Data and Sends of its peers reach the program. The
     /// client must be admitted to the control socket, too. No context is needed.

@@ -52,8 +52,8 @@ impl Threads {
         (state.serving.values().sum(), state.serving.get(&uid).copied().unwrap_or(0))
     }
 
-    /// Runs `serve` on a thread that counts for a user until it returns, and then takes all descriptors that wait in the
-    /// socket that it returns, so that closing the socket does not block; the client sees the end after the count.
+    /// Runs `serve` on a thread that counts for a user until it returns, and then takes all descriptors that wait in
+    /// the socket that it returns, so that closing the socket does not block; the client sees the end after the count.
     ///
     /// # Errors
     /// The system has no thread left.

@@ -220,6 +220,9 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         max: usize,
     ) -> usize {
         self.device.set_now(since_start(now));
+        if self.device.has_overrun() {
+            self.device.fail_overrun_part();
+        }
         // Before the frames: a receive buffer that was posted before a message was sent is there when it arrives.
         self.post_of_contexts();
         self.stack.handle_frames(now, frames);
@@ -268,6 +271,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             || self.device.has_request()
             || self.stack.has_output()
             || self.shared.has_work()
+            || self.device.has_overrun()
             || self.device.deferred() > 0
     }
 

@@ -18,6 +18,7 @@ use rdma::verbs::{CmEventKind, CmId, CqId};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::bell::Bell;
+use crate::blocks::Blocks;
 use crate::error::Error;
 use crate::exchange::OwnThread;
 use crate::mapping::{MapError, Mapping};
@@ -62,6 +63,8 @@ pub(crate) struct Inner {
     closing: OwnedFd,
     /// True once the daemon has the program's memory, for parts that it reaches through the kernel.
     pub(crate) offered: AtomicBool,
+    /// Hugepages that small buffers share.
+    pub(crate) blocks: Blocks,
     /// The process that has opened the context: a child has no device.
     here: Here,
     app: u32,
@@ -124,6 +127,7 @@ impl Context {
             reported: AtomicBool::new(false),
             closing,
             offered: AtomicBool::new(false),
+            blocks: Blocks::default(),
             here: Here::new()?,
             app: opened.app,
             device: opened.device,

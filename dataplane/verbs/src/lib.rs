@@ -32,6 +32,7 @@
 //! messages of peers to it: Immediate Data behind their RDMA Writes, and Sends.
 
 mod bell;
+mod blocks;
 mod cm;
 mod context;
 mod cq;

@@ -6,6 +6,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
 use iwarp_shared_queues::AtomicU64 as SharedWord;
@@ -36,8 +37,8 @@ pub(crate) enum MapError {
     System(rustix::io::Errno),
 }
 
-/// Memory of the daemon, mapped for reading and writing and unmapped when dropped; or memory of the program itself that
-/// is registered.
+/// Memory of the daemon, mapped for reading and writing and unmapped when dropped, or a part of it; or memory of the
+/// program itself that is registered.
 ///
 /// Every access is checked against the size. Bytes are copied with relaxed atomic operations, because peers
 /// and other programs may change them at any time: a copy can be torn, but is never undefined behavior.
@@ -48,8 +49,18 @@ pub struct Mapping {
     bytes: usize,
     /// Bytes mapped: whole pages, or the bytes of the program's memory.
     mapped: usize,
-    /// True if the mapping goes with the value.
-    is_ours: bool,
+    owner: Owner,
+}
+
+/// Owner of a mapping.
+#[derive(Debug)]
+enum Owner {
+    /// The mapping goes with the value.
+    Value,
+    /// The mapping stays when the value goes.
+    Program,
+    /// The value is a part of this mapping.
+    Whole { _mapping: Arc<Mapping> },
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread; it goes only when the value is dropped.
@@ -101,7 +112,7 @@ impl Mapping {
         let start = unsafe { mmap(ptr::null_mut(), mapped, rights, MapFlags::SHARED, fd.as_fd(), 0) };
         let start = NonNull::new(start.map_err(MapError::System)?.cast());
         let start = start.ok_or(MapError::System(rustix::io::Errno::FAULT))?;
-        Ok(Self { start, bytes, mapped, is_ours: true })
+        Ok(Self { start, bytes, mapped, owner: Owner::Value })
     }
 
     /// Maps memory of the program's own, which is zero in each child that the program forks.
@@ -114,7 +125,7 @@ impl Mapping {
         let start = unsafe { mmap_anonymous(ptr::null_mut(), mapped, rights, MapFlags::PRIVATE) };
         let start = NonNull::new(start.map_err(MapError::System)?.cast::<u8>());
         let start = start.ok_or(MapError::System(rustix::io::Errno::FAULT))?;
-        let page = Self { start, bytes: mapped, mapped, is_ours: true };
+        let page = Self { start, bytes: mapped, mapped, owner: Owner::Value };
         // SAFETY: the page was mapped above, and nobody else knows it.
         unsafe { madvise(start.as_ptr().cast(), mapped, Advice::LinuxWipeOnFork) }
             .map_err(MapError::System)?;
@@ -126,7 +137,16 @@ impl Mapping {
     /// # Safety
     /// The memory is mapped for as long as the value lives, and the program accesses it as memory that others change.
     pub(crate) unsafe fn of_program(start: NonNull<u8>, bytes: usize) -> Self {
-        Self { start, bytes, mapped: bytes, is_ours: false }
+        Self { start, bytes, mapped: bytes, owner: Owner::Program }
+    }
+
+    /// Returns a part of a mapping, which stays mapped as long; `None` if it is not inside.
+    pub(crate) fn part(whole: &Arc<Self>, offset: usize, bytes: usize) -> Option<Self> {
+        offset.checked_add(bytes).filter(|end| bytes > 0 && *end <= whole.bytes)?;
+        // SAFETY: inside the mapping, which is one object, by the check.
+        let start = unsafe { whole.start.add(offset) };
+        let owner = Owner::Whole { _mapping: Arc::clone(whole) };
+        Some(Self { start, bytes, mapped: bytes, owner })
     }
 
     /// Returns the address of the first byte in this process. Peers and other programs may change the bytes at any
@@ -195,6 +215,16 @@ impl Mapping {
         Ok(())
     }
 
+    /// Sets all bytes to zero.
+    pub(crate) fn clear(&self) {
+        let mut at = self.write_bytes(0, [0; WORD].get(..self.head(0, self.bytes)).unwrap_or_default());
+        while self.bytes.saturating_sub(at) >= WORD {
+            self.word(at).store(0, Ordering::Relaxed);
+            at = at.wrapping_add(WORD);
+        }
+        self.write_bytes(at, [0; WORD].get(..self.bytes.saturating_sub(at)).unwrap_or_default());
+    }
+
     /// Returns the offset as an index into the mapping, if `length` bytes from there are inside the region.
     fn check(&self, offset: u64, length: usize) -> Result<usize, OutOfBounds> {
         let at = usize::try_from(offset).ok();
@@ -248,7 +278,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if !self.is_ours {
+        if !matches!(self.owner, Owner::Value) {
             return;
         }
         // SAFETY: mapped in `of_daemon` with this length, and nothing borrowed from it outlives `self`.

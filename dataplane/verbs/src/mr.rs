@@ -4,12 +4,13 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use iwarp_shared_verbs::methods::{
-    AllocMemory, AllocMemoryMethod, FreeMemory, FreeMemoryMethod, Memory, OpenRegion, OpenRegionMethod,
-    RegMr, RegMrMethod,
+    AllocMemory, AllocMemoryMethod, FreeMemory, FreeMemoryMethod, Memory, MemoryPart, OpenRegion,
+    OpenRegionMethod, RegMr, RegMrMethod, RegParts, RegPartsMethod, SMALL_BYTES,
 };
 use iwarp_shared_verbs::{Request, Response};
 use rdma::verbs::{Access, AddressBase, MemoryRegion as Region, MemoryWindow as Window, PdId, Sge, Stag};
 
+use crate::blocks::Piece;
 use crate::context::{Context, Inner, map};
 use crate::error::Error;
 use crate::mapping::Mapping;
@@ -45,6 +46,21 @@ impl ProtectionDomain {
     }
 }
 
+impl Inner {
+    /// Frees memory that is not registered.
+    pub(crate) fn free_memory(&self, memory: u32) {
+        // Fails only if the daemon has ended, which frees it, too.
+        let _ = self.call(|client| client.call::<FreeMemoryMethod>(&FreeMemory { memory }));
+    }
+
+    /// Gives back a piece that is not registered, and with the last one the hugepage.
+    fn give_back(&self, piece: &Piece) {
+        if let Some(memory) = self.blocks.give_back(piece) {
+            self.free_memory(memory);
+        }
+    }
+}
+
 impl Drop for PdInner {
     fn drop(&mut self) {
         // Fails only if the daemon has ended: no object uses it any more.
@@ -59,19 +75,64 @@ pub struct Mr {
     pub(crate) pd: ProtectionDomain,
     pub(crate) region: Region,
     pub(crate) mapping: Mapping,
-    /// Registration of the program's own memory.
-    pub(crate) own: Option<Registration>,
+    pub(crate) memory: MrMemory,
+}
+
+/// Memory of an [`Mr`], and what is done with it when the memory region is deregistered.
+#[derive(Debug)]
+pub(crate) enum MrMemory {
+    /// Memory of the daemon, which frees it; or memory that somebody else cares for.
+    Daemon,
+    /// A piece of a hugepage that small buffers share.
+    Piece(Piece),
+    /// The program's own memory.
+    Own(Registration),
 }
 
 impl ProtectionDomain {
-    /// Allocates memory, zeroed, on hugepages if there are any, maps it, and registers it with these rights.
+    /// Allocates memory, zeroed, on hugepages if there are any, maps it, and registers it with these rights. Small
+    /// buffers of a context share a hugepage.
     ///
     /// # Errors
     /// There is not enough memory, a limit is reached, or the daemon has ended.
     pub fn alloc_mr(&self, bytes: u64, access: Access) -> Result<Mr, Error> {
-        let params = AllocMemory { bytes, exchange: false };
-        let memory = self.0.context.call(|client| client.call_with_fds::<AllocMemoryMethod>(&params))?;
-        self.register(memory, access)
+        let context = &self.0.context;
+        if let Some(piece) = context.blocks.cut(bytes) {
+            return self.register_piece(piece, access);
+        }
+        let params = AllocMemory { bytes, exchange: false, shared: bytes <= SMALL_BYTES };
+        let (memory, fds) = context.call(|client| client.call_with_fds::<AllocMemoryMethod>(&params))?;
+        if !params.shared || memory.bytes <= bytes {
+            return self.register((memory, fds), access);
+        }
+        let whole = fds.first().ok_or(Error::Protocol("memory.alloc"));
+        let whole = whole.and_then(|fd| map(fd, memory.bytes, memory.page_bytes));
+        let piece = whole.and_then(|whole| {
+            context.blocks.add(memory.memory, whole, bytes).ok_or(Error::Protocol("memory.alloc"))
+        });
+        match piece {
+            Ok(piece) => self.register_piece(piece, access),
+            Err(error) => {
+                context.free_memory(memory.memory);
+                Err(error)
+            }
+        }
+    }
+
+    /// Registers a piece of a hugepage that small buffers share.
+    fn register_piece(&self, (piece, mapping): (Piece, Mapping), access: Access) -> Result<Mr, Error> {
+        let context = &self.0.context;
+        let address = mapping.address().as_ptr() as u64;
+        let Piece { memory, offset, .. } = piece;
+        let parts = vec![MemoryPart::Exchanged { memory, offset: offset as u64, bytes: mapping.len() }];
+        let params = RegParts { pd: self.0.id, address, parts, access };
+        match context.call(|client| client.call::<RegPartsMethod>(&params)) {
+            Ok(region) => Ok(Mr { pd: self.clone(), region, mapping, memory: MrMemory::Piece(piece) }),
+            Err(error) => {
+                context.give_back(&piece);
+                Err(error)
+            }
+        }
     }
 
     /// Maps a region of the daemon, and registers it with these rights. The program must be admitted to the control
@@ -97,12 +158,10 @@ impl ProtectionDomain {
             let base = AddressBase::At(mapping.address().as_ptr() as u64);
             let params = RegMr { memory: memory.memory, pd: self.0.id, base, access };
             let region = context.call(|client| client.call::<RegMrMethod>(&params))?;
-            Ok(Mr { pd: self.clone(), region, mapping, own: None })
+            Ok(Mr { pd: self.clone(), region, mapping, memory: MrMemory::Daemon })
         });
         if made.is_err() {
-            // Fails only if the daemon has ended, which frees it, too.
-            let _ =
-                context.call(|client| client.call::<FreeMemoryMethod>(&FreeMemory { memory: memory.memory }));
+            context.free_memory(memory.memory);
         }
         made
     }
@@ -157,12 +216,15 @@ impl Deref for Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         let gone = self.pd.0.context.execute("dereg_mr", Request::DeregMr(self.region.id));
-        match (gone, self.own.take()) {
-            // No worker accesses it any more.
-            (Ok(_) | Err(Error::Lost), Some(own)) => own.release(),
-            // A memory window is bound to it: it lives as long as the context.
-            (Err(_), Some(own)) => own.keep(),
-            (_, None) => {}
+        if !matches!(gone, Ok(_) | Err(Error::Lost)) {
+            // A memory window is bound to it: the region and its memory live as long as the context.
+            return;
+        }
+        // No worker accesses it any more.
+        match std::mem::replace(&mut self.memory, MrMemory::Daemon) {
+            MrMemory::Daemon => {}
+            MrMemory::Piece(piece) => self.pd.0.context.give_back(&piece),
+            MrMemory::Own(own) => own.release(),
         }
     }
 }

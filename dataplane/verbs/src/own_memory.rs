@@ -15,8 +15,7 @@ use std::sync::{Arc, Mutex};
 
 use iwarp_control::NoParams;
 use iwarp_shared_verbs::methods::{
-    AllocMemory, AllocMemoryMethod, FreeMemory, FreeMemoryMethod, MemoryPart, OfferProcessMethod, PARTS_MAX,
-    RegParts, RegPartsMethod,
+    AllocMemory, AllocMemoryMethod, MemoryPart, OfferProcessMethod, PARTS_MAX, RegParts, RegPartsMethod,
 };
 use rdma::verbs::Access;
 
@@ -25,7 +24,7 @@ use crate::error::Error;
 use crate::exchange::{Pages, to_private, to_shared};
 use crate::mapping::Mapping;
 use crate::maps::mappings;
-use crate::mr::{Mr, ProtectionDomain};
+use crate::mr::{Mr, MrMemory, ProtectionDomain};
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
@@ -131,7 +130,7 @@ impl ProtectionDomain {
             Ok(region) => {
                 // SAFETY: the caller keeps the memory mapped until the memory region is dropped.
                 let mapping = unsafe { Mapping::of_program(address, bytes) };
-                Ok(Mr { pd: self.clone(), region, mapping, own: Some(registration) })
+                Ok(Mr { pd: self.clone(), region, mapping, memory: MrMemory::Own(registration) })
             }
             Err(error) => {
                 table.release(registration);
@@ -278,8 +277,7 @@ impl Table {
         for exchanged in self.exchanged.extract_if(.., |exchanged| exchanged.uses == 0) {
             let Exchanged { range, context, memory, .. } = exchanged;
             give_back(&range);
-            // Fails only if the daemon has ended.
-            let _ = context.call(|client| client.call::<FreeMemoryMethod>(&FreeMemory { memory }));
+            context.free_memory(memory);
         }
     }
 }
@@ -287,15 +285,14 @@ impl Table {
 /// Exchanges pages for memory of the daemon. Returns its number; `None` if they cannot be exchanged.
 fn exchange(context: &Arc<Inner>, range: &Range<usize>) -> Option<u32> {
     let pages = Pages { start: range.start, bytes: range.len() };
-    let params = AllocMemory { bytes: pages.bytes as u64, exchange: true };
+    let params = AllocMemory { bytes: pages.bytes as u64, exchange: true, shared: false };
     let allocated = context.call(|client| client.call_with_fds::<AllocMemoryMethod>(&params));
     let (memory, fds) = allocated.ok()?;
     // SAFETY: the pages are part of the caller's memory, and private anonymous; nothing of this library is in them, and
     // this thread's stack is not. The file is new.
     let done = fds.first().is_some_and(|file| unsafe { to_shared(pages, file) }.is_ok());
     if !done {
-        // Fails only if the daemon has ended, which frees it, too.
-        let _ = context.call(|client| client.call::<FreeMemoryMethod>(&FreeMemory { memory: memory.memory }));
+        context.free_memory(memory.memory);
     }
     done.then_some(memory.memory)
 }
@@ -317,7 +314,4 @@ impl Registration {
     pub(crate) fn release(self) {
         lock(&REGISTERED).release(self);
     }
-
-    /// Leaves the memory as it is: the daemon may still access it.
-    pub(crate) fn keep(self) {}
 }

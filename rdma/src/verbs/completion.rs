@@ -339,11 +339,11 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
     }
 
-    /// Marks a completion queue as overrun. [`Self::fail_overrun_qps`] then fails its queue pairs.
+    /// Marks a completion queue as overrun. [`Self::fail_overrun_part`] then fails its queue pairs.
     #[cold]
     pub(super) fn overrun_cq(&mut self, id: CqId) {
         if let Some(cq) = self.cqs.get_mut(id.0).filter(|cq| !cq.overrun) {
-            (cq.overrun, self.overrun) = (true, true);
+            (cq.overrun, self.overrun) = (true, Some(0));
             self.raise(AsyncEvent::CqError(id));
         }
     }

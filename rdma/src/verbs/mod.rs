@@ -206,8 +206,9 @@ pub struct Device<C> {
     times: DeviceTimes,
     /// Time of the adapter's current poll, nanoseconds.
     now_ns: u64,
-    /// True if a completion queue has overrun and its queue pairs are not in error yet.
-    overrun: bool,
+    /// Next slot to search for queue pairs that complete to an overrun queue and are not in error yet; `None` if there
+    /// are none.
+    overrun: Option<u32>,
     /// False if `transport` and `transmit` are empty. Most polls read this one, and not the two queues.
     has_request: bool,
     /// False if `cm_events` is empty.
@@ -247,7 +248,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             stats: DeviceStats::default(),
             times: DeviceTimes::default(),
             now_ns: 0,
-            overrun: false,
+            overrun: None,
             has_request: false,
             has_cm_event: false,
         }

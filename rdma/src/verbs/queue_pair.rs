@@ -151,6 +151,11 @@ impl Qp {
         }
     }
 
+    /// Returns the number of slots in use.
+    const fn used(&self) -> usize {
+        self.send_used.saturating_add(self.recv_used)
+    }
+
     /// Returns true if a completion may be in a completion queue. Only in `Error`, where all work has ended.
     pub(super) fn completes_to(&self, cq: CqId) -> bool {
         let sends = self.init.send_cq == cq && self.send_used > self.unsignaled;
@@ -211,6 +216,12 @@ impl Qp {
         (self.send_used, self.recv_used, self.unsignaled) = (0, 0, 0);
     }
 }
+
+/// Work after which [`Device::fail_overrun_part`] stops: slots that it has searched, requests that it has flushed, and
+/// for each queue pair [`OVERRUN_WORK`]. It takes about 20 µs.
+const OVERRUN_WORK_MAX: usize = 1024;
+/// Work of the end of a connection.
+const OVERRUN_WORK: usize = 64;
 
 impl<C: AsRef<[u8]>> Device<C> {
     /// Creates a queue pair in state `Idle` (`ibv_create_qp`).
@@ -398,14 +409,34 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.fail_overrun_qps();
     }
 
-    /// Moves the queue pairs of overrun completion queues to `Error`, each found once.
+    /// Moves the first queue pairs of a completion queue that has just overrun to `Error`.
+    #[inline]
     pub(super) fn fail_overrun_qps(&mut self) {
-        while core::mem::take(&mut self.overrun) {
-            for slot in 0..self.qps.slots() {
-                if let Some(number) = self.overrun_qp(slot) {
-                    self.fail_qp(number);
-                }
+        // The adapter has the others failed: a program may have thousands.
+        if self.overrun == Some(0) {
+            self.fail_overrun_part();
+        }
+    }
+
+    /// Returns true if queue pairs of an overrun completion queue are not in `Error` yet.
+    #[inline]
+    pub const fn has_overrun(&self) -> bool {
+        self.overrun.is_some()
+    }
+
+    /// Moves some queue pairs of overrun completion queues to `Error`: as many as have a bounded number of requests
+    /// together, at least one. The adapter calls it as long as [`Self::has_overrun`] returns true.
+    #[cold]
+    pub fn fail_overrun_part(&mut self) {
+        let mut left = OVERRUN_WORK_MAX;
+        while let Some(slot) = self.overrun.filter(|_| left > 0) {
+            self.overrun = slot.checked_add(1).filter(|_| slot < self.qps.slots());
+            let mut work = 1;
+            if let Some(number) = self.overrun_qp(slot) {
+                work = self.qps.get(number.0).map_or(0, Qp::used).saturating_add(OVERRUN_WORK);
+                self.fail_qp(number);
             }
+            left = left.saturating_sub(work);
         }
     }
 

@@ -101,6 +101,42 @@ fn a_completion_queue_grows_in_parts_while_it_is_used() {
     }
 }
 
+/// The queue pairs of a queue that overruns are failed in parts, each of which flushes a bounded number of requests.
+#[test]
+fn an_overrun_fails_its_queue_pairs_in_parts() {
+    const QPS: usize = 100;
+    let (mut device, cq, [first, _]) = queue_pairs(64);
+    let pd = device.alloc_pd().unwrap();
+    let cap = QpCap { max_recv_wr: 200, ..QpCap::default() };
+    let qps: Vec<QpNum> = (0..QPS)
+        .map(|_| {
+            let qp = device.create_qp(QpInit { cap, ..QpInit::new(pd, cq) }).unwrap();
+            post(&mut device, qp, 0..200);
+            qp
+        })
+        .collect();
+    let other_cq = device.create_cq(64).unwrap();
+    let other = device.create_qp(QpInit { cap, ..QpInit::new(pd, other_cq) }).unwrap();
+    let failed = |device: &Device<Vec<u8>>| {
+        qps.iter().filter(|qp| device.query_qp(**qp).unwrap().state == QpState::Error).count()
+    };
+    // Flushed at once: the queue has no room for the last.
+    post(&mut device, first, 0..65);
+    assert!(device.has_overrun());
+    let mut before = failed(&device);
+    assert!(before <= 5, "{before} queue pairs of 200 requests at once");
+    let mut parts = 0;
+    while device.has_overrun() {
+        device.fail_overrun_part();
+        let now = failed(&device);
+        assert!(now - before <= 5, "{} queue pairs of 200 requests at once", now - before);
+        (before, parts) = (now, parts + 1);
+    }
+    assert_eq!(before, QPS);
+    assert!(parts >= QPS / 5, "{parts} parts");
+    assert_eq!(device.query_qp(other).unwrap().state, QpState::Idle, "of another queue");
+}
+
 #[test]
 fn discarded_completions_are_gone_and_the_queue_is_of_use() {
     let (mut device, cq, [a, b]) = queue_pairs(64);

@@ -28,7 +28,7 @@ const ANSWERED: usize = 64 << 10;
 /// Bytes of each request.
 const BYTES: usize = 64;
 /// Longest time in which a request must fail: the daemon's limit, and time to spare.
-const FAILS_WITHIN: Duration = Duration::from_secs(4);
+pub(super) const FAILS_WITHIN: Duration = Duration::from_secs(4);
 
 #[derive(clap::Args)]
 pub(super) struct Options {
@@ -77,14 +77,14 @@ pub(super) fn run(options: &Options) -> Result<Attack> {
 }
 
 /// A connection of the program with itself, and memory at its other end.
-struct Connection {
+pub(super) struct Connection {
     cq: CompletionQueue,
     pair: honest::Pair,
     addr: u64,
     rkey: Stag,
 }
 
-fn connected(
+pub(super) fn connected(
     context: &Context,
     pd: &ProtectionDomain,
     memory: NonNull<u8>,
@@ -105,7 +105,7 @@ fn connected(
 impl Connection {
     /// Reads from the memory (kind 0), writes to it (1) or adds to a number in it (2). Returns the status and the
     /// time that it took.
-    fn request(&self, context: &Context, kind: u8) -> Result<(WcStatus, Duration)> {
+    pub(super) fn request(&self, context: &Context, kind: u8) -> Result<(WcStatus, Duration)> {
         let Self { cq, pair, addr, rkey } = self;
         let (remote_addr, rkey) = (*addr, *rkey);
         let began = Instant::now();

@@ -19,6 +19,7 @@ mod modify;
 mod raw;
 mod resize;
 mod seals;
+mod userfault;
 
 use std::any::Any;
 use std::io::Write as _;
@@ -68,6 +69,8 @@ enum Case {
     Fuse(fuse::Options),
     /// Be that server, over the descriptor of /dev/fuse that is standard input.
     FuseServer,
+    /// Have the daemon copy memory under userfaultfd whose handler is silent.
+    Userfault(userfault::Options),
     /// Fork a large program again and again while the daemon copies its memory.
     Fork(fork::Options),
 }
@@ -111,6 +114,7 @@ pub(crate) fn run(options: &Options) -> Result<Value> {
         Case::Memory(target) => memory::run(target)?,
         Case::Fuse(options) => fuse::run(options)?,
         Case::FuseServer => return fuse::serve(),
+        Case::Userfault(options) => userfault::run(options)?,
         Case::Fork(options) => fork::run(options)?,
     };
     println!("{report}");

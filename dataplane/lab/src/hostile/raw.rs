@@ -53,7 +53,7 @@ impl Raw {
 
     /// Allocates memory. Returns its number and descriptor.
     pub(super) fn alloc(&mut self, bytes: u64, exchange: bool) -> Result<(u32, OwnedFd), ClientError> {
-        let asked = AllocMemory { bytes, exchange };
+        let asked = AllocMemory { bytes, exchange, shared: false };
         let (memory, fds) = self.client.call_with_fds::<AllocMemoryMethod>(&asked)?;
         let fd = fds.into_iter().next();
         let fd = fd.ok_or_else(|| ErrorObject::new(ErrorKind::Internal, "memory without a descriptor"))?;

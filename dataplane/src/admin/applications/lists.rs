@@ -256,6 +256,7 @@ fn memory_region(app: u32, memory: &AppMemory) -> Option<MrInfo> {
     let (mr, access) = memory.mr.as_ref()?;
     let kind = match (&memory.region, &memory.own) {
         (Some(_), _) => MrKind::Region,
+        (None, Some(own)) if own.is_huge => MrKind::Hugepages,
         (None, Some(own)) if own.kernel_bytes == 0 => MrKind::Shared,
         (None, Some(own)) if own.exchanged.is_empty() => MrKind::Kernel,
         (None, Some(_)) => MrKind::SharedAndKernel,

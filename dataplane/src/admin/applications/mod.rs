@@ -27,7 +27,7 @@ use iwarp_shared_verbs::methods::{
     AllocMemory, AllocMemoryMethod, DeviceInfo, DeviceListMethod, Execute, ExecuteMethod, Executed,
     FreeMemory, FreeMemoryMethod, METHODS, Memory, OfferProcessMethod, Open, OpenMethod, OpenRegion,
     OpenRegionMethod, Opened, QUEUE_BYTES_DEFAULT, REQUESTS_MAX, RegMr, RegMrMethod, RegPartsMethod,
-    UnwatchRegion, UnwatchRegionMethod, WatchRegion, WatchRegionMethod,
+    SMALL_BYTES, UnwatchRegion, UnwatchRegionMethod, WatchRegion, WatchRegionMethod,
 };
 use iwarp_shared_verbs::worker::{ObjectLimits, UserId};
 use iwarp_shared_verbs::{Request, words_min};
@@ -45,15 +45,13 @@ use crate::wake::Wakes;
 use crate::worker::{Command, ContextCommand, NewMr};
 pub(super) use lists::no_such_app;
 use own_memory::{Copiers, OfferedMemory};
-use registry::{App, AppMemory, ContextPlace, Exchange, Registry};
+use registry::{App, AppMemory, ContextPlace, Registry};
 use usage::{Limits, Usage};
 
 /// Requests for which the limits of their user are checked together: the worker executes them in parts.
 const REQUESTS_AT_A_TIME: usize = 16;
 /// Bytes of an ordinary page.
 const PAGE_BYTES: u64 = 4096;
-/// Size up to which memory is on ordinary pages, if they are allowed: a quarter of a hugepage, bytes.
-const SMALL_BYTES: u64 = HUGEPAGE_BYTES / 4;
 /// Most bytes of queue memory of a context.
 const QUEUE_BYTES_MAX: u64 = 1 << 30;
 
@@ -304,20 +302,24 @@ impl Applications {
     }
 
     async fn alloc(&self, session: &Session, asked: AllocMemory) -> Result<Reply, ErrorObject> {
-        let AllocMemory { bytes, exchange } = asked;
+        let AllocMemory { bytes, exchange, shared } = asked;
         place_of(session)?;
         if bytes == 0 {
             return Err(ErrorObject::new(ErrorKind::InvalidParams, "memory has at least one byte"));
         }
-        // Memory on ordinary pages is none of the hugepages that are limited, and small memory would waste them.
-        let ordinary_allowed = self.regions.lock().await.ordinary_allowed();
-        let is_ordinary = exchange || ordinary_allowed && bytes <= SMALL_BYTES;
+        // Memory on ordinary pages is none of the hugepages that are limited, and small memory would waste them. Where
+        // ordinary pages are not allowed, the program has its next small buffers on the same hugepage.
+        let (ordinary_allowed, is_small) =
+            (self.regions.lock().await.ordinary_allowed(), bytes <= SMALL_BYTES);
+        let is_ordinary = exchange || ordinary_allowed && is_small;
+        let is_shared = shared && is_small && !is_ordinary;
+        let bytes = if is_shared { HUGEPAGE_BYTES } else { bytes };
         let page_bytes = if is_ordinary { PAGE_BYTES } else { HUGEPAGE_BYTES };
         let memory_bytes = bytes.checked_next_multiple_of(page_bytes).unwrap_or(u64::MAX);
         self.reserve(&session.app, Usage { memory_bytes, memories: 1, ..Usage::default() })?;
         let made = self.make_memory(session, bytes, is_ordinary, exchange).await;
         session.app.borrow_mut().pending = Usage::default();
-        let memory = made?;
+        let memory = AppMemory { parts: (exchange || is_shared).then_some(0), ..made? };
         self.add_memory(session, memory)
     }
 
@@ -343,7 +345,6 @@ impl Applications {
                 RegionMemory::for_program(&name, bytes, ordinary_allowed)
             }
         });
-        let exchange = exchange.then(Exchange::default);
         match made.await.and_then(|made| made.map_err(|error| no_resources(&error))) {
             Ok(memory) => {
                 if !memory.is_huge() {
@@ -351,7 +352,7 @@ impl Applications {
                 }
                 let bytes = memory.mapped_bytes();
                 let memory = Some(Arc::new(memory));
-                Ok(AppMemory { memory, bytes, reserved, region: None, mr: None, exchange, own: None })
+                Ok(AppMemory { memory, bytes, reserved, region: None, mr: None, parts: None, own: None })
             }
             Err(error) => {
                 self.regions.lock().await.release(reserved);
@@ -368,7 +369,7 @@ impl Applications {
         self.reserve(&session.app, Usage { memories: 1, ..Usage::default() })?;
         session.app.borrow_mut().pending = Usage::default();
         let (memory, region) = (Some(memory), Some(name.to_owned()));
-        let memory = AppMemory { memory, bytes: 0, reserved: 0, region, mr: None, exchange: None, own: None };
+        let memory = AppMemory { memory, bytes: 0, reserved: 0, region, mr: None, parts: None, own: None };
         self.add_memory(session, memory)
     }
 
@@ -387,7 +388,7 @@ impl Applications {
         let RegMr { memory: number, pd, base, access } = asked;
         let (memory, is_region) = {
             let app = session.app.borrow();
-            let free = |memory: &&AppMemory| memory.mr.is_none() && memory.exchange.is_none();
+            let free = |memory: &&AppMemory| memory.mr.is_none() && memory.parts.is_none();
             let found = app.memories.get(&number).filter(free).ok_or_else(|| no_such_memory(number))?;
             let memory = found.memory.as_ref().ok_or_else(|| no_such_memory(number))?;
             (Arc::clone(memory), found.region.is_some())
@@ -406,9 +407,7 @@ impl Applications {
     }
 
     async fn free_memory(&self, session: &Session, number: u32) -> Result<(), ErrorObject> {
-        let is_free = |memory: &AppMemory| {
-            memory.mr.is_none() && memory.exchange.is_none_or(|exchange| exchange.parts == 0)
-        };
+        let is_free = |memory: &AppMemory| memory.mr.is_none() && memory.parts.is_none_or(|parts| parts == 0);
         if !session.app.borrow().memories.get(&number).is_some_and(is_free) {
             return Err(no_such_memory(number));
         }

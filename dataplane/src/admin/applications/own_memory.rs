@@ -1,5 +1,5 @@
 //! Memory regions of a program's own memory: pages that the program has exchanged for memory of the daemon, and parts
-//! that the daemon reaches through the kernel.
+//! that the daemon reaches through the kernel. Small buffers are registered in the same way, as parts of a hugepage.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
@@ -205,7 +205,7 @@ impl Applications {
                     reserved: 0,
                     region: None,
                     mr: Some((mr, access)),
-                    exchange: None,
+                    parts: None,
                     own: Some(own),
                 };
                 session.app.borrow_mut().memories.insert(number.0, memory);
@@ -223,30 +223,32 @@ impl Applications {
 fn count_parts(session: &Session, exchanged: &[u32], change: i32) {
     let mut app = session.app.borrow_mut();
     for number in exchanged {
-        if let Some(exchange) = app.memories.get_mut(number).and_then(|memory| memory.exchange.as_mut()) {
-            exchange.parts = exchange.parts.saturating_add_signed(change);
+        if let Some(parts) = app.memories.get_mut(number).and_then(|memory| memory.parts.as_mut()) {
+            *parts = parts.saturating_add_signed(change);
         }
     }
 }
 
 /// Returns the sources of the parts, and what the registry keeps of them.
 fn sources(session: &Session, parts: &[MemoryPart]) -> Result<(Vec<Part>, OwnMemory), ErrorObject> {
-    let mut own = OwnMemory { exchanged: Vec::new(), kernel_bytes: 0 };
+    let mut own = OwnMemory { exchanged: Vec::new(), is_huge: true, kernel_bytes: 0 };
     let mut sources = Vec::with_capacity(parts.len());
     for part in parts {
         sources.push(match *part {
             MemoryPart::Exchanged { memory: number, offset, bytes } => {
                 let app = session.app.borrow();
-                let found = app.memories.get(&number).filter(|memory| memory.exchange.is_some());
+                let found = app.memories.get(&number).filter(|memory| memory.parts.is_some());
                 let memory = found.and_then(|memory| memory.memory.clone());
                 let memory = memory.ok_or_else(|| no_such_memory(number))?;
                 own.exchanged.push(number);
+                own.is_huge &= memory.is_huge();
                 Part { bytes, source: Source::Mapped(memory, offset) }
             }
             MemoryPart::Kernel { address, bytes } => {
                 let copier = session.process.as_ref().and_then(|process| process.copier.get());
                 let copier = Arc::clone(copier.ok_or_else(not_offered)?);
                 own.kernel_bytes = own.kernel_bytes.saturating_add(bytes);
+                own.is_huge = false;
                 Part { bytes, source: Source::Kernel(copier, address) }
             }
         });

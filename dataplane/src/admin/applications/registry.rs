@@ -41,24 +41,20 @@ pub(super) struct AppMemory {
     pub(super) region: Option<String>,
     /// The memory region, and its rights.
     pub(super) mr: Option<(MemoryRegion, Access)>,
-    /// Use of memory that takes the place of pages of the program; `None` for other memory.
-    pub(super) exchange: Option<Exchange>,
-    /// Parts of a memory region of the program's own memory.
+    /// Number of the parts of memory regions that have bytes of it, if it takes the place of pages of the program, or
+    /// small buffers share it; `None` for other memory.
+    pub(super) parts: Option<u32>,
+    /// Parts of a memory region that has no memory of its own.
     pub(super) own: Option<OwnMemory>,
 }
 
-/// Use of memory that takes the place of pages of the program.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Exchange {
-    /// Parts of memory regions that have bytes of it.
-    pub(super) parts: u32,
-}
-
-/// Parts of a memory region of the program's own memory.
+/// Parts of a memory region of the program's own memory, or of memory that small buffers share.
 #[derive(Clone, Debug)]
 pub(super) struct OwnMemory {
-    /// Memory that has taken the place of the program's pages, by number; one entry for each part.
+    /// Memory that has taken the place of the program's pages, or is shared, by number; one entry for each part.
     pub(super) exchanged: Vec<u32>,
+    /// True if all of it is on hugepages.
+    pub(super) is_huge: bool,
     /// Bytes that the daemon reaches through the kernel.
     pub(super) kernel_bytes: u64,
 }
@@ -164,9 +160,8 @@ impl App {
     pub(super) fn remove_memory(&mut self, number: u32) -> Option<AppMemory> {
         let memory = self.memories.remove(&number)?;
         for exchanged in memory.own.iter().flat_map(|own| &own.exchanged) {
-            if let Some(use_of) = self.memories.get_mut(exchanged).and_then(|memory| memory.exchange.as_mut())
-            {
-                use_of.parts = use_of.parts.saturating_sub(1);
+            if let Some(parts) = self.memories.get_mut(exchanged).and_then(|memory| memory.parts.as_mut()) {
+                *parts = parts.saturating_sub(1);
             }
         }
         Some(memory)

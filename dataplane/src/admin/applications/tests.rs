@@ -108,7 +108,7 @@ fn run(net: &mut Net, host: usize, command: Command) {
 
 /// Polls two hosts and carries out the commands to each, for ever.
 async fn work(mut commands: [Commands; 2]) {
-    let limits = Limits { qps: 256, ids: 16, mrs: 16, cqe_max: 4096, ..Limits::default() };
+    let limits = Limits { qps: 256, ids: 16, mrs: 64, cqe_max: 4096, ..Limits::default() };
     let mut net = Net::new(Setup { unheard: true, limits, ..Setup::default() });
     loop {
         for (host, commands) in commands.iter_mut().enumerate() {
@@ -347,7 +347,10 @@ fn connections_slots_and_counters_are_those_of_the_worker() {
 fn memory_regions_are_listed_once_they_are_registered() {
     with_workers(async |applications| {
         let a = Program::open(&applications, 1).await;
-        applications.alloc(&a.session, AllocMemory { bytes: 100_000, exchange: false }).await.unwrap();
+        applications
+            .alloc(&a.session, AllocMemory { bytes: 100_000, exchange: false, shared: false })
+            .await
+            .unwrap();
         assert_eq!(applications.memory_regions(ALL).unwrap(), [], "not registered");
         let memory = *a.session.app.borrow().memories.keys().next().unwrap();
         let access = Access::REMOTE_WRITE | Access::LOCAL_WRITE;

@@ -92,7 +92,8 @@ fn memory_numbers_are_shared_among_users() {
         (settings.memory_regions_max, settings.user.share) = (8, 75);
         let programs = [open_as(&applications, 1000).await, open_as(&applications, 1000).await];
         let alloc = |program: usize| {
-            applications.alloc(&programs[program].session, AllocMemory { bytes: 1, exchange: false })
+            applications
+                .alloc(&programs[program].session, AllocMemory { bytes: 1, exchange: false, shared: false })
         };
         for at in 0..6 {
             alloc(at % 2).await.unwrap();
@@ -103,7 +104,10 @@ fn memory_numbers_are_shared_among_users() {
             "{refused}"
         );
         let other = open_as(&applications, 1001).await;
-        applications.alloc(&other.session, AllocMemory { bytes: 1, exchange: true }).await.unwrap();
+        applications
+            .alloc(&other.session, AllocMemory { bytes: 1, exchange: true, shared: false })
+            .await
+            .unwrap();
     });
 }
 
@@ -136,7 +140,7 @@ fn small_buffers_leave_the_hugepages_to_regions() {
         let program = open_as(&applications, 1000).await;
         let before = program.session.app.borrow().usage().memory_bytes;
         for (at, bytes) in [1, 4096, 8192, 8192, 100_000].into_iter().cycle().take(200).enumerate() {
-            let asked = AllocMemory { bytes, exchange: at % 2 == 0 };
+            let asked = AllocMemory { bytes, exchange: at % 2 == 0, shared: false };
             applications.alloc(&program.session, asked).await.unwrap();
         }
         let pages = [1, 1, 2, 2, 25].iter().sum::<u64>() * 40;
@@ -147,13 +151,81 @@ fn small_buffers_leave_the_hugepages_to_regions() {
     });
 }
 
+/// Where ordinary pages are not allowed, small buffers are pieces of one hugepage, each a memory region of its own.
+#[test]
+fn small_buffers_share_a_hugepage() {
+    with_workers(async |applications| {
+        *applications.regions.lock().await = Regions::new(8, false, Some(4 << 20));
+        let [program, other] = [open_as(&applications, 1000).await, open_as(&applications, 1000).await];
+        let access = Access::LOCAL_WRITE;
+        let register = async |program: &Program, memory: u32, offset: u64, bytes: u64| {
+            let parts = vec![MemoryPart::Exchanged { memory, offset, bytes }];
+            let asked = RegParts { pd: program.pd, address: 0x10_0000 + offset, parts, access };
+            applications.register_parts(&program.session, asked).await
+        };
+        let asked = AllocMemory { bytes: 8192, exchange: false, shared: true };
+        let before = program.session.app.borrow().usage().memory_bytes;
+        match applications.alloc(&program.session, asked.clone()).await {
+            Ok(_) => {}
+            Err(error) if crate::memory::hugepages().available() == 0 => {
+                assert!(error.message.contains("hugepages"), "{error}");
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        }
+        let number = *program.session.app.borrow().memories.last_key_value().unwrap().0;
+        let after = program.session.app.borrow().usage().memory_bytes;
+        assert_eq!(after - before, HUGEPAGE_BYTES, "what the user has");
+        let mut regions = Vec::new();
+        for at in 0..49 {
+            regions.push(register(&program, number, at * 8192, 8192).await.unwrap());
+        }
+        assert!(regions.iter().enumerate().all(|(at, mr)| mr.addr == 0x10_0000 + at as u64 * 8192));
+        let rows = applications.memory_regions(ALL).unwrap();
+        assert_eq!(rows.len(), 49);
+        for row in rows {
+            assert_eq!((row.kind, row.bytes, row.kernel_bytes), (MrKind::Hugepages, 8192, 0));
+        }
+        let left = applications.regions.lock().await.reserve(2 << 20);
+        assert_eq!(left.unwrap(), 2 << 20, "one of two hugepages is left");
+        applications.regions.lock().await.release(2 << 20);
+        // Bounds are those of the hugepage, and the hugepage is the program's alone.
+        assert!(register(&program, number, HUGEPAGE_BYTES - 8192, 8193).await.is_err());
+        let refused = register(&other, number, 0, 8192).await.unwrap_err();
+        assert_eq!(refused.data.kind, ErrorKind::NoSuchObject);
+        assert!(applications.free_memory(&program.session, number).await.is_err(), "it is in use");
+        for mr in regions {
+            let done = applications.execute(&program.session, vec![Request::DeregMr(mr.id)]).await.unwrap();
+            done.results[0].unwrap();
+        }
+        // The worker gives back the regions: here, the test does.
+        let mut numbers: Vec<u32> = program.session.app.borrow().memories.keys().copied().collect();
+        numbers.retain(|of_region| *of_region != number);
+        assert_eq!(numbers.len(), 49);
+        applications.free(&program.session, numbers, ()).await;
+        applications.free_memory(&program.session, number).await.unwrap();
+        assert_eq!(program.session.app.borrow().usage().memory_bytes, before);
+        // Memory that the program does not share, and large memory, is registered as a whole.
+        for (bytes, shared) in [(8192, false), (SMALL_BYTES + 1, true)] {
+            applications.alloc(&other.session, AllocMemory { bytes, shared, ..asked }).await.unwrap();
+            let app = other.session.app.borrow();
+            let memory = app.memories.last_key_value().unwrap().1;
+            let mapped = memory.memory.as_ref().unwrap();
+            assert_eq!((mapped.bytes(), memory.parts), (bytes, None));
+        }
+    });
+}
+
 /// A program that seals its memory first cannot have the daemon access pages that it can free.
 #[test]
 fn memory_that_a_program_has_sealed_is_not_registered() {
     with_workers(async |applications| {
         let program = open_as(&applications, 1000).await;
         for (bytes, exchange) in [(1, false), (100_000, false), (3 << 20, false), (100_000, true)] {
-            applications.alloc(&program.session, AllocMemory { bytes, exchange }).await.unwrap();
+            applications
+                .alloc(&program.session, AllocMemory { bytes, exchange, shared: false })
+                .await
+                .unwrap();
             let (number, memory) = {
                 let app = program.session.app.borrow();
                 let (number, memory) = app.memories.last_key_value().unwrap();
