@@ -76,8 +76,15 @@ impl Threads {
         Builder::new().name("client".to_owned()).stack_size(STACK_BYTES).spawn(run).map(drop)
     }
 
-    /// Closes the socket of a client that has no thread. One that blocks delays the others of the same user.
+    /// Closes the socket of a client that has no thread. One with descriptors that block delays the others with
+    /// descriptors of the same user. The kernel limits how many descriptors a user has in sockets, to as many as a
+    /// process may open.
     pub(super) fn close(&self, uid: u32, socket: Arc<UnixStream>) {
+        // Fails only if the client has disconnected, which does the same: nothing arrives from here on.
+        let _ = rustix::net::shutdown(&*socket, Shutdown::Read);
+        if transfer::has_no_descriptors(&*socket) {
+            return;
+        }
         let mut state = self.state();
         let unclosed = state.unclosed.entry(uid).or_default();
         unclosed.sockets.push_back(socket);

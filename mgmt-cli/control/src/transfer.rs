@@ -5,11 +5,14 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
 use crate::bounds::DESCRIPTORS_MAX;
+
+/// Bytes up to which [`has_no_descriptors`] looks.
+const PEEKED_MAX: usize = 1 << 16;
 
 /// Sends bytes, and at most [`DESCRIPTORS_MAX`] descriptors with the first of them.
 ///
@@ -49,4 +52,24 @@ pub fn receive(socket: impl AsFd, bytes: &mut [u8]) -> rustix::io::Result<(usize
         }
     }
     Ok((length, descriptors))
+}
+
+/// Returns true if only bytes wait in a socket whose receive side is shut down: closing it closes nothing else. Returns
+/// false if descriptors wait there, or more than 64 KiB.
+pub fn has_no_descriptors(socket: impl AsFd) -> bool {
+    let queued = match rustix::io::ioctl_fionread(&socket).map(usize::try_from) {
+        Ok(Ok(0)) => return true,
+        Ok(Ok(queued)) if queued <= PEEKED_MAX => queued,
+        _ => return false,
+    };
+    let mut bytes = vec![0; queued];
+    // A receive ends before the first byte that came with descriptors, or with it and without room for them. They stay
+    // in the socket.
+    let peeked = recvmsg(
+        &socket,
+        &mut [IoSliceMut::new(&mut bytes)],
+        &mut RecvAncillaryBuffer::default(),
+        RecvFlags::PEEK | RecvFlags::DONTWAIT,
+    );
+    peeked.is_ok_and(|peeked| peeked.bytes == queued && !peeked.flags.contains(ReturnFlags::CTRUNC))
 }

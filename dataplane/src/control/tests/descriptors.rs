@@ -170,6 +170,37 @@ fn refused_clients_delay_nobody() {
     server.stop();
 }
 
+/// Only sockets with descriptors wait for one that blocks: others would use up the daemon's descriptors.
+#[test]
+fn refused_clients_without_descriptors_are_closed_at_once() {
+    let server = Running::start(|config| config.clients_max = 2);
+    let mut admitted: Vec<Raw> = (0..3).map(|_| server.connect()).collect();
+    admitted.iter_mut().for_each(Raw::works);
+    let peer = loop {
+        let Lingering { socket, peer } = Lingering::new();
+        let refused = server.connect();
+        let sent = try_send_many(&refused.stream, ECHO, &[socket.as_fd()]);
+        drop(refused);
+        if hand_over(socket) && sent.is_ok() {
+            break peer;
+        }
+    };
+    for bytes in [&b""[..], ECHO, &[b' '; 50_000]].repeat(10) {
+        let mut refused = server.connect();
+        refused.stream.set_nonblocking(true).unwrap();
+        // Fails if the server was quicker.
+        let _ = refused.stream.write_all(bytes);
+        refused.stream.set_nonblocking(false).unwrap();
+        refused.stream.set_read_timeout(Some(SERVED)).unwrap();
+        match refused.stream.read_to_end(&mut Vec::new()) {
+            Ok(_) => {}
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{}", bytes.len()),
+        }
+    }
+    drop((admitted, peer));
+    server.stop();
+}
+
 /// A connection counts for its user until its thread has ended: blocked threads are bounded.
 #[test]
 fn a_blocked_thread_keeps_its_place() {
