@@ -82,10 +82,12 @@ prepare_kernel() {
     # Debian 12 names its kbuild package by the series, later releases by the whole version.
     kbuild=linux-kbuild-${kernel_release%-amd64}
     [ -n "$(apt-cache show --no-all-versions "$kbuild" 2>/dev/null)" ] || kbuild=linux-kbuild-${BASH_REMATCH[1]}
+    # While Debian publishes an update, the tools may be newer than the signed image: those of the series build for it.
+    ! apt-cache madison "$kbuild" | grep -qF "| $kernel_version |" || kbuild=$kbuild=$kernel_version
     mkdir -p "$root" "$out/modules" "$work/deb"
     fetch "$work/deb" "linux-image-$kernel_release=$kernel_version" \
         "linux-headers-$kernel_release=$kernel_version" "$common=$kernel_version" \
-        "$kbuild=$kernel_version" "$source_package=$kernel_version"
+        "$kbuild" "$source_package=$kernel_version"
     for package in "$work"/deb/*.deb; do
         dpkg-deb -x "$package" "$root"
     done
