@@ -17,7 +17,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const REPORTED_AFTER_CHECKS: u32 = 3;
 
 /// Interval of the messages of a start.
-const START_INTERVAL: Duration = Duration::from_secs(1);
+const START_INTERVAL: Duration = Duration::from_millis(250);
 /// Time without such a message after which the manager may take the start for failed, if its own limit has passed.
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// Time that the end of the daemon may take after a drain.
