@@ -2,8 +2,8 @@
 //!
 //! `output` decides segment by segment and is right for every segment. A train is sent only in the common state:
 //! nothing is lost, nothing but an acknowledgment is owed, and there is no pacing. Then one new segment differs
-//! from the next only by the window that is left. The result must be that of `output`; `tests/protocol/fuzz.rs` compares
-//! both. [`Stack::poll_transmit`](crate::Stack::poll_transmit) tries a train first.
+//! from the next only by the window that is left. The result must be that of `output`; `tests/protocol/fuzz.rs`
+//! compares both. [`Stack::poll_transmit`](crate::Stack::poll_transmit) tries a train first.
 
 use super::send_queue::SentTrain;
 use super::{Conn, Cx, Pending, TxNode};

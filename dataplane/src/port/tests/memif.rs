@@ -95,9 +95,19 @@ fn a_client_finds_its_server_late_and_again() {
         assert!(!port.link().unwrap().up);
         let mut server = serve(&socket);
         let mut pairs = eventually("the client connects", || {
-            port.can_return().then(|| port.reopen(eal(), &spec, &pools).ok()).flatten()
+            let pairs = port.can_return().then(|| port.reopen(eal(), &spec, &pools).ok()).flatten()?;
+            let is_up = eventually("the link comes up, or the server refuses", || {
+                let up = port.link().unwrap().up;
+                (up || port.has_vanished()).then_some(up)
+            });
+            // A server that listens may not be set up yet.
+            if !is_up {
+                drop(pairs);
+                port.lose();
+                return None;
+            }
+            Some(pairs)
         });
-        eventually("the link comes up", || port.link().unwrap().up.then_some(()));
         for (tag, len) in [(1, 60), (2, 1514)] {
             send_bytes(&mut pairs[0], &pool, &frame_bytes(len, tag));
             receive_bytes(&mut pairs[0], &frame_bytes(len, tag + 100));

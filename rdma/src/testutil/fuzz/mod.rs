@@ -1,7 +1,7 @@
 //! Fuzz targets: each takes arbitrary bytes, and panics if an invariant is violated.
 //!
-//! libFuzzer runs them (`rdma/fuzz`, `make fuzz`); `rdma/tests/protocol/fuzz.rs` runs them on the committed corpora and on
-//! mutations of these.
+//! libFuzzer runs them (`rdma/fuzz`, `make fuzz`); `rdma/tests/protocol/fuzz.rs` runs them on the committed corpora and
+//! on mutations of these.
 
 mod fpdu_stream;
 mod mpa_frames;

@@ -1,7 +1,7 @@
 //! Fuzz targets: functions that take arbitrary bytes and panic if an invariant breaks.
 //!
-//! libFuzzer runs them (`tcp-stack/fuzz`, `make fuzz`), and `tcp-stack/tests/protocol/fuzz.rs` runs them on the committed
-//! corpora and on mutations of these.
+//! libFuzzer runs them (`tcp-stack/fuzz`, `make fuzz`), and `tcp-stack/tests/protocol/fuzz.rs` runs them on the
+//! committed corpora and on mutations of these.
 
 mod bench;
 mod frame;
