@@ -163,6 +163,8 @@ impl PortEntry {
             return Some(Change::Vanished);
         }
         self.note_moved();
+        // The port keeps what it has read, should its connection end.
+        let _ = self.port.stats();
         let up = self.port.link().ok()?.up;
         self.watched.link(up)
     }

@@ -72,4 +72,19 @@ impl PortStats {
             rx_no_buffer: self.rx_no_buffer.wrapping_add(other.rx_no_buffer),
         }
     }
+
+    /// Returns the larger number of each counter.
+    #[must_use]
+    pub fn at_least(self, other: Self) -> Self {
+        Self {
+            rx_frames: self.rx_frames.max(other.rx_frames),
+            tx_frames: self.tx_frames.max(other.tx_frames),
+            rx_bytes: self.rx_bytes.max(other.rx_bytes),
+            tx_bytes: self.tx_bytes.max(other.tx_bytes),
+            rx_missed: self.rx_missed.max(other.rx_missed),
+            rx_errors: self.rx_errors.max(other.rx_errors),
+            tx_errors: self.tx_errors.max(other.tx_errors),
+            rx_no_buffer: self.rx_no_buffer.max(other.rx_no_buffer),
+        }
+    }
 }

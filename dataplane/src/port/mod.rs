@@ -13,6 +13,7 @@ mod spec;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::sync::{Arc, OnceLock};
 
 use iwarp_config::{Driver, MemifRole};
@@ -51,6 +52,9 @@ pub struct Port {
     interface: Option<u32>,
     /// The counters of the devices before this one.
     counted: PortStats,
+    /// The counters when they were read last. net_memif reports none while it is not connected, and counts on from the
+    /// former ones when it is again.
+    known: Cell<PortStats>,
     info: DeviceInfo,
     mac: [u8; 6],
     mtu: u16,
@@ -206,6 +210,7 @@ impl Port {
             waiting,
             interface: spec.driver.interface().and_then(interface::index),
             counted: PortStats::default(),
+            known: Cell::default(),
             info,
             mac,
             mtu: spec.mtu,
@@ -324,7 +329,9 @@ impl Port {
     pub fn stats(&self) -> Result<PortStats, DpdkError> {
         let device = self.device.as_deref().or(self.waiting.as_deref());
         let now = device.map(Device::stats).transpose()?;
-        Ok(self.counted.plus(now.unwrap_or_default()))
+        let stats = self.counted.plus(now.unwrap_or_default()).at_least(self.known.get());
+        self.known.set(stats);
+        Ok(stats)
     }
 
     /// Returns the driver's own counters, by DPDK's names; nothing while the port is gone.

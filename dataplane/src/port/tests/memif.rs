@@ -90,7 +90,7 @@ fn a_client_finds_its_server_late_and_again() {
     assert!(missing.contains("no memif server accepts"), "{missing}");
     let (mut port, none) = Port::open_or_wait(eal(), &spec, &pools).unwrap();
     assert!(none.is_empty() && port.queues() == 1);
-    for killed in [false, true, true, false] {
+    for (round, killed) in (1..).zip([false, true, true, false]) {
         assert!(port.is_closed() && !port.is_gone() && !port.has_vanished());
         assert!(!port.link().unwrap().up);
         let mut server = serve(&socket);
@@ -113,6 +113,7 @@ fn a_client_finds_its_server_late_and_again() {
             receive_bytes(&mut pairs[0], &frame_bytes(len, tag + 100));
         }
         assert!(!port.has_vanished());
+        assert_eq!(port.stats().unwrap().rx_frames, 2 * round);
         if killed {
             server.kill().unwrap();
         } else {
@@ -125,7 +126,7 @@ fn a_client_finds_its_server_late_and_again() {
         assert_eq!(socket.exists(), killed, "net_memif removes its socket when it is closed");
         assert!(matches!(port.reopen(eal(), &spec, &pools), Err(PortError::NoServer { .. })));
     }
-    assert_eq!(port.stats().unwrap().rx_frames, 8);
+    assert_eq!(port.stats().unwrap().rx_frames, 8, "as before the last server ended");
     drop(port);
     assert_eq!(pool.in_use(), 0);
 }
