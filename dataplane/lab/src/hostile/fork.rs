@@ -2,30 +2,20 @@
 //! tables of its pages.
 #![allow(unsafe_code, reason = "forks, and registers memory of the program")]
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use iwarp_verbs::{Access, Context, Data, QpOptions, SendFlags, SendOp, SendWr, WcStatus, WorkCompletion};
 use serde_json::json;
 
-use super::{Attack, Target, honest};
+use super::{Attack, Connecting, honest};
 
 /// Bytes that the program has touched, each page.
 const PROGRAM_BYTES: usize = 512 << 20;
 const PAGE: usize = 4096;
 const BYTES: usize = 64;
 
-#[derive(clap::Args)]
-pub(super) struct Options {
-    #[command(flatten)]
-    target: Target,
-    /// Address of the daemon's port, and a free port number
-    #[arg(long)]
-    local: SocketAddr,
-}
-
-pub(super) fn run(options: &Options) -> Result<Attack> {
+pub(super) fn run(options: &Connecting) -> Result<Attack> {
     let mut pages = vec![0_u8; PROGRAM_BYTES];
     pages.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
     let until = options.target.end();

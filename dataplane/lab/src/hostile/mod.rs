@@ -23,6 +23,7 @@ mod userfault;
 
 use std::any::Any;
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -70,9 +71,9 @@ enum Case {
     /// Be that server, over the descriptor of /dev/fuse that is standard input.
     FuseServer,
     /// Have the daemon copy memory under userfaultfd whose handler is silent.
-    Userfault(userfault::Options),
+    Userfault(Connecting),
     /// Fork a large program again and again while the daemon copies its memory.
-    Fork(fork::Options),
+    Fork(Connecting),
 }
 
 /// The daemon that the program attacks.
@@ -90,6 +91,16 @@ impl Target {
     fn end(&self) -> Instant {
         Instant::now() + Duration::from_secs(self.seconds)
     }
+}
+
+// Target of an attack over queue pairs of the program. (A documentation comment would replace that of the subcommand.)
+#[derive(clap::Args)]
+struct Connecting {
+    #[command(flatten)]
+    target: Target,
+    /// Address of the daemon's port, and a free port number
+    #[arg(long)]
+    local: SocketAddr,
 }
 
 /// Report of an attack, and all that the program still has of the daemon.

@@ -18,7 +18,7 @@ use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous, userfaul
 use serde_json::json;
 
 use super::fuse::{Connection, FAILS_WITHIN, connected};
-use super::{Attack, Target};
+use super::{Attack, Connecting};
 
 const PAGE: usize = 4096;
 /// Pages of the mapping. The first has bytes; the others are missing.
@@ -36,16 +36,7 @@ const UFFDIO_API: Opcode = opcode::read_write::<[u64; 3]>(0xAA, 0x3F);
 /// `struct uffdio_register`: start, length, mode, requests.
 const UFFDIO_REGISTER: Opcode = opcode::read_write::<[u64; 4]>(0xAA, 0x00);
 
-#[derive(clap::Args)]
-pub(super) struct Options {
-    #[command(flatten)]
-    target: Target,
-    /// Address of the daemon's port, and a free port number
-    #[arg(long)]
-    local: SocketAddr,
-}
-
-pub(super) fn run(options: &Options) -> Result<Attack> {
+pub(super) fn run(options: &Connecting) -> Result<Attack> {
     let rights = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping, which lives as long as the program.
     let start = unsafe { mmap_anonymous(std::ptr::null_mut(), PAGE * PAGES, rights, MapFlags::PRIVATE)? };
