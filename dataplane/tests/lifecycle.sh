@@ -491,7 +491,7 @@ names() {
 }
 without_device() { unshare --mount sh -c 'mount -t tmpfs tmpfs /dev/net && exec "$@"' sh "$@"; }
 export -f without_device
-lent() { # a user namespace grants every capability, but none over the outer network namespace
+lent() { # a user namespace grants its root every capability, except over network namespaces made outside of it
     config "$tap"
     in_ns unshare --user --map-root-user timeout 20 "$IWARPD" --config "$LAB/config.toml" >"$LAB/told" 2>&1
     cat "$LAB/told"

@@ -230,6 +230,11 @@ fn unanswered(port: &Port, error: &crate::dpdk::DpdkError) -> ErrorObject {
     ErrorObject::new(ErrorKind::Internal, format!("port {}: {error}", port.name()))
 }
 
+/// Returns the interface of a TAP that was renamed or moved.
+pub(super) fn moved(port: &Port) -> Option<MovedInterface> {
+    port.moved().map(|moved| MovedInterface { name: moved.name, namespace: moved.namespace })
+}
+
 /// Composes one row of `port list`.
 ///
 /// # Errors
@@ -251,7 +256,7 @@ pub(super) fn port(entry: &PortEntry) -> Result<PortInfo, ErrorObject> {
             (false, true) => Link::Up,
             (false, false) => Link::Down,
         },
-        interface: port.moved().map(|moved| MovedInterface { name: moved.name, namespace: moved.namespace }),
+        interface: moved(port),
         speed_mbps: link.megabits_per_second.map_or(0, u64::from),
         addresses: addresses.clone(),
         rx_queues: *queues,

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use iwarp_config::{Driver, OnLoss};
-use iwarp_control::Link;
+use iwarp_control::{Link, MovedInterface};
 use tcp_stack::Instant;
 
-use super::ControlHandler;
 use super::link_history::LinkHistory;
-use crate::dpdk::{Eal, Mempool, TapInterface};
+use super::{ControlHandler, report};
+use crate::dpdk::{Eal, Mempool};
 use crate::events::Event;
 use crate::port::{Port, PortError, PortSpec};
 use crate::worker::Command;
@@ -43,7 +43,7 @@ pub struct Watched {
     /// Link state at the last check; `None` before the first one.
     up: Option<bool>,
     /// Interface of the port at the last check, if it was renamed or moved.
-    moved: Option<TapInterface>,
+    moved: Option<MovedInterface>,
     /// Checks to skip before the next attempt to reopen the port.
     skip: u32,
     /// Checks to skip before the attempt after that.
@@ -171,7 +171,7 @@ impl PortEntry {
 
     /// Logs that the interface was renamed or moved, or is as before.
     fn note_moved(&mut self) {
-        let moved = self.port.moved();
+        let moved = report::moved(&self.port);
         if moved == self.watched.moved {
             return;
         }

@@ -3,7 +3,6 @@
 #![allow(unsafe_code, reason = "asks the kernel by ioctl(2) what a TAP is now")]
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -68,15 +67,6 @@ impl Tap {
         let mut set = [PollFd::new(&self.queue, PollFlags::OUT)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut set, Some(&now)).is_ok() && set.iter().all(|polled| polled.revents() == PollFlags::OUT)
-    }
-}
-
-impl fmt::Display for TapInterface {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.namespace {
-            Some(namespace) => write!(f, "{}, in the network namespace {namespace}", self.name),
-            None => f.write_str(&self.name),
-        }
     }
 }
 
