@@ -4,12 +4,17 @@
 //! ```text
 //! pages write-protected ─▶ copied to the shared memory ─▶ that moved to their address ─▶ waiting writers go on
 //! ```
+//! Long ranges are copied to hugepages, which the kernel makes of ordinary memory: allocating, mapping and freeing a
+//! gigabyte page by page would take seconds. For that, a page lies at the same place within a hugepage in the file and
+//! in both processes' addresses.
+//!
 //! JUSTIFICATION: safe Rust can neither replace a mapping nor protect one against writers. All memory that is replaced
 //! belongs to the caller of `ProtectionDomain::reg_mr`, which is unsafe for that reason.
 #![allow(unsafe_code, reason = "replaces mappings of the program; listed in UNSAFE.md")]
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Mutex;
@@ -24,6 +29,8 @@ use rustix::mm::{
 
 use crate::context::lock;
 
+/// Bytes of a page.
+pub(crate) const PAGE: usize = 4096;
 /// Group of userfaultfd's requests (`UFFDIO`).
 const UFFDIO: u8 = 0xAA;
 /// Version of userfaultfd (`UFFD_API`).
@@ -53,9 +60,67 @@ impl Pages {
     fn address(self) -> *mut c_void {
         ptr::with_exposed_provenance_mut(self.start)
     }
+
+    /// Returns the bytes that precede the pages in the file of [`to_shared`]: so that hugepages of file and addresses
+    /// coincide, if the range has some.
+    pub(crate) const fn lead(self) -> usize {
+        if self.bytes < LONG { 0 } else { self.start % HUGEPAGE }
+    }
+
+    /// Returns the part of the range that consists of whole hugepages, as offset and length; `None` if it is short.
+    fn hugepages(self) -> Option<(usize, usize)> {
+        let first = self.start.checked_next_multiple_of(HUGEPAGE)?;
+        let end = self.start.checked_add(self.bytes)? / HUGEPAGE * HUGEPAGE;
+        let bytes = end.checked_sub(first).filter(|bytes| *bytes > 0 && self.bytes >= LONG)?;
+        Some((first.saturating_sub(self.start), bytes))
+    }
 }
 
-/// Replaces private anonymous pages by the pages of `file`, a new memfd of the same size, with the same contents.
+/// Bytes of a hugepage that the kernel makes of ordinary memory.
+const HUGEPAGE: usize = 2 << 20;
+/// Least bytes of a range that is copied to hugepages: a shorter one may have none.
+const LONG: usize = 2 * HUGEPAGE;
+
+/// Maps memory that replaces the pages later, by `map`, which gets an address that differs from theirs by whole
+/// hugepages.
+fn map_beside(
+    pages: Pages,
+    map: impl FnOnce(*mut c_void) -> Result<*mut c_void, Errno>,
+) -> Result<*mut c_void, Errno> {
+    let room = pages.bytes.checked_add(2 * HUGEPAGE).ok_or(Errno::NOMEM)?;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice, which nobody can access.
+    let start = unsafe { mmap_anonymous(ptr::null_mut(), room, ProtFlags::empty(), flags) }?;
+    let before = (pages.start % HUGEPAGE).wrapping_sub(start.addr()) % HUGEPAGE;
+    let behind = before.saturating_add(pages.bytes);
+    let mapped = map(start.wrapping_byte_add(before));
+    let unmap = |offset: usize, bytes: usize| {
+        if bytes > 0 {
+            // SAFETY: part of the mapping above that is not used.
+            let _ = unsafe { munmap(start.wrapping_byte_add(offset), bytes) };
+        }
+    };
+    unmap(0, before);
+    unmap(behind, room.saturating_sub(behind));
+    mapped.inspect_err(|_| unmap(before, pages.bytes))
+}
+
+/// Has the kernel make hugepages of memory that is shared and new, as far as it can. Returns the part that has some.
+fn make_huge(pages: Pages, shared: *mut c_void) -> Option<(usize, usize)> {
+    let (offset, bytes) = pages.hugepages()?;
+    let start = shared.wrapping_byte_add(offset);
+    for at in (0..bytes).step_by(HUGEPAGE) {
+        // The kernel makes none of a hole.
+        // SAFETY: allocates a page of the new mapping, which nobody else knows.
+        unsafe { madvise(start.wrapping_byte_add(at), PAGE, Advice::LinuxPopulateWrite) }.ok()?;
+    }
+    // SAFETY: keeps the contents of the new mapping. Linux before 6.1 refuses.
+    let made = unsafe { libc::madvise(start, bytes, libc::MADV_COLLAPSE) };
+    (made == 0).then_some((offset, bytes))
+}
+
+/// Replaces private anonymous pages by pages of `file`, a new memfd, with the same contents. They begin
+/// [`Pages::lead`] bytes behind its start, and end with it.
 ///
 /// # Errors
 /// The pages stay as they are: the kernel refuses, or other threads cannot be kept from writing.
@@ -67,9 +132,23 @@ pub(crate) unsafe fn to_shared(pages: Pages, file: &OwnedFd) -> Result<(), Errno
     // SAFETY: reads the caller's pages.
     unsafe { madvise(pages.address(), pages.bytes, Advice::LinuxPopulateRead) }?;
     let rights = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let shared = unsafe { mmap(ptr::null_mut(), pages.bytes, rights, MapFlags::SHARED, file.as_fd(), 0) }?;
-    replace(pages, shared, || copy_to(pages, file))
+    let lead = pages.lead() as u64;
+    let shared = map_beside(pages, |at| {
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: replaces a mapping that nobody uses.
+        unsafe { mmap(at, pages.bytes, rights, flags, file.as_fd(), lead) }
+    })?;
+    let huge = make_huge(pages, shared);
+    replace(pages, shared, || {
+        let (offset, bytes) = huge.unwrap_or_default();
+        // SAFETY: both ranges have these bytes and do not overlap; nobody writes the source: its writers wait.
+        unsafe {
+            let (from, to) = (pages.address().byte_add(offset), shared.byte_add(offset));
+            ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast::<u8>(), bytes);
+        };
+        copy_to(pages, 0..offset, (file, lead))?;
+        copy_to(pages, offset.saturating_add(bytes)..pages.bytes, (file, lead))
+    })
 }
 
 /// Replaces shared pages by private anonymous ones with the same contents.
@@ -81,8 +160,15 @@ pub(crate) unsafe fn to_shared(pages: Pages, file: &OwnedFd) -> Result<(), Errno
 /// As [`to_shared`]; no other process writes the pages any more.
 pub(crate) unsafe fn to_private(pages: Pages) -> Result<(), Errno> {
     let rights = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let private = unsafe { mmap_anonymous(ptr::null_mut(), pages.bytes, rights, MapFlags::PRIVATE) }?;
+    let private = map_beside(pages, |at| {
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        // SAFETY: replaces a mapping that nobody uses.
+        unsafe { mmap_anonymous(at, pages.bytes, rights, flags) }
+    })?;
+    if pages.bytes >= LONG {
+        // SAFETY: concerns the new mapping. A kernel without hugepages refuses.
+        let _ = unsafe { madvise(private, pages.bytes, Advice::LinuxHugepage) };
+    }
     // SAFETY: allocates the new pages, which nobody else knows. What fails here is tried again by the copy.
     let _ = unsafe { madvise(private, pages.bytes, Advice::LinuxPopulateWrite) };
     replace(pages, private, || {
@@ -115,11 +201,13 @@ fn replace(pages: Pages, other: *mut c_void, copy: impl FnOnce() -> Result<(), E
     Ok(())
 }
 
-/// Copies pages into a file. The kernel allocates the file's pages without clearing them first.
-fn copy_to(pages: Pages, file: &OwnedFd) -> Result<(), Errno> {
+/// Copies a part of the pages into a file, in which they begin at `lead`. The kernel allocates the file's pages without
+/// clearing them first.
+fn copy_to(pages: Pages, part: Range<usize>, (file, lead): (&OwnedFd, u64)) -> Result<(), Errno> {
     // SAFETY: mapped memory of the caller that nobody writes while the slice lives: its writers wait.
-    let mut bytes = unsafe { std::slice::from_raw_parts(pages.address().cast::<u8>(), pages.bytes) };
-    let mut offset = 0;
+    let bytes = unsafe { std::slice::from_raw_parts(pages.address().cast::<u8>(), pages.bytes) };
+    let mut offset = lead.saturating_add(part.start as u64);
+    let mut bytes = bytes.get(part).unwrap_or_default();
     while !bytes.is_empty() {
         let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(file, bytes, offset))?;
         if written == 0 {

@@ -21,13 +21,10 @@ use rdma::verbs::Access;
 
 use crate::context::{Inner, lock};
 use crate::error::Error;
-use crate::exchange::{Pages, to_private, to_shared};
+use crate::exchange::{PAGE, Pages, to_private, to_shared};
 use crate::mapping::Mapping;
 use crate::maps::mappings;
 use crate::mr::{Mr, MrMemory, ProtectionDomain};
-
-/// Bytes of a page.
-const PAGE: usize = 4096;
 
 /// Registered memory of this process, of all contexts.
 static REGISTERED: Mutex<Table> = Mutex::new(Table { exchanged: Vec::new(), by_kernel: Vec::new() });
@@ -49,6 +46,8 @@ struct Exchanged {
     context: Arc<Inner>,
     /// Number of the memory in its context.
     memory: u32,
+    /// Bytes of the memory that precede the pages.
+    lead: usize,
     /// Registrations that have bytes of it.
     uses: usize,
 }
@@ -215,8 +214,8 @@ impl Table {
             if !free.is_empty()
                 && let Some(memory) = exchange(context, &free)
             {
-                let context = Arc::clone(context);
-                self.exchanged.push(Exchanged { range: free, context, memory, uses: 0 });
+                let (context, lead) = (Arc::clone(context), pages_at(&free).lead());
+                self.exchanged.push(Exchanged { range: free, context, memory, lead, uses: 0 });
             }
             at = at.max(range.end);
         }
@@ -244,7 +243,8 @@ impl Table {
             }
             let part = exchanged.range.start.max(at)..exchanged.range.end.min(range.end);
             kernel(&mut parts, at..part.start);
-            let offset = part.start.saturating_sub(exchanged.range.start) as u64;
+            let offset =
+                part.start.saturating_sub(exchanged.range.start).saturating_add(exchanged.lead) as u64;
             let (memory, bytes) = (exchanged.memory, part.len() as u64);
             parts.push(MemoryPart::Exchanged { memory, offset, bytes });
             at = part.end;
@@ -282,10 +282,15 @@ impl Table {
     }
 }
 
+const fn pages_at(range: &Range<usize>) -> Pages {
+    Pages { start: range.start, bytes: range.end.saturating_sub(range.start) }
+}
+
 /// Exchanges pages for memory of the daemon. Returns its number; `None` if they cannot be exchanged.
 fn exchange(context: &Arc<Inner>, range: &Range<usize>) -> Option<u32> {
-    let pages = Pages { start: range.start, bytes: range.len() };
-    let params = AllocMemory { bytes: pages.bytes as u64, exchange: true, shared: false };
+    let pages = pages_at(range);
+    let bytes = pages.bytes.saturating_add(pages.lead()) as u64;
+    let params = AllocMemory { bytes, exchange: true, shared: false };
     let allocated = context.call(|client| client.call_with_fds::<AllocMemoryMethod>(&params));
     let (memory, fds) = allocated.ok()?;
     // SAFETY: the pages are part of the caller's memory, and private anonymous; nothing of this library is in them, and
@@ -302,7 +307,7 @@ fn give_back(range: &Range<usize>) {
     for entry in mappings(range).unwrap_or_default() {
         let part = entry.range.start.max(range.start)..entry.range.end.min(range.end);
         if entry.is_exchanged && !part.is_empty() {
-            let pages = Pages { start: part.start, bytes: part.len() };
+            let pages = pages_at(&part);
             // SAFETY: the pages are exchanged ones. The daemon has ended, or does not access them any more.
             let _ = unsafe { to_private(pages) };
         }

@@ -5,8 +5,6 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use super::*;
 
-const PAGE: usize = 4096;
-
 fn file(bytes: usize) -> OwnedFd {
     let file = memfd_create("exchange", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&file, bytes as u64).unwrap();
@@ -22,6 +20,16 @@ impl Anonymous {
         // SAFETY: a new mapping.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, rights, MapFlags::PRIVATE) }.unwrap();
         Self(Pages { start: start.expose_provenance(), bytes })
+    }
+
+    /// Maps memory that begins behind a number of bytes, where the kernel would not place it.
+    fn behind(skipped: usize, bytes: usize) -> Self {
+        let Pages { start, .. } = std::mem::ManuallyDrop::new(Self::new(skipped + bytes)).0;
+        if skipped > 0 {
+            // SAFETY: mapped above, and nobody uses it.
+            unsafe { munmap(ptr::with_exposed_provenance_mut(start), skipped) }.unwrap();
+        }
+        Self(Pages { start: start + skipped, bytes })
     }
 
     fn words(&self) -> &[AtomicU64] {
@@ -53,9 +61,13 @@ fn contents_stay_in_both_directions() {
     if !is_possible() {
         return;
     }
-    for pages in [1, 2, 17, 1000] {
-        let memory = Anonymous::new(pages * PAGE);
-        let file = file(pages * PAGE);
+    // The longest ones have hugepages, at every place within the range.
+    for (pages, skipped) in
+        [(1, 0), (2, 0), (17, 0), (1000, 1), (1024, 0), (1025, 511), (3000, 100), (5000, 300)]
+    {
+        let memory = Anonymous::behind(skipped * PAGE, pages * PAGE);
+        let lead = memory.0.lead();
+        let file = file(lead + pages * PAGE);
         // Some pages are never touched.
         let touched = |at: usize| at / 512 % 3 != 1;
         for (at, word) in memory.words().iter().enumerate().filter(|(at, _)| touched(*at)) {
@@ -68,7 +80,7 @@ fn contents_stay_in_both_directions() {
         // SAFETY: nobody else knows the memory.
         unsafe { to_shared(memory.0, &file) }.unwrap();
         assert!(unchanged() && memory.is_shared(), "{pages} pages");
-        rustix::io::pwrite(&file, &7_u64.to_ne_bytes(), 8).unwrap();
+        rustix::io::pwrite(&file, &7_u64.to_ne_bytes(), lead as u64 + 8).unwrap();
         assert_eq!(
             memory.words()[1].swap(1 ^ 0x5A5A, Ordering::Relaxed),
             7,
@@ -77,7 +89,7 @@ fn contents_stay_in_both_directions() {
         // SAFETY: as above.
         unsafe { to_private(memory.0) }.unwrap();
         assert!(unchanged() && !memory.is_shared(), "{pages} pages back");
-        rustix::io::pwrite(&file, &8_u64.to_ne_bytes(), 8).unwrap();
+        rustix::io::pwrite(&file, &8_u64.to_ne_bytes(), lead as u64 + 8).unwrap();
         assert_eq!(memory.words()[1].load(Ordering::Relaxed), 1 ^ 0x5A5A, "the other side is gone");
     }
 }
