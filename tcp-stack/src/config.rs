@@ -440,6 +440,49 @@ impl Default for Keepalive {
     }
 }
 
+/// Local addresses of a listener. Two listeners may have one port unless their addresses overlap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListenScope {
+    /// One address.
+    Address(IpAddr),
+    /// All IPv4 addresses.
+    Ipv4,
+    /// All IPv6 addresses.
+    Ipv6,
+    /// All addresses.
+    Any,
+}
+
+impl ListenScope {
+    /// Returns the scope of a socket bound to an address: all addresses of the family for the unspecified one.
+    pub const fn of(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(ip) if ip.is_unspecified() => Self::Ipv4,
+            IpAddr::V6(ip) if ip.is_unspecified() => Self::Ipv6,
+            one => Self::Address(one),
+        }
+    }
+
+    /// Returns true if an address belongs to the scope.
+    pub fn has(self, address: IpAddr) -> bool {
+        match self {
+            Self::Address(one) => one == address,
+            Self::Ipv4 => address.is_ipv4(),
+            Self::Ipv6 => address.is_ipv6(),
+            Self::Any => true,
+        }
+    }
+
+    /// Returns true if an address belongs to both scopes.
+    pub fn overlaps(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Address(one), scope) | (scope, Self::Address(one)) => scope.has(one),
+            (Self::Ipv4, Self::Ipv6) | (Self::Ipv6, Self::Ipv4) => false,
+            _ => true,
+        }
+    }
+}
+
 /// Options of one listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenOptions {

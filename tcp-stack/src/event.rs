@@ -21,7 +21,8 @@ pub struct ConnId {
 }
 
 impl ConnId {
-    pub(crate) const fn new(index: u32, generation: u32) -> Self {
+    /// Returns the identifier with these numbers, which [`Self::index`] and [`Self::generation`] have returned.
+    pub const fn new(index: u32, generation: u32) -> Self {
         Self { index, generation }
     }
 

@@ -66,8 +66,8 @@ pub mod wire;
 pub use buf::{Buf, BufClass, BufPool, HEADROOM, RxChecksum, RxFrame, TxFrame, TxOffload};
 pub use cc::BbrInfo;
 pub use config::{
-    Congestion, ConnOptions, Ecn, EvictionPolicy, Keepalive, ListenOptions, Segmentation, StackConfig,
-    SynCookies, TcpConfig,
+    Congestion, ConnOptions, Ecn, EvictionPolicy, Keepalive, ListenOptions, ListenScope, Segmentation,
+    StackConfig, SynCookies, TcpConfig,
 };
 pub use error::{CloseReason, ConnectError, ListenError, SendError};
 pub use event::{ConnId, ConnInfo, EcnState, Event, ListenerId, Segment};

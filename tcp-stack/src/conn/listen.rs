@@ -6,7 +6,7 @@ use core::num::NonZeroU32;
 
 use super::{Conn, Origin, Pending};
 use crate::cc::CongestionWindow;
-use crate::config::{ListenOptions, StackConfig};
+use crate::config::{ListenOptions, ListenScope, StackConfig};
 use crate::error::ListenError;
 use crate::event::ListenerId;
 use crate::pool::List;
@@ -30,7 +30,7 @@ pub(crate) struct SynOffer {
     pub(crate) ecn: EcnField,
 }
 
-/// A port that accepts connections.
+/// A port that accepts connections, at some or all of our addresses.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) port: u16,
@@ -54,8 +54,8 @@ impl Listener {
 #[derive(Debug)]
 pub(crate) struct Listeners {
     slots: Vec<Option<Listener>>,
-    /// Ports and their slots, sorted by port.
-    ports: Vec<(u16, u32)>,
+    /// Ports, addresses and slots, sorted by port. No address of a port has two.
+    ports: Vec<(u16, ListenScope, u32)>,
     generation: NonZeroU32,
 }
 
@@ -66,13 +66,18 @@ impl Listeners {
         Self { slots: Vec::new(), ports: Vec::new(), generation: NonZeroU32::MIN }
     }
 
-    pub(crate) fn add(&mut self, port: u16, options: ListenOptions) -> Result<ListenerId, ListenError> {
+    pub(crate) fn add(
+        &mut self,
+        (scope, port): (ListenScope, u16),
+        options: ListenOptions,
+    ) -> Result<ListenerId, ListenError> {
         if port == 0 {
             return Err(ListenError::PortZero);
         }
-        let Err(at) = self.ports.binary_search_by_key(&port, |entry| entry.0) else {
+        if self.of_port(port).any(|(other, _)| other.overlaps(scope)) {
             return Err(ListenError::InUse);
-        };
+        }
+        let at = self.ports.partition_point(|entry| entry.0 < port);
         let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         if free >= Self::MAX {
             return Err(ListenError::TooMany);
@@ -84,13 +89,27 @@ impl Listeners {
             None => self.slots.push(Some(listener)),
         }
         let index = u32::try_from(free).unwrap_or(u32::MAX);
-        self.ports.insert(at, (port, index));
+        self.ports.insert(at, (port, scope, index));
         Ok(ListenerId { index, generation: self.generation })
     }
 
-    /// Returns true if a port has a listener.
-    pub(crate) fn has_port(&self, port: u16) -> bool {
-        self.ports.binary_search_by_key(&port, |entry| entry.0).is_ok()
+    /// Returns the addresses and the slots of a port.
+    fn of_port(&self, port: u16) -> impl Iterator<Item = (ListenScope, u32)> {
+        let first = self.ports.partition_point(|entry| entry.0 < port);
+        let same = self.ports.iter().skip(first).take_while(move |entry| entry.0 == port);
+        same.map(|(_, scope, index)| (*scope, *index))
+    }
+
+    /// Returns true if a local address and port has a listener.
+    pub(crate) fn has(&self, local: SocketAddr) -> bool {
+        self.of_port(local.port()).any(|(scope, _)| scope.has(local.ip()))
+    }
+
+    /// Returns the listener of a port at all addresses, if it is one.
+    pub(crate) fn at_all(&self, port: u16) -> Option<ListenerId> {
+        let (_, index) = self.of_port(port).find(|(scope, _)| *scope == ListenScope::Any)?;
+        let generation = self.slots.get(index as usize)?.as_ref()?.generation;
+        Some(ListenerId { index, generation })
     }
 
     /// Sets the options of a listener, if it is there.
@@ -104,19 +123,18 @@ impl Listeners {
     pub(crate) fn remove(&mut self, id: ListenerId) -> Option<Listener> {
         self.get_mut(id)?;
         let listener = self.slots.get_mut(id.index as usize)?.take()?;
-        self.ports.retain(|entry| entry.0 != listener.port);
+        self.ports.retain(|entry| entry.2 != id.index);
         Some(listener)
     }
 
-    fn get_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {
+    pub(crate) fn get_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {
         let slot = self.slots.get_mut(id.index as usize)?;
         slot.as_mut().filter(|listener| listener.generation == id.generation)
     }
 
-    /// Returns the listener of a port.
-    pub(crate) fn find(&mut self, port: u16) -> Option<(ListenerId, &mut Listener)> {
-        let at = self.ports.binary_search_by_key(&port, |entry| entry.0).ok()?;
-        let index = self.ports.get(at)?.1;
+    /// Returns the listener of a local address and port.
+    pub(crate) fn find(&mut self, local: SocketAddr) -> Option<(ListenerId, &mut Listener)> {
+        let (_, index) = self.of_port(local.port()).find(|(scope, _)| scope.has(local.ip()))?;
         let listener = self.slots.get_mut(index as usize)?.as_mut()?;
         Some((ListenerId { index, generation: listener.generation }, listener))
     }

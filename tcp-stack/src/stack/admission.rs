@@ -58,15 +58,15 @@ impl<B: Buf> Stack<B> {
     }
 
     /// Returns the limits of a listener and of a source.
-    fn connection_limits(&mut self, port: u16) -> ConnectionLimits {
-        let listener = self.listeners.find(port).map_or(u32::MAX, |(_, it)| it.options.connections_max);
+    fn connection_limits(&mut self, id: ListenerId) -> ConnectionLimits {
+        let listener = self.listeners.get_mut(id).map_or(u32::MAX, |it| it.options.connections_max);
         ConnectionLimits { listener, source: self.config.connections_per_source_max }
     }
 
     /// Checks the limits for one more connection from `remote` to a listener; the error names the one that it would
     /// exceed.
-    pub(super) fn room_for(&mut self, (id, port): (ListenerId, u16), remote: IpAddr) -> Result<(), Full> {
-        let limits = self.connection_limits(port);
+    pub(super) fn room_for(&mut self, id: ListenerId, remote: IpAddr) -> Result<(), Full> {
+        let limits = self.connection_limits(id);
         match self.accounts.check(self.accounts.ids(Some(id), remote), limits) {
             Err(Refused::Listener) => Err(Full::Listener),
             Err(Refused::Source) => Err(Full::Source),

@@ -4,7 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use super::Stack;
 use crate::buf::Buf;
-use crate::config::{ConnOptions, ListenOptions, StackConfig};
+use crate::config::{ConnOptions, ListenOptions, ListenScope, StackConfig};
 use crate::conn::{Conn, Cx, Origin, Pending, Target, TxState};
 use crate::error::{CloseReason, ConnectError, ListenError, SendError};
 use crate::event::{ConnId, ConnInfo, ListenerId};
@@ -25,14 +25,24 @@ pub const SEND_LEAST: usize = 140;
 impl<B: Buf> Stack<B> {
     /// Accepts connections to a port, over IPv4 and IPv6. Errors: port 0, a port in use, or 1024 listeners.
     pub fn listen(&mut self, port: u16, options: ListenOptions) -> Result<ListenerId, ListenError> {
-        let listener = self.listeners.add(port, options)?;
+        self.listen_at((ListenScope::Any, port), options)
+    }
+
+    /// Accepts connections to a port at some addresses. Errors: as [`Self::listen`]; the port is in use only if another
+    /// listener has one of the addresses.
+    pub fn listen_at(
+        &mut self,
+        at: (ListenScope, u16),
+        options: ListenOptions,
+    ) -> Result<ListenerId, ListenError> {
+        let listener = self.listeners.add(at, options)?;
         self.accounts.add_listener(listener);
         Ok(listener)
     }
 
-    /// Returns the listener of a TCP port.
-    pub fn listener_at(&mut self, port: u16) -> Option<ListenerId> {
-        self.listeners.find(port).map(|(listener, _)| listener)
+    /// Returns the listener of a TCP port at all addresses, if there is one.
+    pub fn listener_at(&self, port: u16) -> Option<ListenerId> {
+        self.listeners.at_all(port)
     }
 
     /// Sets the options of a listener, for connections that it accepts from now on. Does nothing if it is not there.
@@ -157,7 +167,7 @@ impl<B: Buf> Stack<B> {
         remote: SocketAddr,
         claim: &mut dyn FnMut(u16) -> bool,
     ) -> Option<SocketAddr> {
-        let free = !self.listeners.has_port(end.port()) && self.is_free(end, remote);
+        let free = !self.listeners.has(end) && self.is_free(end, remote);
         (free && claim(end.port())).then_some(end)
     }
 

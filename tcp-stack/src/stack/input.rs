@@ -244,7 +244,7 @@ impl<B: Buf> Stack<B> {
             return false;
         }
         let opening = OpeningSegment { local, remote, hash, incoming: &incoming, least };
-        if !header.flags.contains(TcpFlags::ACK) && self.listeners.find(local.port()).is_some() {
+        if !header.flags.contains(TcpFlags::ACK) && self.listeners.find(local).is_some() {
             // LISTEN, third: a SYN, with any other bits but ACK; fourth: "Drop the segment and return."
             let is_syn = header.flags.contains(TcpFlags::SYN);
             let accepted = if is_syn { self.on_syn(now, &opening) } else { Err(DropReason::TcpNoAck) };

@@ -48,9 +48,9 @@ impl<B: Buf> Stack<B> {
         if may_wait || cookies == SynCookies::Always {
             return self.send_cookie(now, opening, syn_options);
         }
-        if let Err(reason) = self.room_for_half_open(local.port()) {
+        if let Err(reason) = self.room_for_half_open(local) {
             let least_age = if may_use_cookie { HALF_OPEN_AGE_MIN_WITH_COOKIES } else { HALF_OPEN_AGE_MIN };
-            let recycled = self.recycle_half_open(now, local.port(), least_age);
+            let recycled = self.recycle_half_open(now, local, least_age);
             if !recycled {
                 return if may_use_cookie {
                     self.send_cookie(now, opening, syn_options)
@@ -66,7 +66,7 @@ impl<B: Buf> Stack<B> {
         let ts_recent = incoming.options.timestamps.map_or(0, |ts| ts.value);
         let irs = incoming.header.seq;
         let record = HalfOpen::new(now, FourTuple::new(local, remote), syn_options, iss, irs, ts_recent);
-        let Some((id, listener)) = self.listeners.find(local.port()) else {
+        let Some((id, listener)) = self.listeners.find(local) else {
             return Err(DropReason::TcpNoConnection);
         };
         let placed = self.half_open.insert(now, &self.config.tcp, record, &mut listener.waiting);
@@ -81,7 +81,7 @@ impl<B: Buf> Stack<B> {
     /// Returns the options of a SYN that its listener accepts.
     fn syn_options_of(&mut self, local: SocketAddr, incoming: &Incoming<B>) -> SynOptions {
         let Incoming { header, options, ecn, .. } = *incoming;
-        let conn = self.listeners.find(local.port()).map(|(_, listener)| listener.options.conn);
+        let conn = self.listeners.find(local).map(|(_, listener)| listener.options.conn);
         let offer = SynOffer { header, options, ecn };
         SynOptions::of(&offer, &self.config, &conn.unwrap_or_default(), local.is_ipv4())
     }
@@ -94,8 +94,8 @@ impl<B: Buf> Stack<B> {
         (local, remote): (SocketAddr, SocketAddr),
         may_wait: bool,
     ) -> Result<bool, DropReason> {
-        let Some((id, _)) = self.listeners.find(local.port()) else { return Ok(false) };
-        let Err(full) = self.room_for((id, local.port()), remote.ip()) else { return Ok(false) };
+        let Some((id, _)) = self.listeners.find(local) else { return Ok(false) };
+        let Err(full) = self.room_for(id, remote.ip()) else { return Ok(false) };
         let newcomer = self.accounts.ids(Some(id), remote.ip());
         match self.connection_to_evict(now, full, newcomer) {
             Some(_) if may_wait => Ok(true),
@@ -116,7 +116,7 @@ impl<B: Buf> Stack<B> {
         id: ListenerId,
         (local, remote): (SocketAddr, SocketAddr),
     ) -> Result<(), Full> {
-        let Err(full) = self.room_for((id, local.port()), remote.ip()) else { return Ok(()) };
+        let Err(full) = self.room_for(id, remote.ip()) else { return Ok(()) };
         let newcomer = self.accounts.ids(Some(id), remote.ip());
         if let Some(index) = self.connection_to_evict(now, full, newcomer) {
             self.evict(now, index, full);
@@ -124,14 +124,14 @@ impl<B: Buf> Stack<B> {
         }
         // A peer that has answered takes precedence over one that may not exist.
         let recycles = full == Full::Table && !self.conns.is_full();
-        if recycles && self.recycle_half_open(now, local.port(), Duration::ZERO) { Ok(()) } else { Err(full) }
+        if recycles && self.recycle_half_open(now, local, Duration::ZERO) { Ok(()) } else { Err(full) }
     }
 
     /// Checks that a half-open record can be added: every record may become a connection.
-    fn room_for_half_open(&mut self, port: u16) -> Result<(), DropReason> {
+    fn room_for_half_open(&mut self, local: SocketAddr) -> Result<(), DropReason> {
         let is_full = self.half_open.is_full() || self.all_connections() >= self.config.connections();
         let within = |listener: &Listener| listener.half_open < listener.options.backlog;
-        match self.listeners.find(port) {
+        match self.listeners.find(local) {
             Some((_, listener)) if !within(listener) => Err(DropReason::TcpBacklog),
             _ if is_full => Err(DropReason::TcpTableFull),
             _ => Ok(()),
@@ -145,8 +145,8 @@ impl<B: Buf> Stack<B> {
 
     /// Recycles the oldest half-open connection of a listener for a new SYN (RFC 4987 §3.4), so that a few forged
     /// SYNs do not block a listener for minutes. Returns true if it was old enough.
-    fn recycle_half_open(&mut self, now: Instant, port: u16, least_age: Duration) -> bool {
-        let Some((_, listener)) = self.listeners.find(port) else { return false };
+    fn recycle_half_open(&mut self, now: Instant, local: SocketAddr, least_age: Duration) -> bool {
+        let Some((_, listener)) = self.listeners.find(local) else { return false };
         let Some(oldest) = listener.waiting.first() else { return false };
         let had_time = self.half_open.get(oldest).is_some_and(|record| record.age(now) >= least_age);
         if had_time {
@@ -161,7 +161,7 @@ impl<B: Buf> Stack<B> {
     /// hash.
     pub(super) fn remove_half_open(&mut self, index: u32) -> Option<(HalfOpen, u32)> {
         let flow = self.half_open.get(index)?.flow;
-        let mut listener = self.listeners.find(flow.local().port());
+        let mut listener = self.listeners.find(flow.local());
         let waiting = listener.as_mut().map(|(_, listener)| &mut listener.waiting);
         let record = self.half_open.remove(index, waiting)?;
         if let Some((id, listener)) = listener {
@@ -200,7 +200,7 @@ impl<B: Buf> Stack<B> {
         if !self.replies.push_to(reply, incoming.src_mac) {
             return Err(DropReason::TcpBacklog);
         }
-        if let Some((_, listener)) = self.listeners.find(local.port()) {
+        if let Some((_, listener)) = self.listeners.find(local) {
             listener.cookies_until = now + COOKIE_LIFE;
         }
         self.stats.syn_cookies_out = self.stats.syn_cookies_out.wrapping_add(1);
@@ -218,7 +218,7 @@ impl<B: Buf> Stack<B> {
         let TcpHeader { seq, ack, flags, .. } = incoming.header;
         let expected = flags.contains(TcpFlags::ACK)
             && !flags.contains(TcpFlags::SYN)
-            && self.listeners.find(local.port()).is_some_and(|(_, listener)| now < listener.cookies_until);
+            && self.listeners.find(local).is_some_and(|(_, listener)| now < listener.cookies_until);
         if !expected {
             return None;
         }
@@ -249,8 +249,7 @@ impl<B: Buf> Stack<B> {
         syn_options: SynOptions,
         incoming: Incoming<B>,
     ) {
-        let Some((id, options)) = self.listeners.find(local.port()).map(|(id, it)| (id, it.options.conn))
-        else {
+        let Some((id, options)) = self.listeners.find(local).map(|(id, it)| (id, it.options.conn)) else {
             self.interface.drop_delivered(DropReason::TcpNoConnection);
             return;
         };
@@ -314,7 +313,7 @@ impl<B: Buf> Stack<B> {
     fn complete(&mut self, now: Instant, index: u32, incoming: Incoming<B>) {
         let Some((record, hash)) = self.remove_half_open(index) else { return };
         let (local, remote) = (record.flow.local(), record.flow.remote());
-        let Some((id, listener)) = self.listeners.find(local.port()) else { return };
+        let Some((id, listener)) = self.listeners.find(local) else { return };
         let options = listener.options.conn;
         let ts_offset = self.entropy.timestamp_offset(local, remote);
         let origin = Origin {
@@ -350,7 +349,7 @@ impl<B: Buf> Stack<B> {
     pub(super) fn on_half_open_timeout(&mut self, now: Instant, index: u32) {
         let Some(record) = self.half_open.get(index).copied() else { return };
         let (local, remote) = (record.flow.local(), record.flow.remote());
-        let limit = self.listeners.find(local.port()).and_then(|(_, it)| it.options.conn.user_timeout_ms);
+        let limit = self.listeners.find(local).and_then(|(_, it)| it.options.conn.user_timeout_ms);
         let is_over = limit.is_some_and(|ms| record.age(now) >= Duration::from_millis(u64::from(ms)));
         let sent_again = if is_over { None } else { self.half_open.retry(now, &self.config.tcp, index) };
         let counter = match sent_again {

@@ -5,7 +5,7 @@ use core::net::{Ipv4Addr, SocketAddr};
 
 use super::*;
 use crate::buf::RxFrame;
-use crate::config::{ConnOptions, ListenOptions};
+use crate::config::{ConnOptions, ListenOptions, ListenScope};
 use crate::error::{ConnectError, ListenError, SendError};
 use crate::testutil::{HeapBuf, HeapPool};
 use crate::timer::TimerKind;
@@ -166,6 +166,42 @@ fn a_port_has_one_listener() {
     assert_ne!(first, second);
     stack.unlisten(first);
     assert_eq!(stack.listen(7, options), Err(ListenError::InUse), "a dead name removes nothing");
+}
+
+/// Listeners of one port exclude each other only if an address would belong to both. A SYN finds the one of its address.
+#[test]
+fn a_port_has_one_listener_for_each_address() {
+    let scopes = ["0.0.0.0", "::", "10.0.0.1", "10.0.0.9", "fd77::1", "fd77::9"];
+    let scopes = scopes.map(|text| ListenScope::of(text.parse().unwrap()));
+    let scopes = scopes.into_iter().chain([ListenScope::Any]).collect::<Vec<_>>();
+    let addresses = ["10.0.0.1", "10.0.0.9", "10.0.0.77", "fd77::1", "fd77::9", "fd77::77"];
+    let addresses = addresses.map(|text| text.parse::<core::net::IpAddr>().unwrap());
+    let options = ListenOptions::default();
+    let mut pairs = 0;
+    for first in &scopes {
+        for second in &scopes {
+            let mut stack = stack(config());
+            let one = stack.listen_at((*first, 7), options).unwrap();
+            stack.listen_at((*second, 8), options).unwrap();
+            let other = stack.listen_at((*second, 7), options);
+            let shared = addresses.iter().any(|address| first.has(*address) && second.has(*address));
+            assert_eq!(other, if shared { Err(ListenError::InUse) } else { other }, "{first:?}, {second:?}");
+            pairs += usize::from(other.is_ok());
+            let mut found = |address| stack.listeners.find((address, 7).into()).map(|(id, _)| id);
+            for address in addresses {
+                let expected = if first.has(address) { Some(one) } else { other.ok() };
+                assert_eq!(found(address), expected.filter(|_| first.has(address) || second.has(address)));
+            }
+            assert_eq!(stack.listener_at(7).is_some(), *first == ListenScope::Any);
+            stack.unlisten(one);
+            let mut found = |address| stack.listeners.find((address, 7).into()).map(|(id, _)| id);
+            for address in addresses {
+                assert_eq!(found(address), other.ok().filter(|_| second.has(address)), "the other one stays");
+            }
+        }
+    }
+    // Each family beside the other and its addresses, and each address beside another.
+    assert_eq!(pairs, 2 + 2 * 4 + 4 * 3);
 }
 
 #[test]
