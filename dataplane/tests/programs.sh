@@ -108,6 +108,29 @@ else
     echo "not installed: libibverbs-dev librdmacm-dev"
 fi
 
+# --- messages that have completed arrive, and memory is registered fast, by programs of ours
+ENDINGS_COUNT=${ENDINGS_COUNT:-$([ -n "$QUICK" ] && echo 200 || echo 2000)}
+endings() { # COUNT SIZE: connections whose client ends when its message has completed
+    pair "$LAB/endings" server 10.78.0.10 "$@" -- "$LAB/endings" client 10.78.0.10 "$@"
+}
+registration() { # BYTES: at most LIMIT_MS_PER_GIB to register, access and deregister touched memory; the best of ten rounds
+    local together
+    on 0 "$LAB/registration" "$1" 10 | tee "$LAB/registration.out"
+    together=$(grep -o 'together [0-9]*' "$LAB/registration.out" | cut -d ' ' -f 2)
+    [ "$together" -le $((($1 * LIMIT_MS_PER_GIB >> 30) + 50)) ]
+}
+LIMIT_MS_PER_GIB=${LIMIT_MS_PER_GIB:-3000}
+ours() {
+    cc -O2 -Wall -Wextra -Werror -o "$LAB/endings" dataplane/tests/programs/endings.c -libverbs -lrdmacm -lpthread &&
+        cc -O2 -Wall -Wextra -Werror -o "$LAB/registration" dataplane/tests/programs/registration.c -libverbs
+}
+if [ -f /usr/include/infiniband/verbs.h ] && [ -f /usr/include/rdma/rdma_cma.h ]; then
+    check "endings.c and registration.c build" ours
+    for bytes in 1000 65536 $([ -n "$QUICK" ] && echo 134217728 || echo 536870912); do
+        check "registration of $bytes bytes" registration "$bytes"
+    done
+fi
+
 # perftest PROGRAM OPTIONS…: both ends of a program of perftest, with the same options
 perftest() {
     local program=$1
@@ -115,6 +138,10 @@ perftest() {
     row "$program $*, $of" pair "$program" -R -d iwarp0 "$@" -- "$program" -R -d iwarp0 "$@" 10.78.0.10
 }
 basics() { # the rows of programs-quick
+    if [ -x "$LAB/endings" ]; then
+        check "$ENDINGS_COUNT messages of 64 KiB, whatever ends their program, $of" endings "$ENDINGS_COUNT" 65536
+        check "50 messages of 4 MiB, whatever ends their program, $of" endings 50 4194304
+    fi
     for size in 64 4096 65535; do
         row "rping, $size bytes, $of" pair rping -s -V -C 50 -S "$size" -- rping -c -a 10.78.0.10 -V -C 50 -S "$size"
     done

@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use iwarp_shared_verbs::worker::{ContextId, ContextStats, Contexts, CqStats, ObjectLimits, Signals, UserId};
 use iwarp_shared_verbs::{Request, Response};
-use rdma::verbs::{CqId, Device, VerbsError};
+use rdma::verbs::{CmId, CqId, Device, VerbsError};
 use rdma::{Memory, RegionId};
 use tcp_stack::{Buf, BufPool, Instant, Segment};
 
@@ -100,6 +100,12 @@ impl SharedContexts {
         }
     }
 
+    /// Returns the user whose program has a connection, and the number of connections that the user may have.
+    pub(super) fn user_of<B: Buf>(&self, device: &Device<Segment<B>>, id: CmId) -> Option<(UserId, u32)> {
+        let context = Contexts::<SharedWords>::owner_of(device, id)?;
+        self.contexts.user(context).zip(self.contexts.ids_max(context))
+    }
+
     /// Passes an event of a connection to its context. Returns the event if no context owns it.
     pub(super) fn cm_event<B: Buf>(
         &mut self,
@@ -186,6 +192,12 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         shared.contexts.execute_part(id, request, device, &mut rdma.stags, since_start(now))
     }
 
+    /// Returns the number of connections that programs of a user have left and that linger.
+    #[cfg(test)]
+    pub(crate) fn lingering(&self, user: UserId) -> usize {
+        self.lingering.count(user)
+    }
+
     /// Returns the user of an open context.
     pub fn context_user(&self, id: ContextId) -> Option<UserId> {
         self.shared.contexts.user(id)
@@ -207,15 +219,16 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         self.shared.contexts.cq_stats(id, cq)
     }
 
-    /// Closes a context: resets its connections and destroys its objects. When this returns, the engine does not touch
+    /// Closes a context: ends its connections and destroys its objects. When this returns, the engine does not touch
     /// its memory any more, nor, for this context, the regions returned.
     ///
     /// # Errors
     /// `NoSuchObject`.
-    pub fn context_close(&mut self, id: ContextId) -> Result<Vec<RegionId>, VerbsError> {
+    pub fn context_close(&mut self, now: Instant, id: ContextId) -> Result<Vec<RegionId>, VerbsError> {
         let mut released = Vec::new();
         loop {
-            if let Poll::Ready(closed) = self.context_close_part(id, &mut |region| released.push(region)) {
+            if let Poll::Ready(closed) = self.context_close_part(now, id, &mut |region| released.push(region))
+            {
                 return closed.map(|()| released);
             }
         }
@@ -224,9 +237,12 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     /// Performs a part of [`Self::context_close`], as [`Contexts::close_part`].
     pub fn context_close_part(
         &mut self,
+        now: Instant,
         id: ContextId,
         released: &mut impl FnMut(RegionId),
     ) -> Poll<Result<(), VerbsError>> {
+        // Connections that the part before has ended: the context, which tells their user, may be gone after this one.
+        self.apply_requests(now);
         let Self { shared, device, rdma, .. } = self;
         let closed = shared.contexts.close_part(id, device, &mut rdma.stags, released);
         if let Poll::Ready(Ok(())) = closed {

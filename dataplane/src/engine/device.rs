@@ -2,12 +2,14 @@
 //! device, and carries out the device's transport requests. `Engine::poll` calls it.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
+use iwarp_shared_verbs::worker::UserId;
 use rdma::verbs::{CmId, Termination, TransportRequest};
 use rdma::{CloseHow, EndpointConfig, Memory, OutOfOrderPolicy};
 use tcp_stack::{
     BufPool, CloseReason, ConnId, ConnInfo, ConnectError, Event, Instant, ListenError, ListenOptions,
-    ListenerId, Segment,
+    ListenScope, ListenerId, Segment,
 };
 
 use super::rdma_conn::RdmaConn;
@@ -29,6 +31,8 @@ iwarp_counters::counters! {
         drop_address,
         /// Bytes received after the device had released the connection.
         late_bytes,
+        /// Connections reset while they lingered: their user's programs have left too many others since.
+        lingering_reset,
     }
 }
 
@@ -249,6 +253,9 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     pub(super) fn rdma_closed(&mut self, conn: ConnId, closed: &RdmaConn, reason: CloseReason) {
         self.deadlines.change(conn, closed.deadline, None);
+        if let (Some(user), Some(until)) = (closed.lingers_for, closed.deadline) {
+            self.lingering.remove(user, conn, until);
+        }
         self.held.remove(conn);
         let Some(id) = closed.id else { return };
         if self.device.stream_info(id).is_some() {
@@ -264,8 +271,12 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     /// Handles an expired deadline, which is not queued any more.
     pub(super) fn rdma_timeout(&mut self, now: Instant, conn: ConnId) {
         let Some(rdma_conn) = self.rdma_conn(conn) else { return };
-        rdma_conn.deadline = None;
-        match rdma_conn.id {
+        let lingered = rdma_conn.lingers_for.take().zip(rdma_conn.deadline.take());
+        let id = rdma_conn.id;
+        if let Some((user, until)) = lingered {
+            self.lingering.remove(user, conn, until);
+        }
+        match id {
             Some(id) => {
                 self.device.handle_timeout(id, since_start(now), &mut self.rdma.stats);
                 self.schedule(conn);
@@ -299,7 +310,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             ListenOptions { backlog: u32::from(backlog), conn: self.options, ..ListenOptions::default() };
         let ours = local.ip().is_unspecified() || self.stack.is_local(local.ip());
         let (ports, worker) = &self.local_ports;
-        match self.stack.listen(local.port(), options) {
+        match self.stack.listen_at((ListenScope::of(local.ip()), local.port()), options) {
             Ok(listener) if self.accepts && ours && ports.claim(local.port(), *worker) => {
                 self.listeners.push((listener, ListenerOwner::Device(id)));
             }
@@ -351,19 +362,35 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     }
 
     fn close(&mut self, now: Instant, id: CmId, how: CloseHow) {
+        let user = self.shared.user_of(&self.device, id);
         if let Some(conn) = self.unbind(id) {
             self.held.remove(conn);
             self.note_termination(id, conn);
             match how {
                 CloseHow::Fin => {
                     self.stack.close(now, conn);
-                    self.set_deadline(conn, Some(since_start(now).saturating_add(LINGER)));
+                    let until = since_start(now).saturating_add(LINGER);
+                    self.set_deadline(conn, Some(until));
                     self.update_eviction(conn);
+                    if let Some((user, most)) = user {
+                        self.linger(now, conn, (user, most), until);
+                    }
                 }
                 CloseHow::Reset => self.stack.abort(now, conn),
             }
         }
         self.device.closed(id, &mut self.rdma.stags);
+    }
+
+    /// Counts a connection that its program has left for the program's user, who may have `most` of them.
+    fn linger(&mut self, now: Instant, conn: ConnId, (user, most): (UserId, u32), until: Duration) {
+        if let Some(rdma_conn) = self.rdma_conn(conn) {
+            rdma_conn.lingers_for = Some(user);
+        }
+        if let Some(oldest) = self.lingering.add(user, conn, until, most) {
+            self.stats.lingering_reset += 1;
+            self.stack.abort(now, oldest);
+        }
     }
 
     /// Records the Terminate that ended a stream, if one did.
@@ -421,7 +448,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         }
     }
 
-    fn set_deadline(&mut self, conn: ConnId, deadline: Option<std::time::Duration>) {
+    fn set_deadline(&mut self, conn: ConnId, deadline: Option<Duration>) {
         let Some(rdma_conn) = self.rdma_conn(conn) else { return };
         let before = std::mem::replace(&mut rdma_conn.deadline, deadline);
         self.deadlines.change(conn, before, deadline);

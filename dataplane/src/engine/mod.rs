@@ -21,6 +21,7 @@ mod contexts;
 mod deferred;
 mod device;
 mod drain;
+mod lingering;
 mod looped;
 mod rdma_conn;
 mod reload;
@@ -49,6 +50,7 @@ pub use contexts::Wakers;
 use deferred::HeldData;
 pub use device::RdmaCmStats;
 pub use drain::DrainPage;
+use lingering::Lingering;
 use rdma_conn::{CmConns, Looped, RdmaConn};
 pub use reload::{GrantRule, ListenerSetup};
 
@@ -148,6 +150,8 @@ pub struct Engine<P: BufPool, M> {
     tx_late: ArrayVec<ConnId, TX_SERVICED_MAX>,
     /// Deadlines of RDMA connections: MPA handshake, incomplete FPDU, linger.
     deadlines: Deadlines,
+    /// Connections that programs have left.
+    lingering: Lingering,
     /// RDMA connections whose transmit completions, eviction policy and deadline [`Self::run_deferred`] updates.
     deferred: ArrayVec<ConnId, DEFERRED_MAX>,
     /// Events for the control thread.
@@ -180,6 +184,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             tx_ready: VecDeque::with_capacity(connections),
             tx_late: ArrayVec::new(),
             deadlines: Deadlines::new(connections),
+            lingering: Lingering::default(),
             deferred: ArrayVec::new(),
             notices: NoticeRing::default(),
             stats: RdmaCmStats::default(),

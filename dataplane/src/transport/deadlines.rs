@@ -52,7 +52,11 @@ impl Deadlines {
         }
     }
 
-    #[cfg(test)]
+    /// Returns the connection with the soonest deadline.
+    pub(crate) fn first_conn(&self) -> Option<ConnId> {
+        self.0.front().map(|(_, conn)| *conn)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

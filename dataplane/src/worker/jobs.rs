@@ -141,7 +141,7 @@ impl Job {
             }
             Work::Close { released, .. } => {
                 let mut region = None;
-                let part = port.engine_mut().context_close_part(context, &mut |of| region = Some(of));
+                let part = port.engine_mut().context_close_part(now, context, &mut |of| region = Some(of));
                 released.extend(region.and_then(|region| port.detach_memory(region)));
                 if part.is_pending() {
                     return false;

@@ -41,6 +41,22 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         self.end(CloseHow::Reset);
     }
 
+    /// Ends the stream for an owner who goes: closes it if all posted work is finished and all reads of the peer are
+    /// answered, so that the peer receives every message that has completed here; otherwise resets it.
+    pub fn leave(&mut self) {
+        let in_operation = self.qp.state == StreamState::ReadyToSend && self.qp.may_send;
+        if in_operation && self.is_finished() && !self.qp.is_deferred() {
+            self.end(CloseHow::Fin);
+        } else {
+            self.transport_lost();
+        }
+    }
+
+    /// Returns true if all posted work is finished and all reads of the peer are answered.
+    fn is_finished(&self) -> bool {
+        self.qp.sq.len() == 0 && self.qp.irq.is_empty()
+    }
+
     /// Closes the stream when all posted work is finished and all reads of the peer are answered. Resets it if that
     /// takes longer than [`EndpointConfig::disconnect_timeout`](super::EndpointConfig::disconnect_timeout): the peer
     /// may never send its Read Responses, or never take those it asked for.
@@ -129,7 +145,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
                 let done = match self.drain {
                     None => false,
                     Some(Drain::PeerClosed) => !self.qp.has_output(),
-                    Some(Drain::Disconnect) => self.qp.sq.len() == 0 && self.qp.irq.is_empty(),
+                    Some(Drain::Disconnect) => self.is_finished(),
                 };
                 if done && !self.qp.is_deferred() {
                     self.end(CloseHow::Fin);

@@ -250,7 +250,8 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.ids.insert(id).map(CmId).ok_or(VerbsError::NoResources)
     }
 
-    /// Destroys an id (`rdma_destroy_id`). A connection is reset first, without an event.
+    /// Destroys an id (`rdma_destroy_id`). Its connection ends first, without an event: it is closed if no work is
+    /// unfinished ([`Endpoint::leave`]), and reset otherwise.
     ///
     /// # Errors
     /// `NoSuchObject`.
@@ -269,7 +270,8 @@ impl<C: AsRef<[u8]>> Device<C> {
                     self.request(TransportRequest::Unlisten { id });
                 }
             }
-            Stage::Opening | Stage::Connecting | Stage::Established => self.transport_lost(id),
+            Stage::Opening | Stage::Connecting => self.transport_lost(id),
+            Stage::Established => self.leave(id),
             Stage::New | Stage::Ended => {}
         }
         self.release_id(id);
@@ -294,7 +296,8 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.transport.len() < before
     }
 
-    /// Accepts connections at the id's address (`rdma_listen`). Up to `backlog` connections whose peers have sent an
+    /// Accepts connections at the id's address (`rdma_listen`), or, at an unspecified one, at all addresses of its
+    /// family. Up to `backlog` connections whose peers have sent an
     /// MPA Request may wait for `accept` or `reject`; [`Limits::silent`](super::Limits::silent) bounds those without a
     /// request. Only the read depths of `param` are used.
     ///

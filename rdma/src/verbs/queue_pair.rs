@@ -291,8 +291,8 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(QpAttr { state: qp.state, init: qp.init, id: qp.id, send_used, recv_used })
     }
 
-    /// Changes the state of a queue pair (`ibv_modify_qp`): to `Error` from any state, which resets the connection and
-    /// flushes all work; from `Error` to `Idle`, which drops its completions and creates new queues; from `Rts` to
+    /// Changes the state of a queue pair (`ibv_modify_qp`): to `Error` from any state, which ends the connection as
+    /// [`Self::destroy_qp`] and flushes all work; from `Error` to `Idle`, which drops its completions and creates new queues; from `Rts` to
     /// `Closing`. Only a connection leads to `Rts`.
     ///
     /// # Errors
@@ -302,7 +302,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         match (qp.state, state) {
             (from, to) if from == to => Ok(()),
             (_, QpState::Error) => {
-                self.fail_qp(number);
+                self.leave_qp(number);
                 Ok(())
             }
             (QpState::Error, QpState::Idle) => {
@@ -336,7 +336,8 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(())
     }
 
-    /// Destroys a queue pair and its unpolled completions (`ibv_destroy_qp`). Its connection is reset.
+    /// Destroys a queue pair and its unpolled completions (`ibv_destroy_qp`). Its connection is closed if no work is
+    /// unfinished, so that the peer receives every Send that has completed; otherwise it is reset.
     ///
     /// # Errors
     /// `NoSuchObject`.
@@ -344,7 +345,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         if self.qps.get(number.0).is_none() {
             return Err(VerbsError::NoSuchObject);
         }
-        self.fail_qp(number);
+        self.leave_qp(number);
         self.purge_qp(number, usize::MAX)?;
         let Some(qp) = self.qps.remove(number.0) else { return Ok(()) };
         self.count_users(&qp.init, -1);
@@ -354,8 +355,19 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(())
     }
 
-    /// Resets the connection of a queue pair, if it has one, and flushes its work.
-    pub(super) fn fail_qp(&mut self, number: QpNum) {
+    /// Ends the connection of a queue pair, if it has one, as [`Endpoint::leave`](crate::Endpoint::leave), and flushes
+    /// its work.
+    fn leave_qp(&mut self, number: QpNum) {
+        let id = self.qps.get(number.0).and_then(|qp| qp.id);
+        if let Some(id) = id {
+            self.leave(id);
+        }
+        self.enter_error(number);
+    }
+
+    /// Resets the connection of a queue pair, if it has one, and flushes its work. A client whose program goes before
+    /// all its requests were posted calls it first: they are unfinished, too.
+    pub fn fail_qp(&mut self, number: QpNum) {
         let id = self.qps.get(number.0).and_then(|qp| qp.id);
         if let Some(id) = id {
             self.transport_lost(id);

@@ -351,6 +351,17 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
     }
 
+    /// Ends the stream of an established connection whose program goes, as [`Endpoint::leave`].
+    pub(super) fn leave(&mut self, id: CmId) {
+        let endpoint = self.ids.get_mut(id.0).and_then(|it| it.endpoint.as_mut());
+        if let Some(endpoint) = endpoint {
+            endpoint.leave();
+            self.drain(id);
+        } else {
+            self.transport_lost(id);
+        }
+    }
+
     /// Runs the timers of a connection that have expired at `now`.
     pub fn handle_timeout(&mut self, id: CmId, now: Duration, stats: &mut RdmaStats) {
         if let Some(endpoint) = self.ids.get_mut(id.0).and_then(|it| it.endpoint.as_mut()) {
@@ -410,7 +421,8 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.fail_overrun_qps();
     }
 
-    fn qp_of(&self, id: CmId) -> Option<QpNum> {
+    /// Returns the queue pair of a connection.
+    pub fn qp_of(&self, id: CmId) -> Option<QpNum> {
         self.ids.get(id.0)?.qp
     }
 

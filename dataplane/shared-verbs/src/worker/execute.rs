@@ -12,7 +12,7 @@ use super::ContextMemory;
 use super::completions::{COMPLETIONS_MAX, CqRing};
 use super::context::Context;
 use super::objects::{Objects, must_own, room};
-use super::queue::Target;
+use super::queue::{Queue, Target};
 use crate::{CqPlace, Event, QpPlaces, Request, Response};
 
 impl<M: ContextMemory> Context<M> {
@@ -23,6 +23,15 @@ impl<M: ContextMemory> Context<M> {
             if let Some(Some(queue)) = self.queues.get_mut(place.doorbell as usize) {
                 queue.discard();
             }
+        }
+    }
+
+    /// Resets the connection of a queue pair that is to end if the program has queued requests that were not posted.
+    pub(super) fn fail_if_unposted<C: AsRef<[u8]>>(&mut self, qp: QpNum, device: &mut Device<C>) {
+        let send = self.objects.qps.get(&qp).map(|places| places.send.doorbell as usize);
+        let queue = send.and_then(|at| self.queues.get_mut(at)).and_then(Option::as_mut);
+        if queue.is_some_and(Queue::has_entries) {
+            device.fail_qp(qp);
         }
     }
 
@@ -79,6 +88,7 @@ impl<M: ContextMemory> Context<M> {
     ) -> Poll<Result<Response, VerbsError>> {
         must_own(self.objects.qps.contains_key(&qp))?;
         self.pause(qp, true);
+        self.fail_if_unposted(qp, device);
         device.modify_qp(qp, QpState::Error, now)?;
         if !device.purge_qp(qp, COMPLETIONS_MAX)? {
             return Poll::Pending;
@@ -125,6 +135,9 @@ impl<M: ContextMemory> Context<M> {
             Request::CreateQp(ref init) => self.create_qp(init, device),
             Request::ModifyQp(qp, state) => {
                 must_own(self.objects.qps.contains_key(&qp))?;
+                if state == QpState::Error {
+                    self.fail_if_unposted(qp, device);
+                }
                 device.modify_qp(qp, state, now).map(|()| Response::Done)
             }
             Request::QueryQp(qp) => {
@@ -345,6 +358,9 @@ impl<M: ContextMemory> Context<M> {
     ) -> Result<Response, VerbsError> {
         if let Request::DestroyId(id) = request {
             must_own(self.objects.ids.contains(id))?;
+            if let Some(qp) = device.qp_of(*id) {
+                self.fail_if_unposted(qp, device);
+            }
             device.destroy_id(*id)?;
             self.objects.ids.remove(id);
             self.forget_events(|event| matches!(event, Event::Cm(event) if event.id == *id));

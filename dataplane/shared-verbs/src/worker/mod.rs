@@ -126,7 +126,7 @@ impl<M: ContextMemory> Contexts<M> {
         Ok(id)
     }
 
-    /// Closes a context: resets its connections, destroys all its objects, and passes each of its regions to
+    /// Closes a context: ends its connections, as `Device::destroy_id`, destroys all its objects, and passes each of its regions to
     /// `released`. The worker does not access its memory any more.
     ///
     /// # Errors
@@ -170,6 +170,9 @@ impl<M: ContextMemory> Contexts<M> {
             }
             self.full.retain(|full| !context.objects.cqs.contains_key(full));
             return Poll::Pending;
+        }
+        if let Some(qp) = context.objects.ids.iter().next().and_then(|id| device.qp_of(*id)) {
+            context.fail_if_unposted(qp, device);
         }
         match context.objects.destroy_next(device, stags, released) {
             Some(Destroyed::Qp(qp)) => {
@@ -289,6 +292,11 @@ impl<M: ContextMemory> Contexts<M> {
     /// Returns the user of an open context.
     pub fn user(&self, id: ContextId) -> Option<UserId> {
         self.places.get(id.0 as usize)?.as_ref().map(|context| context.user)
+    }
+
+    /// Returns the number of ids that the user of an open context may have.
+    pub fn ids_max(&self, id: ContextId) -> Option<u32> {
+        self.places.get(id.0 as usize)?.as_ref().map(|context| context.limits.ids)
     }
 
     /// Has the completions of a queue moved to its ring in the user's next turn.

@@ -67,7 +67,7 @@ impl Objects {
         released: &mut impl FnMut(RegionId),
     ) -> Option<Destroyed> {
         let Self { pds, mrs, mws, cqs, qps, srqs, ids } = self;
-        // Each call fails only if the object is not there. Ids go first: their connections are reset without events.
+        // Each call fails only if the object is not there. Ids go first: their connections end without events.
         if let Some(id) = ids.iter().next().copied() {
             ids.remove(&id);
             ignore(device.destroy_id(id));

@@ -64,6 +64,12 @@ impl<M: AsRef<[AtomicU64]>> Queue<M> {
         Some(Self { target, ring, entry_words, waits: false, paused: false, broken: false })
     }
 
+    /// Returns true if the ring has entries that were not posted.
+    pub(super) fn has_entries(&mut self) -> bool {
+        // A ring that is corrupt ends its queue pair anyway.
+        !self.broken && self.ring.peek(&mut [[0; 1]]) != Ok(0)
+    }
+
     /// Drops all entries in the ring: their queue pair is reset.
     pub(super) fn discard(&mut self) {
         // A ring that is corrupt shows itself when its entries are posted.

@@ -87,7 +87,7 @@ fn run(net: &mut Net, host: usize, command: Command) {
             }
             ContextCommand::Link { up } => engine.contexts_set_link(up),
             ContextCommand::Close { context, reply } => {
-                engine.context_close(context).unwrap();
+                engine.context_close(now, context).unwrap();
                 assert!(reply.send(Vec::new()).is_ok());
             }
         },

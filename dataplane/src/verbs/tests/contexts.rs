@@ -7,8 +7,8 @@ use iwarp_shared_verbs::testutil::{Program, Setup as ProgramSetup};
 use iwarp_shared_verbs::worker::{ContextId, ObjectLimits, UserId};
 use iwarp_shared_verbs::{Event, Request, Response, words_min};
 use rdma::verbs::{
-    Access, AddressBase, CmEvent, CmEventKind, Data, QpCap, RecvWr, RegionId, SendFlags, SendOp, SendWr, Sge,
-    VerbsError, WcStatus, WorkCompletion,
+    Access, AddressBase, CmEvent, CmEventKind, Data, QpCap, QpState, RecvWr, RegionId, SendFlags, SendOp,
+    SendWr, Sge, VerbsError, WcStatus, WorkCompletion,
 };
 
 use super::lab::{CLEAN, Net, ROUGH, Setup, TIME_LIMIT, address};
@@ -108,7 +108,8 @@ impl Guest {
     }
 
     fn close(self, net: &mut Net) {
-        assert_eq!(net.hosts[self.host].verbs.context_close(self.context).unwrap(), [self.region]);
+        let now = net.now;
+        assert_eq!(net.hosts[self.host].verbs.context_close(now, self.context).unwrap(), [self.region]);
     }
 }
 
@@ -247,6 +248,96 @@ fn programs_write_read_and_send_over_a_good_link() {
 fn programs_write_read_and_send_over_a_link_that_loses_and_reorders() {
     for (seed, mtu) in [(1, 1500), (2, 9000), (3, 576)] {
         write_read_send(Setup { unheard: true, mtu, seed, link: ROUGH, ..Setup::default() }, 6, 100_000);
+    }
+}
+
+/// End of a program, or of what it has.
+#[derive(Clone, Copy, Debug)]
+enum Ending {
+    DestroyQp,
+    DestroyId,
+    ModifyQp,
+    /// The program ends, or is killed.
+    Close,
+}
+
+const ENDINGS: [Ending; 4] = [Ending::DestroyQp, Ending::DestroyId, Ending::ModifyQp, Ending::Close];
+
+/// Ends a guest. Returns it if its program goes on.
+fn end(net: &mut Net, guest: Guest, ending: Ending) -> Option<Guest> {
+    let Program { qp, id, .. } = guest.program;
+    match ending {
+        Ending::DestroyQp => guest.execute(net, &Request::DestroyQp(qp)),
+        Ending::DestroyId => guest.execute(net, &Request::DestroyId(id)),
+        Ending::ModifyQp => guest.execute(net, &Request::ModifyQp(qp, QpState::Error)),
+        Ending::Close => {
+            guest.close(net);
+            return None;
+        }
+    };
+    Some(guest)
+}
+
+/// The peer receives each Send that has completed, and then the end of the stream, not a reset.
+#[test]
+fn completed_sends_arrive_whatever_ends_their_program() {
+    for (at, ending) in ENDINGS.into_iter().enumerate() {
+        for (link, piece, count) in
+            [(CLEAN, 64, 1), (CLEAN, 65_536, 16), (ROUGH, 65_536, 16), (ROUGH, 900, 60)]
+        {
+            let seed = (at * 100 + count as usize) as u64;
+            let mut net = Net::new(Setup { unheard: true, seed, link, ..Setup::default() });
+            let [mut a, mut b] = connected(&mut net);
+            for wr_id in 0..count {
+                b.program.post_recv(wr_id, &[b.sge(0, piece)]);
+                let list = [a.sge(wr_id * 64, piece)];
+                a.program.send.push(&SendWr::new(wr_id, SendOp::SEND, &list)).unwrap();
+            }
+            a.program.send.ring();
+            let sent = a.completions(&mut net, count as usize);
+            assert!(sent.iter().all(|wc| wc.status == WcStatus::Success), "{ending:?}");
+            let left = end(&mut net, a, ending);
+            net.poll_once();
+            assert_eq!(net.hosts[0].verbs.lingering(UserId(0)), 1, "{ending:?}: it counts for its user");
+            let received = b.completions(&mut net, count as usize);
+            let whole = |wc: &WorkCompletion| (wc.status, wc.byte_len) == (WcStatus::Success, piece);
+            assert!(received.iter().all(whole), "{ending:?}, {piece} bytes: {received:?}");
+            let id = b.program.id;
+            assert_eq!(b.event(&mut net), Event::Cm(CmEvent { id, kind: CmEventKind::Disconnected }));
+            let resets = net.hosts.each_ref().map(|host| host.verbs.stack().stats().tcp.resets_out);
+            assert_eq!(resets, [0, 0], "{ending:?}");
+            b.close(&mut net);
+            if let Some(a) = left {
+                a.close(&mut net);
+            }
+            net.run_until("no connection is left", TIME_LIMIT, |net| {
+                net.hosts.iter().all(|host| (host.verbs.connections(), host.verbs.stags()) == (0, 0))
+            });
+            assert_eq!(net.hosts[0].verbs.lingering(UserId(0)), 0);
+        }
+    }
+}
+
+/// Work that is not finished, posted or not, cannot arrive: the peer sees a reset.
+#[test]
+fn a_program_that_leaves_unfinished_work_resets_its_connection() {
+    for ending in ENDINGS {
+        for posted in [true, false] {
+            let mut net = Net::new(Setup { unheard: true, ..Setup::default() });
+            let [mut a, mut b] = connected(&mut net);
+            let op = SendOp::RdmaRead { remote_addr: BASE, rkey: b.program.mr.rkey };
+            a.program.post(1, op, &[a.sge(0, 500_000)]);
+            if posted {
+                net.run_until("the request is read", TIME_LIMIT, |net| {
+                    net.hosts[1].verbs.stack().stats().tcp.bytes_in > 0
+                });
+            }
+            let left = end(&mut net, a, ending);
+            let id = b.program.id;
+            assert_eq!(b.event(&mut net), Event::Cm(CmEvent { id, kind: CmEventKind::Disconnected }));
+            assert!(net.hosts[0].verbs.stack().stats().tcp.resets_out > 0, "{ending:?}, {posted}");
+            drop(left);
+        }
     }
 }
 
