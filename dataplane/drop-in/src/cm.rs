@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -60,6 +60,32 @@ pub(crate) struct IdState {
     pub(crate) inner: Mutex<Inner>,
     /// Wakes those who wait for a change of `inner`.
     changed: Condvar,
+    /// Most requests for connections that the program has not fetched from the channel, and their number.
+    backlog: AtomicU32,
+    unfetched: AtomicU32,
+}
+
+/// Most unfetched requests of a listener, also without a backlog; the kernel's default.
+const BACKLOG_MAX: u32 = 1024;
+
+/// Place in the backlog of a listener, until the program has fetched the request, or it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place(Arc<IdState>);
+
+impl Place {
+    /// Takes a place; `None` if all are taken. One thread at a time distributes the events of a device.
+    fn take(listener: &Arc<IdState>) -> Option<Self> {
+        let most = listener.backlog.load(Ordering::Acquire);
+        let take = |taken: u32| taken.checked_add(1).filter(|taken| *taken <= most);
+        let taken = listener.unfetched.fetch_update(Ordering::AcqRel, Ordering::Acquire, take);
+        taken.is_ok().then(|| Self(Arc::clone(listener)))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.unfetched.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// Variable state of an id.
@@ -96,6 +122,8 @@ pub(crate) struct Entry {
     depths: (u8, u8),
     /// New connection of a listener.
     pub(crate) request: Option<(iwarp_verbs::Id, Arc<Shared>)>,
+    /// The request's place in the backlog.
+    place: Option<Place>,
 }
 
 /// Event of an id (`struct rdma_cm_event`).
@@ -110,7 +138,7 @@ pub(crate) struct CmEvent {
 impl Entry {
     pub(crate) fn new(state: &Arc<IdState>, kind: c_int, status: c_int) -> Self {
         let (private_data, depths, request) = (Box::default(), (0, 0), None);
-        Self { state: Arc::clone(state), kind, status, private_data, depths, request }
+        Self { state: Arc::clone(state), kind, status, private_data, depths, request, place: None }
     }
 }
 
@@ -128,6 +156,12 @@ impl IdState {
     /// Queues an event without parameters.
     pub(crate) fn report(self: &Arc<Self>, kind: c_int, status: c_int) {
         self.push(Entry::new(self, kind, status));
+    }
+
+    /// Sets the backlog of a listener (`rdma_listen`).
+    pub(crate) fn set_backlog(&self, backlog: c_int) {
+        let wanted = u32::try_from(backlog).ok().filter(|wanted| (1..=BACKLOG_MAX).contains(wanted));
+        self.backlog.store(wanted.unwrap_or(BACKLOG_MAX), Ordering::Release);
     }
 
     /// Waits, for a limited time, until a connection that the program has closed has ended: what was posted before
@@ -159,16 +193,6 @@ impl IdState {
             qp.head.state.store(state, Ordering::Release);
         }
     }
-
-    /// True for a new connection that has the other family than its listener, which wants its own only.
-    fn is_foreign(&self, connection: &iwarp_verbs::Id) -> bool {
-        if !lock(&self.inner).one_family {
-            return false;
-        }
-        let own = self.id().and_then(|id| id.head.src.get());
-        let local = connection.addresses().ok().and_then(|(local, _)| local);
-        own.zip(local).is_some_and(|(own, local)| own.is_ipv4() != local.is_ipv4())
-    }
 }
 
 impl Id {
@@ -179,6 +203,8 @@ impl Id {
             channel: Mutex::new(Arc::clone(&channel.queue)),
             inner: Mutex::new(Inner { sync, ..Inner::default() }),
             changed: Condvar::new(),
+            backlog: AtomicU32::new(BACKLOG_MAX),
+            unfetched: AtomicU32::new(0),
         });
         let head = IdHead {
             verbs: AtomicPtr::default(),
@@ -246,12 +272,15 @@ pub(crate) fn dispatch(shared: &Arc<Shared>, event: VerbsEvent) {
     let entry = match event.kind {
         CmEventKind::ConnectRequest { private_data, responder_resources, initiator_depth, .. } => {
             let connection = shared.context.id(event.id);
-            if state.is_foreign(&connection) {
+            let Some(place) = Place::take(&state) else {
+                // As the kernel's CM. It fails only if the peer has gone.
+                let _ = connection.reject(&[]);
                 return;
-            }
+            };
             let depths = (depth(initiator_depth.unwrap_or(0)), depth(responder_resources.unwrap_or(0)));
             let request = Some((connection, Arc::clone(shared)));
-            Entry { private_data, depths, request, ..entry(CONNECT_REQUEST, 0) }
+            let place = Some(place);
+            Entry { private_data, depths, request, place, ..entry(CONNECT_REQUEST, 0) }
         }
         CmEventKind::Established { private_data, responder_resources, initiator_depth } => {
             let depths = (depth(responder_resources), depth(initiator_depth));
@@ -292,7 +321,7 @@ pub(crate) fn device_removed(state: &Arc<IdState>) {
 
 /// Makes an event for the program out of an entry of a channel.
 pub(crate) fn event(entry: Entry, channel: &EventChannel) -> Box<CmEvent> {
-    let Entry { state, kind, status, private_data, depths, request } = entry;
+    let Entry { state, kind, status, private_data, depths, request, place: _ } = entry;
     let of = state.id();
     let (id, listen_id) = match (request, of) {
         (Some((connection, shared)), Some(listener)) => {

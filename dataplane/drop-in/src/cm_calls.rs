@@ -246,7 +246,9 @@ fn listen_on(
 /// Listens at the address of an id: on its device, or on all.
 pub(crate) fn listen(id: &Id, backlog: c_int) -> Result<(), c_int> {
     let local = id.head.src.get().unwrap_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
-    let backlog = u16::try_from(backlog).ok().and_then(NonZeroU16::new).unwrap_or(NonZeroU16::MAX);
+    // The library counts the requests that the program has not fetched.
+    id.state.set_backlog(backlog);
+    let backlog = NonZeroU16::MAX;
     let opens: Vec<&'static OpenContext> = match object(id.head.verbs.load(Ordering::Acquire)) {
         Some(open) => vec![open],
         None => devices().iter().flatten().map(|device| context_of(device)).collect::<Result<_, _>>()?,
@@ -262,7 +264,13 @@ pub(crate) fn listen(id: &Id, backlog: c_int) -> Result<(), c_int> {
     for at in 0..count {
         let port = if count == 1 { ports.start } else { ports.start + (first + at) % count };
         let local = SocketAddr::new(local.ip(), port);
-        match opens.iter().try_for_each(|open| listen_on(id, open, local, backlog)) {
+        // Unless the program has asked for one family, the unspecified address of IPv6 is that of both.
+        let both = local.is_ipv6() && local.ip().is_unspecified() && !lock(&id.state.inner).one_family;
+        let ipv4 = both.then(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)));
+        let at_all = |open: &&'static OpenContext| {
+            std::iter::once(local).chain(ipv4).try_for_each(|local| listen_on(id, open, local, backlog))
+        };
+        match opens.iter().try_for_each(at_all) {
             Ok(()) => {
                 id.head.src.set(local);
                 return Ok(());
