@@ -1,22 +1,31 @@
 #!/bin/bash
 # stage.sh NAME COMMAND…: runs a stage of `make test`, and says how long it took, and for how long it used a CPU.
-# stage.sh --score: lists the stages that ran, the longest first; fails if one failed.
-set -u
+# stage.sh --score: lists the stages that ran, the longest first, and last what failed; fails if something has.
+set -uo pipefail
 notes=target/stages
+
+# failures STAGE: the checks and tests that failed, with the beginning of what each said; otherwise the end of the output.
+failures() {
+    local shown
+    echo "--- $1"
+    shown=$(grep -aE -A5 '^FAIL |^ +FAIL \[|panicked at |^error' "$notes/.$1.out" | cut -c1-160 | head -n 16)
+    if [ -n "$shown" ]; then echo "$shown"; else tail -n 8 "$notes/.$1.out" | cut -c1-160; fi
+}
 
 if [ "$1" = --score ]; then
     cat "$notes"/* | sort -k 3,3 -rn
     failed=$(grep -l FAILED "$notes"/* | xargs -rn 1 basename | tr '\n' ' ')
-    [ -z "$failed" ] || { echo "failed: $failed" >&2; exit 1; }
-    echo "all stages passed"
-    exit
+    [ -n "$failed" ] || { echo "all stages passed"; exit; }
+    for name in $failed; do failures "$name"; done >&2
+    echo "failed: $failed" >&2
+    exit 1
 fi
 
 name=$1
 shift
 mkdir -p "$notes"
 TIMEFORMAT='%0R s elapsed, %0U + %0S s of CPU'
-{ time "$@" 2>&3; } 3>&2 2>"$notes/.$name"
+{ time "$@" 2>&1 | tee "$notes/.$name.out" >&3; } 3>&1 2>"$notes/.$name"
 status=$?
 result=passed
 [ "$status" = 0 ] || result=FAILED
