@@ -100,10 +100,24 @@ links() { # the port's state, and its events, follow the link
     wait "$pid" || status=1
     return "$status"
 }
+IDS="$LAB/ids"
+ids_build() { cc -O1 -Wall -Wextra -Werror -o "$IDS" dataplane/tests/programs/ids.c -libverbs -lrdmacm; }
+classified() { # a SYN of daemon 1 has the class of its id, and no ECN bits that the program has set
+    local pid
+    command -v tcpdump >/dev/null || { echo "not installed: tcpdump"; return 0; }
+    in_ns timeout 20 tcpdump -Uni s1 -c 1 'tcp dst port 7177 and ip[1] = 0x28' >"$LAB/class.out" 2>"$LAB/class.err" &
+    pid=$!
+    becomes 1 5 grep -c 'listening on' "$LAB/class.err" || return 1
+    on 1 "$IDS" 10.78.0.10 class 0x29 || return 1
+    wait "$pid" && [ "$(grep -c 7177 "$LAB/class.out")" = 1 ] || { cat "$LAB/class.err"; return 1; }
+}
 if [ -f /usr/include/infiniband/verbs.h ] && [ -f /usr/include/rdma/rdma_cma.h ]; then
     check "objects.c builds" builds
     check "extended queues, memory windows, shared receive queues, asynchronous events" on 0 "$OBJECTS" 10.78.0.10
     check "the state of the port" links
+    check "ids.c builds" ids_build
+    check "every call of librdmacm, a table" on 0 "$IDS" 10.78.0.10 10.78.0.99 192.0.2.1
+    check "the class of traffic reaches the wire" classified
 else
     echo "not installed: libibverbs-dev librdmacm-dev"
 fi

@@ -1,10 +1,12 @@
 //! Devices and contexts: each port of the daemon is a device, and an open one has a thread that distributes its events.
+//! All contexts of a device that the process opens share one connection to the daemon, so that ids reach the queue
+//! pairs of any of them.
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use iwarp_verbs::{AsyncEvent, CmId, CqId, DEFAULT_SOCKET, DeviceInfo, Error, Event, QpNum, QueuePair};
@@ -145,6 +147,8 @@ pub(crate) struct Whole {
 pub(crate) struct OpenContext {
     pub(crate) head: abi::Context,
     pub(crate) shared: Arc<Shared>,
+    /// Asynchronous events of the context's objects, and of the port.
+    pub(crate) asyncs: Arc<Queue<AsyncEntry>>,
     /// Protection domain that `rdma_create_qp` uses if the program names none.
     pub(crate) pd: OnceLock<usize>,
 }
@@ -163,7 +167,7 @@ pub(crate) struct QpRoute {
     pub(crate) qp: QueuePair,
 }
 
-/// State that a context shares with its thread.
+/// Connection to the daemon: state that the contexts of a device share with its thread.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) context: iwarp_verbs::Context,
@@ -173,8 +177,9 @@ pub(crate) struct Shared {
     /// Addresses of shared receive queues.
     pub(crate) srqs: Mutex<HashMap<u32, usize>>,
     pub(crate) ids: Mutex<HashMap<CmId, Arc<IdState>>>,
-    pub(crate) asyncs: Queue<AsyncEntry>,
-    /// Address of the [`OpenContext`].
+    /// Addresses of the open contexts, and their asynchronous events.
+    opens: Mutex<Vec<(usize, Arc<Queue<AsyncEntry>>)>>,
+    /// Address of the [`OpenContext`] of librdmacm.
     pub(crate) address: OnceLock<usize>,
     closing: AtomicBool,
     /// True once the daemon has ended.
@@ -182,13 +187,27 @@ pub(crate) struct Shared {
     dispatching: Mutex<()>,
 }
 
-/// Opens a device. The program gets the address of the [`OpenContext`].
-pub(crate) fn open(device: &'static Device) -> Result<&'static OpenContext, c_int> {
+/// Connections to the daemon that this process and its parents have opened.
+static CONNECTIONS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
+/// Returns the connection of a device, a new one if there is none.
+fn connect(
+    connections: &mut Vec<Weak<Shared>>,
+    device: &'static Device,
+) -> Result<(Arc<Shared>, bool), c_int> {
+    let usable = |shared: &Arc<Shared>| {
+        std::ptr::eq(shared.device, device)
+            && shared.context.is_open()
+            && !shared.closing.load(Ordering::Acquire)
+    };
+    connections.retain(|shared| shared.strong_count() > 0);
+    if let Some(shared) = connections.iter().filter_map(Weak::upgrade).find(usable) {
+        return Ok((shared, false));
+    }
     let context = iwarp_verbs::Context::open_sized(socket(), Some(&device.info.name), Some(QUEUE_BYTES));
     let context = context
         .or_else(|_| iwarp_verbs::Context::open(socket(), Some(&device.info.name)))
         .map_err(|error| number(&error))?;
-    let asyncs = Queue::new().map_err(|error| error.raw_os_error().unwrap_or(libc::EMFILE))?;
     let shared = Arc::new(Shared {
         context,
         device,
@@ -196,17 +215,44 @@ pub(crate) fn open(device: &'static Device) -> Result<&'static OpenContext, c_in
         qps: Mutex::default(),
         srqs: Mutex::default(),
         ids: Mutex::default(),
-        asyncs,
+        opens: Mutex::default(),
         address: OnceLock::new(),
         closing: AtomicBool::new(false),
         lost: AtomicBool::new(false),
         dispatching: Mutex::new(()),
     });
+    connections.push(Arc::downgrade(&shared));
+    Ok((shared, true))
+}
+
+/// Starts the thread that distributes the events of a connection.
+fn distribute(shared: Arc<Shared>) -> Result<(), c_int> {
+    let run = move || {
+        while !shared.closing.load(Ordering::Acquire) {
+            let ended = shared.context.wait(SLEEP).is_err();
+            shared.dispatch();
+            if ended {
+                return;
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("iwarp-events".to_owned()).spawn(run);
+    thread.map(drop).map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))
+}
+
+/// Opens a device. The program gets the address of the [`OpenContext`].
+pub(crate) fn open(device: &'static Device) -> Result<&'static OpenContext, c_int> {
+    let asyncs = Arc::new(Queue::new().map_err(|error| error.raw_os_error().unwrap_or(libc::EMFILE))?);
+    let mut connections = lock(&CONNECTIONS);
+    let (shared, is_new) = connect(&mut connections, device)?;
+    if is_new {
+        distribute(Arc::clone(&shared))?;
+    }
     let head = abi::Context {
         device,
         ops: operations(),
         cmd_fd: -1,
-        async_fd: shared.asyncs.fd(),
+        async_fd: asyncs.fd(),
         num_comp_vectors: 1,
         mutex: abi::Mutex::default(),
         // The mark of a context that begins with `struct verbs_context`.
@@ -222,27 +268,22 @@ pub(crate) fn open(device: &'static Device) -> Result<&'static OpenContext, c_in
         rest: [0; 5],
         size: size_of::<Extended>() + size_of::<abi::Context>(),
     };
-    let open = OpenContext { head, shared: Arc::clone(&shared), pd: OnceLock::new() };
+    let open = OpenContext { head, shared, asyncs: Arc::clone(&asyncs), pd: OnceLock::new() };
     let whole = Box::leak(Box::new(Whole { extended, open }));
     let address = std::ptr::from_ref(&whole.open).expose_provenance();
-    shared.address.get_or_init(|| address);
-    let run = move || {
-        while !shared.closing.load(Ordering::Acquire) {
-            let ended = shared.context.wait(SLEEP).is_err();
-            shared.dispatch();
-            if ended {
-                return;
-            }
-        }
-    };
-    let thread = std::thread::Builder::new().name("iwarp-events".to_owned()).spawn(run);
-    thread.map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))?;
+    lock(&whole.open.shared.opens).push((address, asyncs));
     Ok(&whole.open)
 }
 
-/// Closes a context: its thread ends.
+/// Closes a context. With the last one of a device, its thread ends.
 pub(crate) fn close(whole: &Whole) {
-    let shared = &whole.open.shared;
+    let OpenContext { shared, asyncs, .. } = &whole.open;
+    let _connections = lock(&CONNECTIONS);
+    let mut opens = lock(&shared.opens);
+    opens.retain(|(_, of)| !Arc::ptr_eq(of, asyncs));
+    if !opens.is_empty() {
+        return;
+    }
     shared.closing.store(true, Ordering::Release);
     // Fails only if the counter is at its maximum: the thread is to wake already.
     let _ = rustix::io::write(shared.context.wake_fd(), &1_u64.to_ne_bytes());
@@ -275,8 +316,8 @@ impl Shared {
                 Event::Cm(event) => cm::dispatch(self, event),
                 Event::Async(event) => self.dispatch_async(event),
                 // `IBV_EVENT_PORT_ACTIVE`, `IBV_EVENT_PORT_ERR`
-                Event::PortActive => self.asyncs.push(AsyncEntry { element: PORT.into(), kind: 9 }),
-                Event::PortDown => self.asyncs.push(AsyncEntry { element: PORT.into(), kind: 10 }),
+                Event::PortActive => self.report_port(9),
+                Event::PortDown => self.report_port(10),
                 Event::DeviceFatal => self.dispatch_fatal(),
             }
         }
@@ -289,25 +330,47 @@ impl Shared {
     }
 
     fn dispatch_async(&self, event: AsyncEvent) {
-        let qp = |number: QpNum| lock(&self.qps).get(&number).map(|route| route.address);
+        // Under the lock of their table the objects exist.
+        let qp = |number: QpNum| lock(&self.qps).get(&number).and_then(|route| self.events_of(route.address));
         // Values of `enum ibv_event_type`.
         let (element, kind) = match event {
-            AsyncEvent::CqError(cq) => (lock(&self.cqs).get(&cq).map(|state| state.address()), 0),
+            AsyncEvent::CqError(cq) => {
+                (lock(&self.cqs).get(&cq).and_then(|state| self.events_of(state.address())), 0)
+            }
             AsyncEvent::QpFatal(number, _) | AsyncEvent::QpTerminated(number, _) => (qp(number), 1),
             AsyncEvent::QpRequestError(number, _) => (qp(number), 2),
             AsyncEvent::QpAccessError(number, _) => (qp(number), 3),
-            AsyncEvent::SrqLimitReached(srq) => (lock(&self.srqs).get(&srq.0).copied(), 15),
+            AsyncEvent::SrqLimitReached(srq) => {
+                (lock(&self.srqs).get(&srq.0).and_then(|address| self.events_of(*address)), 15)
+            }
             AsyncEvent::QpLastWqeReached(number) => (qp(number), 16),
         };
-        if let Some(element) = element {
-            self.asyncs.push_once(AsyncEntry { element, kind });
+        if let Some((element, asyncs)) = element {
+            asyncs.push_once(AsyncEntry { element, kind });
+        }
+    }
+
+    /// Returns the address of an object that is not destroyed yet, and the events of its context. All objects begin
+    /// with the address of their context.
+    fn events_of(&self, address: usize) -> Option<(usize, Arc<Queue<AsyncEntry>>)> {
+        let object = std::ptr::with_exposed_provenance::<*const OpenContext>(address);
+        let context = crate::raw::object(object)?.addr();
+        let opens = lock(&self.opens);
+        let (_, asyncs) = opens.iter().find(|(open, _)| *open == context)?;
+        Some((address, Arc::clone(asyncs)))
+    }
+
+    /// Reports an event of the port to all contexts.
+    fn report_port(&self, kind: c_int) {
+        for (_, asyncs) in lock(&self.opens).iter() {
+            asyncs.push(AsyncEntry { element: PORT.into(), kind });
         }
     }
 
     /// The daemon has ended: `IBV_EVENT_DEVICE_FATAL`, and `RDMA_CM_EVENT_DEVICE_REMOVAL` of each id.
     fn dispatch_fatal(&self) {
         self.lost.store(true, Ordering::Release);
-        self.asyncs.push(AsyncEntry { element: PORT.into(), kind: 8 });
+        self.report_port(8);
         let ids: Vec<_> = lock(&self.ids).values().cloned().collect();
         ids.iter().for_each(cm::device_removed);
         let cqs: Vec<_> = lock(&self.cqs).values().cloned().collect();
@@ -322,12 +385,16 @@ static OPENED: Mutex<Vec<&'static OpenContext>> = Mutex::new(Vec::new());
 pub(crate) fn context_of(device: &'static Device) -> Result<&'static OpenContext, c_int> {
     let mut opened = lock(&OPENED);
     let usable = |open: &&&OpenContext| {
-        std::ptr::eq(open.shared.device, device) && !open.shared.lost.load(Ordering::Acquire)
+        // A child after fork opens its own.
+        std::ptr::eq(open.shared.device, device)
+            && open.shared.context.is_open()
+            && !open.shared.lost.load(Ordering::Acquire)
     };
     if let Some(open) = opened.iter().find(usable) {
         return Ok(open);
     }
     let new = open(device)?;
+    new.shared.address.get_or_init(|| std::ptr::from_ref(new).expose_provenance());
     opened.push(new);
     Ok(new)
 }

@@ -337,7 +337,7 @@ export! {
             let id: CqId = cq.cq.id();
             lock(&context.shared.cqs).remove(&id);
             let address = cq.state.address();
-            context.shared.asyncs.remove(|entry| entry.element == address);
+            context.asyncs.remove(|entry| entry.element == address);
         }
         if let Some(channel) = &cq.state.channel {
             channel.remove(|state| Arc::ptr_eq(state, &cq.state));
@@ -382,7 +382,7 @@ export! {
 
     fn ibv_get_async_event(context: Option<&OpenContext>, out: *mut AsyncEvent) -> c_int {
         let Some(context) = context.filter(|_| !out.is_null()) else { return -1 };
-        let Ok(AsyncEntry { element, kind }) = context.shared.asyncs.take() else { return -1 };
+        let Ok(AsyncEntry { element, kind }) = context.asyncs.take() else { return -1 };
         write(out, 0, AsyncEvent { element, event_type: kind });
         0
     }
@@ -447,7 +447,7 @@ export! {
         let Some(srq) = srq else { return libc::EINVAL };
         if let Some(context) = object(srq.head.context) {
             let address = lock(&context.shared.srqs).remove(&srq.srq.id().0);
-            context.shared.asyncs.remove(|entry| Some(entry.element) == address);
+            context.asyncs.remove(|entry| Some(entry.element) == address);
         }
         0
     }

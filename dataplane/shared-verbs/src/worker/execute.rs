@@ -107,8 +107,10 @@ impl<M: ContextMemory> Context<M> {
             | Request::AllocMw(_)
             | Request::DeallocMw(_) => self.memory_request(request, device, stags),
             Request::CreateCq(cqe) => self.create_cq(cqe, device),
-            // The rings of completion queues are those of all contexts.
-            Request::ResizeCq(..) | Request::DestroyQp(_) => Err(VerbsError::Invalid),
+            // The rings of completion queues are those of all contexts; neighbors are the transport's.
+            Request::ResizeCq(..) | Request::DestroyQp(_) | Request::Resolve { .. } => {
+                Err(VerbsError::Invalid)
+            }
             Request::DestroyCq(cq) => {
                 must_own(self.objects.cqs.contains_key(&cq))?;
                 device.destroy_cq(cq)?;
@@ -138,7 +140,8 @@ impl<M: ContextMemory> Context<M> {
             | Request::Accept { .. }
             | Request::Reject { .. }
             | Request::Disconnect(_)
-            | Request::Addresses(_) => self.connection_request(request, device, now),
+            | Request::Addresses(_)
+            | Request::SetTrafficClass(..) => self.connection_request(request, device, now),
         }
     }
 
@@ -363,13 +366,17 @@ impl<M: ContextMemory> Context<M> {
                 let param = ConnParam { responder_resources, initiator_depth, ..ConnParam::default() };
                 device.listen(*id, *backlog, &param).map(|()| Response::Done)
             }
-            Request::Connect { id, qp, peer, private_data, depths, revision, peer_to_peer } => {
+            Request::Connect { id, qp, peer, private_data, depths, revision, peer_to_peer, any_port } => {
                 must_own(ids.contains(id) && qps.contains_key(qp))?;
                 let (responder_resources, initiator_depth) = *depths;
                 let revision = *revision;
                 let rtr = peer_to_peer.then_some(RtrOptions { send: false, write: true, read: true });
                 let param = ConnParam { private_data, responder_resources, initiator_depth, revision, rtr };
-                device.connect(*id, *qp, *peer, &param).map(|()| Response::Done)
+                device.connect(*id, *qp, *peer, &param)?;
+                if *any_port {
+                    device.allow_any_port(*id)?;
+                }
+                Ok(Response::Done)
             }
             Request::Accept { id, qp, private_data } => {
                 must_own(ids.contains(id) && qps.contains_key(qp))?;
@@ -387,6 +394,10 @@ impl<M: ContextMemory> Context<M> {
             Request::Addresses(id) => {
                 must_own(ids.contains(id))?;
                 device.addresses(*id).map(|(local, peer)| Response::Addresses(local, peer))
+            }
+            Request::SetTrafficClass(id, class) => {
+                must_own(ids.contains(id))?;
+                device.set_traffic_class(*id, *class).map(|()| Response::Done)
             }
             _ => Err(VerbsError::Invalid),
         }
