@@ -163,7 +163,11 @@ static void new_ids(void)
 	struct ibv_srq_init_attr srq = { .attr = { .max_wr = 4, .max_sge = 1 } };
 	struct rdma_cm_id *id = new_id(), *request;
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT };
+	struct rdma_cm_join_mc_attr_ex group = { .comp_mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS, .addr = at(0) };
+	struct ibv_qp_init_attr_ex init_ex = { .qp_type = IBV_QPT_RC, .cap = init.cap };
+	struct ibv_srq_init_attr_ex srq_ex = { .attr = srq.attr };
 	struct rdma_cm_event *event;
+	struct ibv_ece ece = { 0 };
 	int mask = 0;
 
 	ROW(rdma_resolve_route(id, 100), -1, EINVAL);
@@ -180,7 +184,16 @@ static void new_ids(void)
 	ROW(rdma_init_qp_attr(id, &attr, &mask), 0, 0);
 	HOLDS(mask & IBV_QP_STATE);
 	ROW(rdma_join_multicast(id, at(0), NULL), -1, EOPNOTSUPP);
+	ROW(rdma_join_multicast_ex(id, &group, NULL), -1, EOPNOTSUPP);
 	ROW(rdma_leave_multicast(id, at(0)), -1, EOPNOTSUPP);
+	ROW(rdma_set_local_ece(id, &ece), -1, EOPNOTSUPP);
+	ROW(rdma_get_remote_ece(id, &ece), -1, EOPNOTSUPP);
+	ROW(rdma_reject_ece(id, NULL, 0), -1, EOPNOTSUPP);
+	ROW(rdma_create_qp_ex(id, &init_ex), -1, EINVAL);
+	ROW(rdma_create_srq_ex(id, &srq_ex), -1, EINVAL);
+	srq_ex.comp_mask = IBV_SRQ_INIT_ATTR_TYPE;
+	srq_ex.srq_type = IBV_SRQT_XRC;
+	ROW(rdma_create_srq_ex(id, &srq_ex), -1, EOPNOTSUPP);
 	HOLDS(no_event());
 	/* Without a manual page: what a program passes by mistake. */
 	ROW(rdma_bind_addr(id, NULL), -1, EINVAL);
@@ -492,6 +505,45 @@ static void names(char *node)
 	rdma_freeaddrinfo(NULL);
 }
 
+/* Endpoints without a channel of the program: calls wait for their event, and keep it. */
+static void endpoints(char *node)
+{
+	struct rdma_addrinfo hints = { .ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP }, *info;
+	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
+	struct rdma_cm_id *listener, *client, *server = NULL;
+	struct ibv_qp_init_attr init = sizes();
+
+	ROW(rdma_getaddrinfo(node, "7189", &hints, &info), 0, 0);
+	ROW(rdma_create_ep(&listener, info, NULL, &init), 0, 0);
+	rdma_freeaddrinfo(info);
+	ROW(rdma_get_request(listener, NULL), -1, EINVAL);
+	ROW(rdma_listen(listener, 2), 0, 0);
+	client = resolved(7189);
+	create_qp(client);
+	ROW(rdma_connect(client, &param), 0, 0);
+	ROW(rdma_get_request(listener, &server), 0, 0);
+	HOLDS(server && server->qp && server->event && server->event->event == RDMA_CM_EVENT_CONNECT_REQUEST);
+	ROW(rdma_accept(server, &param), 0, 0);
+	HOLDS(server->event->event == RDMA_CM_EVENT_ESTABLISHED);
+	ROW(event(), RDMA_CM_EVENT_ESTABLISHED, 0);
+	ROW(rdma_disconnect(client), 0, 0);
+	ROW(event(), RDMA_CM_EVENT_DISCONNECTED, 0);
+	ROW(rdma_disconnect(server), 0, 0);
+	HOLDS(server->event->event == RDMA_CM_EVENT_DISCONNECTED);
+	rdma_destroy_ep(server);
+	rdma_destroy_ep(listener);
+	rdma_destroy_qp(client);
+	ROW(rdma_destroy_id(client), 0, 0);
+	hints.ai_flags = RAI_NUMERICHOST;
+	ROW(rdma_getaddrinfo(node, "7189", &hints, &info), 0, 0);
+	init = sizes();
+	ROW(rdma_create_ep(&client, info, NULL, &init), 0, 0);
+	HOLDS(client->qp && src_port(client) != 0);
+	ROW(rdma_connect(client, &param), -1, ECONNREFUSED);
+	rdma_destroy_ep(client);
+	rdma_freeaddrinfo(info);
+}
+
 static void devices(void)
 {
 	int count = 0;
@@ -531,6 +583,7 @@ int main(int argc, char **argv)
 	connections();
 	foreign_qps();
 	names(argv[1]);
+	endpoints(argv[1]);
 	devices();
 	HOLDS(no_event());
 	rdma_destroy_event_channel(channel);
