@@ -65,22 +65,22 @@ pub(crate) struct IdState {
 /// Stage of an id: which calls it accepts, as the states of the kernel's CM say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// New.
+    /// It is new: it has neither address nor device.
     #[default]
     Idle,
-    /// It has a local address.
+    /// It has a local address, and maybe a device.
     Bound,
     /// The resolution of its peer with this number is under way.
     Resolving(u64),
     /// It has a device and a peer.
     AddrResolved,
-    /// It can connect.
+    /// It has a route, and can connect.
     RouteResolved,
     /// A peer has asked for a connection, and waits for an answer.
     Requested,
     /// It has connected, accepted or rejected.
     Connected,
-    /// It listens.
+    /// It receives requests of peers.
     Listening,
 }
 

@@ -13,13 +13,13 @@ use crate::context::{Shared, lock};
 /// Shortest and longest time between two questions: a neighbor usually answers within the first.
 const QUESTION_AFTER: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
-/// Resolution of an id's peer.
+/// Resolution of the peer of an id.
 #[derive(Debug)]
 pub(crate) struct Resolution {
     pub(crate) state: Arc<IdState>,
     /// Number of the resolution: the id may have been resolved again, or destroyed.
     pub(crate) number: u64,
-    /// Device that asks.
+    /// Device that the daemon asks from.
     pub(crate) shared: Arc<Shared>,
     pub(crate) local: SocketAddr,
     pub(crate) peer: SocketAddr,
@@ -27,7 +27,7 @@ pub(crate) struct Resolution {
     pub(crate) until: Instant,
 }
 
-/// Resolutions that wait.
+/// Resolutions that have no outcome yet.
 #[derive(Debug)]
 struct Waiting {
     all: Vec<Resolution>,
@@ -104,7 +104,7 @@ impl Resolution {
     }
 }
 
-/// Asks for all, until none is left.
+/// Asks the daemon for all resolutions, until none is left.
 fn ask() {
     let mut waiting = lock(&WAITING);
     while !waiting.all.is_empty() {
