@@ -64,6 +64,8 @@ pub enum Request {
     CreateQp(QpInit),
     /// Changes the state of a queue pair (`ibv_modify_qp`).
     ModifyQp(QpNum, QpState),
+    /// Changes the rights of a queue pair's peer (`ibv_modify_qp` with `IBV_QP_ACCESS_FLAGS`).
+    ModifyQpAccess(QpNum, Access),
     /// Asks for a snapshot of a queue pair (`ibv_query_qp`).
     QueryQp(QpNum),
     /// Destroys a queue pair (`ibv_destroy_qp`).

@@ -37,6 +37,15 @@ pub struct Origin {
     pub stream: StreamId,
     /// Protection domain of the stream, if it has one.
     pub pd: Option<PdId>,
+    /// Rights that the stream's queue pair leaves to its accesses.
+    pub rights: Access,
+}
+
+impl Origin {
+    /// Returns the origin of the accesses of a stream whose queue pair denies no right.
+    pub const fn new(stream: StreamId, pd: Option<PdId>) -> Self {
+        Self { stream, pd, rights: Access::ALL }
+    }
 }
 
 /// Part of a region that an STag opens, and the tagged offsets that address it.
@@ -59,7 +68,7 @@ pub enum AccessError {
     InvalidStag,
     /// The STag is valid on other streams only.
     NotAssociated,
-    /// The STag does not carry the right.
+    /// The STag or the stream's queue pair does not carry the right.
     Rights,
     /// Tagged offset plus length exceeds 2⁶⁴.
     Wrap,
@@ -422,7 +431,7 @@ impl StagTable {
         if !associated {
             return Err(AccessError::NotAssociated);
         }
-        if !live.access.contains(right) {
+        if !live.access.contains(right) || !origin.rights.contains(right) {
             return Err(AccessError::Rights);
         }
         Ok(live)

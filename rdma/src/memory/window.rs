@@ -116,8 +116,8 @@ mod tests {
     use crate::memory::{RegionId, StreamId};
 
     const PD: PdId = PdId(4);
-    const HERE: Origin = Origin { stream: StreamId(1), pd: Some(PD) };
-    const THERE: Origin = Origin { stream: StreamId(2), pd: Some(PD) };
+    const HERE: Origin = Origin::new(StreamId(1), Some(PD));
+    const THERE: Origin = Origin::new(StreamId(2), Some(PD));
     const REGION: RegionId = RegionId(9);
 
     fn table() -> (StagTable, Stag, Stag) {

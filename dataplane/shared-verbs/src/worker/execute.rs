@@ -127,6 +127,10 @@ impl<M: ContextMemory> Context<M> {
                 must_own(self.objects.qps.contains_key(&qp))?;
                 device.modify_qp(qp, state, now).map(|()| Response::Done)
             }
+            Request::ModifyQpAccess(qp, access) => {
+                must_own(self.objects.qps.contains_key(&qp))?;
+                device.modify_qp_access(qp, access).map(|()| Response::Done)
+            }
             Request::QueryQp(qp) => {
                 must_own(self.objects.qps.contains_key(&qp))?;
                 device.query_qp(qp).map(Response::QpAttr)
@@ -197,7 +201,7 @@ impl<M: ContextMemory> Context<M> {
         device: &mut Device<C>,
     ) -> Result<Response, VerbsError> {
         room(self.objects.cqs.len(), self.limits.cqs)?;
-        let place = self.allocate_cq(cqe)?;
+        let place = self.allocate_cq(cqe, device.limits().cqe_max)?;
         match device.create_cq(cqe) {
             Ok(cq) => {
                 self.objects.cqs.insert(cq, place);
@@ -210,8 +214,11 @@ impl<M: ContextMemory> Context<M> {
         }
     }
 
-    /// Allocates the memory of a completion queue.
-    fn allocate_cq(&mut self, cqe: u32) -> Result<CqPlace, VerbsError> {
+    /// Allocates the memory of a completion queue of at most `max` entries.
+    fn allocate_cq(&mut self, cqe: u32, max: u32) -> Result<CqPlace, VerbsError> {
+        if cqe > max {
+            return Err(VerbsError::Invalid);
+        }
         let shape = CqPlace::shape_for(cqe).ok_or(VerbsError::Invalid)?;
         let header = LINE_WORDS.saturating_add(RingShape::HEADER_WORDS);
         let start = self.allocate(CqPlace::words(shape), header)?;
@@ -233,7 +240,7 @@ impl<M: ContextMemory> Context<M> {
         let place = match ring.new_place() {
             Some(place) => place,
             None => {
-                let place = self.allocate_cq(cqe)?;
+                let place = self.allocate_cq(cqe, device.limits().cqe_max)?;
                 ring.begin_resize(place, cqe, device).inspect_err(|_| self.free_cq(place))?;
                 place
             }

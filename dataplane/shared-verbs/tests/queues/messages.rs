@@ -46,6 +46,7 @@ fn request() -> impl Strategy<Value = Request> {
         (id(), any::<u16>()).prop_map(|(id, limit)| Request::ModifySrq(SrqId(id), limit)),
         init().prop_map(Request::CreateQp),
         id().prop_map(|id| Request::ModifyQp(QpNum(id), QpState::Error)),
+        id().prop_map(|id| Request::ModifyQpAccess(QpNum(id), Access::REMOTE_READ)),
         proptest::option::of(address()).prop_map(Request::CreateId),
         (id(), 1_u16.., any::<(u16, u16)>()).prop_map(|(id, backlog, depths)| {
             let backlog = NonZeroU16::new(backlog).unwrap_or(NonZeroU16::MIN);
