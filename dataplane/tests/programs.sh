@@ -86,7 +86,9 @@ check "iwarp-run --check" checked rping rdma_client rdma_server ucmatose cmtime 
 
 # --- what programs rarely use, by a program of ours against the headers of libibverbs-dev
 OBJECTS="$LAB/objects"
-builds() { cc -O1 -Wall -Wextra -Werror -o "$OBJECTS" dataplane/tests/programs/objects.c -libverbs -lrdmacm; }
+builds() { # PROGRAM: one of our C programs
+    cc -O1 -Wall -Wextra -Werror -o "$LAB/$1" "dataplane/tests/programs/$1.c" -libverbs -lrdmacm
+}
 links() { # the port's state, and its events, follow the link
     local pid status=0
     ip netns exec "$NS" timeout -k 5 60 "$RUN" --socket "$LAB/0.verbs" "$OBJECTS" 10.78.0.10 link \
@@ -101,7 +103,10 @@ links() { # the port's state, and its events, follow the link
     return "$status"
 }
 if [ -f /usr/include/infiniband/verbs.h ] && [ -f /usr/include/rdma/rdma_cma.h ]; then
-    check "objects.c builds" builds
+    check "objects.c builds" builds objects
+    check "table.c builds" builds table
+    check "every symbol of libibverbs, and objects destroyed in many orders" \
+        on 0 "$LAB/table" dataplane/drop-in/symbols.txt
     check "extended queues, memory windows, shared receive queues, asynchronous events" on 0 "$OBJECTS" 10.78.0.10
     check "the state of the port" links
 else

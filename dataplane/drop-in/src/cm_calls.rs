@@ -488,9 +488,9 @@ export! {
     fn rdma_init_qp_attr(id: Option<&Id>, attr: *mut QpAttr, mask: Option<&mut c_int>) -> c_int {
         let Some((_, mask)) = id.zip(mask).filter(|_| !attr.is_null()) else { return answer(Err(libc::EINVAL)) };
         let state = object(attr.cast_const()).map_or(0, |attr: &QpAttr| attr.qp_state);
+        let Some(bits) = qp::connection_mask(state) else { return answer(Err(libc::EINVAL)) };
         write(attr, 0, QpAttr { qp_state: state, qp_access_flags: qp::ACCESS, port_num: 1, ..QpAttr::default() });
-        // `IBV_QP_STATE`, and `IBV_QP_ACCESS_FLAGS` for the first state.
-        *mask = if state == qp::INIT { 1 | 8 } else { 1 };
+        *mask = bits;
         0
     }
 

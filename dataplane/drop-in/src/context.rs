@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use iwarp_verbs::{AsyncEvent, CmId, CqId, DEFAULT_SOCKET, DeviceInfo, Error, Event, QpNum, QueuePair};
+use iwarp_verbs::{
+    AsyncEvent, ClientError, CmId, CqId, DEFAULT_SOCKET, DeviceInfo, Error, Event, QpNum, QpState, QueuePair,
+};
 
 use crate::abi;
 use crate::abi_ex::Extended;
@@ -15,6 +17,8 @@ use crate::cm::{self, IdState};
 use crate::devices::{self, PORT};
 use crate::objects::{self, CqState};
 use crate::queue::Queue;
+use crate::raw::{object, take_context};
+use crate::users::Users;
 use crate::{cq_ex, qp_ex, work};
 
 /// Longest sleep of the thread, after which it looks if the context is closed.
@@ -42,7 +46,30 @@ pub(crate) fn number(error: &Error) -> c_int {
         Error::Memory { .. } => libc::EFAULT,
         Error::Lost | Error::RegionGone(_) => libc::EIO,
         Error::System { cause, .. } | Error::Map(cause) => cause.raw_os_error().unwrap_or(libc::EIO),
-        Error::Daemon(_) | Error::Protocol(_) => libc::ENODEV,
+        Error::Daemon(error) => refusal(error),
+        Error::Protocol(_) => libc::EPROTO,
+    }
+}
+
+/// Returns the error number of a call of the control socket.
+const fn refusal(error: &ClientError) -> c_int {
+    use iwarp_verbs::ErrorKind as Kind;
+    match error {
+        ClientError::Unreachable { .. } => libc::ENODEV,
+        ClientError::Denied { .. } => libc::EACCES,
+        ClientError::RequestTooLong { .. } => libc::E2BIG,
+        ClientError::Timeout { .. } => libc::ETIMEDOUT,
+        ClientError::Lost { .. } => libc::EIO,
+        ClientError::Malformed { .. } => libc::EPROTO,
+        ClientError::Refused(refused) => match refused.data.kind {
+            Kind::InvalidParams | Kind::NoSuchObject | Kind::InvalidConfig => libc::EINVAL,
+            Kind::Exists => libc::EEXIST,
+            Kind::InUse => libc::EBUSY,
+            Kind::NotPermitted => libc::EACCES,
+            Kind::NoResources | Kind::TooLarge => libc::ENOMEM,
+            Kind::InvalidRequest | Kind::UnknownMethod | Kind::NeedsRestart => libc::EPROTO,
+            Kind::Internal | Kind::Unknown => libc::EIO,
+        },
     }
 }
 
@@ -147,6 +174,8 @@ pub(crate) struct OpenContext {
     pub(crate) shared: Arc<Shared>,
     /// Protection domain that `rdma_create_qp` uses if the program names none.
     pub(crate) pd: OnceLock<usize>,
+    /// Protection domains, completion channels and completion queues.
+    pub(crate) users: Users,
 }
 
 /// An asynchronous event: address of the object or number of the port, and type.
@@ -222,7 +251,8 @@ pub(crate) fn open(device: &'static Device) -> Result<&'static OpenContext, c_in
         rest: [0; 5],
         size: size_of::<Extended>() + size_of::<abi::Context>(),
     };
-    let open = OpenContext { head, shared: Arc::clone(&shared), pd: OnceLock::new() };
+    let open =
+        OpenContext { head, shared: Arc::clone(&shared), pd: OnceLock::new(), users: Users::default() };
     let whole = Box::leak(Box::new(Whole { extended, open }));
     let address = std::ptr::from_ref(&whole.open).expose_provenance();
     shared.address.get_or_init(|| address);
@@ -240,12 +270,28 @@ pub(crate) fn open(device: &'static Device) -> Result<&'static OpenContext, c_in
     Ok(&whole.open)
 }
 
-/// Closes a context: its thread ends.
-pub(crate) fn close(whole: &Whole) {
-    let shared = &whole.open.shared;
-    shared.closing.store(true, Ordering::Release);
+/// Closes a context: its thread ends, and the queue pairs that the program has left are in error. Objects that are left
+/// can still be destroyed; the memory of the context stays then. `EBUSY` for a context of librdmacm, whose ids share it.
+pub(crate) fn close(context: *mut OpenContext) -> Result<(), c_int> {
+    let open = object(context).ok_or(libc::EINVAL)?;
+    if lock(&OPENED).iter().any(|opened| std::ptr::eq(*opened, open)) {
+        return Err(libc::EBUSY);
+    }
+    let shared = &open.shared;
+    if shared.closing.swap(true, Ordering::AcqRel) {
+        return Err(libc::EINVAL);
+    }
     // Fails only if the counter is at its maximum: the thread is to wake already.
     let _ = rustix::io::write(shared.context.wake_fd(), &1_u64.to_ne_bytes());
+    let left: Vec<_> = lock(&shared.qps).values().map(|route| route.qp.clone()).collect();
+    for qp in left {
+        // Fails only if the daemon has ended.
+        let _ = qp.modify(QpState::Error);
+    }
+    if open.users.is_empty() {
+        drop(take_context(context));
+    }
+    Ok(())
 }
 
 const fn operations() -> abi::ContextOps {

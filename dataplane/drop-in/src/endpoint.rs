@@ -83,7 +83,7 @@ fn destroy_cqs(id: &Id) {
     let head = &id.head;
     let pairs = [(&head.recv_cq, &head.recv_cq_channel), (&head.send_cq, &head.send_cq_channel)];
     for (cq, channel) in pairs {
-        ibv_destroy_cq(take(cq.swap(ptr::null_mut(), Ordering::AcqRel)));
+        ibv_destroy_cq(cq.swap(ptr::null_mut(), Ordering::AcqRel));
         ibv_destroy_comp_channel(channel.swap(ptr::null_mut(), Ordering::AcqRel));
     }
 }
@@ -231,7 +231,7 @@ export! {
 
     fn rdma_destroy_srq(id: Option<&Id>) {
         if let Some(id) = id {
-            ibv_destroy_srq(take(id.head.srq.swap(ptr::null_mut(), Ordering::AcqRel)));
+            ibv_destroy_srq(id.head.srq.swap(ptr::null_mut(), Ordering::AcqRel));
         }
     }
 

@@ -16,6 +16,7 @@
 //! | `cq_ex.rs`, `qp_ex.rs` | the same with the extended calls: iterators, `ibv_wr_*` |
 //! | `rsocket/` | stream sockets over RDMA |
 //! | `cm.rs`, `cm_calls.rs`, `endpoint.rs`, `addrinfo.rs` | connections |
+//! | `users.rs` | counts of the users of objects, which are not destroyed meanwhile |
 //! | `context.rs`, `queue.rs` | the thread that distributes the events of a context, and their queues |
 #![allow(dead_code, reason = "fields that only C programs access")]
 
@@ -38,4 +39,5 @@ mod qp_ex;
 mod queue;
 mod raw;
 mod rsocket;
+mod users;
 mod work;

@@ -59,6 +59,7 @@ pub use qp::{QpOptions, QueuePair, SharedReceiveQueue};
 pub use region::{AttachError, Region, attach, attach_with};
 pub use watch::{Notification, Watch, watch};
 
+pub use iwarp_control::{ClientError, ErrorKind};
 pub use iwarp_shared_verbs::methods::{DEFAULT_SOCKET, DeviceInfo};
 pub use iwarp_shared_verbs::{Content, Event};
 pub use rdma::AtomicOp;

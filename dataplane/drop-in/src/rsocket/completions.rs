@@ -12,7 +12,7 @@ use crate::objects::{
     Channel, Cq, CqState, ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
 };
 use crate::queue::Queue;
-use crate::raw::{object, take};
+use crate::raw::object;
 
 /// A completion queue and the channel of its events.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Completions {
 
 impl Drop for Completions {
     fn drop(&mut self) {
-        ibv_destroy_cq(take(*self.cq.get_mut()));
+        ibv_destroy_cq(*self.cq.get_mut());
         ibv_destroy_comp_channel(*self.channel.get_mut());
     }
 }
