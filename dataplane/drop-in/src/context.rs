@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::{c_char, c_int};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use iwarp_verbs::{
@@ -185,6 +185,13 @@ pub(crate) struct AsyncEntry {
     pub(crate) kind: c_int,
 }
 
+impl AsyncEntry {
+    /// Returns true for the event of a completion queue, a queue pair or a shared receive queue.
+    pub(crate) const fn is_of_object(self) -> bool {
+        matches!(self.kind, 0..=3 | 15 | 16)
+    }
+}
+
 /// Queue pair of a number: its address in the program, and the queue pair.
 #[derive(Debug)]
 pub(crate) struct QpRoute {
@@ -203,6 +210,9 @@ pub(crate) struct Shared {
     pub(crate) srqs: Mutex<HashMap<u32, usize>>,
     pub(crate) ids: Mutex<HashMap<CmId, Arc<IdState>>>,
     pub(crate) asyncs: Queue<AsyncEntry>,
+    /// Asynchronous events that the program has received and not acknowledged, by the address of their object.
+    received: Mutex<HashMap<usize, u32>>,
+    acknowledged: Condvar,
     /// Address of the [`OpenContext`].
     pub(crate) address: OnceLock<usize>,
     closing: AtomicBool,
@@ -226,6 +236,8 @@ pub(crate) fn open(device: &'static Device) -> Result<&'static OpenContext, c_in
         srqs: Mutex::default(),
         ids: Mutex::default(),
         asyncs,
+        received: Mutex::default(),
+        acknowledged: Condvar::new(),
         address: OnceLock::new(),
         closing: AtomicBool::new(false),
         lost: AtomicBool::new(false),
@@ -348,6 +360,36 @@ impl Shared {
         if let Some(element) = element {
             self.asyncs.push_once(AsyncEntry { element, kind });
         }
+    }
+
+    /// Takes the oldest asynchronous event, and waits for it if the descriptor is blocking.
+    pub(crate) fn take_async(&self) -> std::io::Result<AsyncEntry> {
+        self.asyncs.take_noting(|entry| {
+            if entry.is_of_object() {
+                let mut received = lock(&self.received);
+                let count = received.entry(entry.element).or_default();
+                *count = count.saturating_add(1);
+            }
+        })
+    }
+
+    /// Counts an event of an object as acknowledged.
+    pub(crate) fn acknowledge_async(&self, address: usize) {
+        let mut received = lock(&self.received);
+        if let Some(count) = received.get_mut(&address) {
+            *count = count.saturating_sub(1);
+        }
+        received.retain(|_, count| *count > 0);
+        drop(received);
+        self.acknowledged.notify_all();
+    }
+
+    /// Drops the events of an object that is destroyed, and waits until the program has acknowledged those that it has
+    /// received (`ibv_ack_async_event`).
+    pub(crate) fn end_asyncs(&self, address: usize) {
+        self.asyncs.remove(|entry| entry.is_of_object() && entry.element == address);
+        let received = lock(&self.received);
+        drop(self.acknowledged.wait_while(received, |received| received.contains_key(&address)));
     }
 
     /// The daemon has ended: `IBV_EVENT_DEVICE_FATAL`, and `RDMA_CM_EVENT_DEVICE_REMOVAL` of each id.

@@ -24,6 +24,8 @@ const CAPABILITIES: u32 = 1 << 17 | 1 << 21 | 1 << 24;
 const ATOMIC_HCA: c_int = 1;
 /// OUI of the device, a locally administered one: "IW" after 02. Programs tune by those of vendors.
 const VENDOR: u32 = 0x02_4957;
+/// Entries of a completion queue, at most.
+pub(crate) const CQE_MAX: u32 = 65_536;
 /// Default P_Key, in network byte order.
 const PKEY: u16 = 0xffff;
 
@@ -272,7 +274,7 @@ fn attributes(device: &Device) -> DeviceAttr {
         max_sge: 16,
         max_sge_rd: 16,
         max_cq: 2048,
-        max_cqe: 65_536,
+        max_cqe: CQE_MAX.cast_signed(),
         max_mr: 1024,
         max_pd: 1024,
         max_qp_rd_atom: 16,

@@ -14,6 +14,7 @@ use crate::abi::{
 use crate::abi_ex::{CqCalls, CqTail};
 use crate::context::{AsyncEntry, OpenContext, lock, null, number};
 use crate::cq_ex::Iterator;
+use crate::devices::CQE_MAX;
 use crate::queue::Queue;
 use crate::raw::{export, object, take, write};
 use crate::users::{Use, Users, status, unused};
@@ -215,7 +216,7 @@ pub(crate) fn create_cq(
     calls: CqCalls,
 ) -> Result<Box<Cq>, c_int> {
     let is_vector = c_int::try_from(vector).is_ok_and(|vector| vector < context.head.num_comp_vectors);
-    if !is_vector || channel.is_some_and(|channel| !ptr::eq(channel.head.context, context)) {
+    if !is_vector || cqe > CQE_MAX || channel.is_some_and(|channel| !ptr::eq(channel.head.context, context)) {
         return Err(libc::EINVAL);
     }
     let cq = context.shared.context.create_cq(cqe).map_err(|error| number(&error))?;
@@ -353,7 +354,8 @@ export! {
     }
 
     fn ibv_resize_cq(cq: Option<&Cq>, cqe: c_int) -> c_int {
-        let Some((cq, entries)) = cq.zip(u32::try_from(cqe).ok()) else { return libc::EINVAL };
+        let entries = u32::try_from(cqe).ok().filter(|entries| *entries <= CQE_MAX);
+        let Some((cq, entries)) = cq.zip(entries) else { return libc::EINVAL };
         match cq.cq.resize(entries) {
             Ok(()) => {
                 cq.head.cqe.store(cqe, Ordering::Release);
@@ -371,8 +373,7 @@ export! {
         if let Some(context) = object(cq.head.context) {
             let id: CqId = cq.cq.id();
             lock(&context.shared.cqs).remove(&id);
-            let address = cq.state.address();
-            context.shared.asyncs.remove(|entry| entry.element == address);
+            context.shared.end_asyncs(cq.state.address());
         }
         if let Some(channel) = &cq.state.channel {
             channel.remove(|state| Arc::ptr_eq(state, &cq.state));
@@ -417,12 +418,21 @@ export! {
 
     fn ibv_get_async_event(context: Option<&OpenContext>, out: *mut AsyncEvent) -> c_int {
         let Some(context) = context.filter(|_| !out.is_null()) else { return -1 };
-        let Ok(AsyncEntry { element, kind }) = context.shared.asyncs.take() else { return -1 };
+        let Ok(AsyncEntry { element, kind }) = context.shared.take_async() else { return -1 };
         write(out, 0, AsyncEvent { element, event_type: kind });
         0
     }
 
-    fn ibv_ack_async_event(_event: *mut AsyncEvent) {}
+    fn ibv_ack_async_event(event: Option<&AsyncEvent>) {
+        let Some(&AsyncEvent { element, event_type: kind }) = event else { return };
+        if (AsyncEntry { element, kind }).is_of_object() {
+            // Each of these objects begins with the address of its context.
+            let context = object(ptr::with_exposed_provenance::<*const OpenContext>(element));
+            if let Some(context) = context.and_then(|context| object(*context)) {
+                context.shared.acknowledge_async(element);
+            }
+        }
+    }
 
     fn ibv_create_srq(pd: Option<&Pd>, init: Option<&mut SrqInitAttr>) -> Option<Box<Srq>> {
         let Some((pd, init)) = pd.zip(init) else { return null(libc::EINVAL) };
@@ -486,7 +496,7 @@ export! {
         };
         if let Some(context) = object(srq.head.context) {
             let address = lock(&context.shared.srqs).remove(&srq.srq.id().0);
-            context.shared.asyncs.remove(|entry| Some(entry.element) == address);
+            address.into_iter().for_each(|address| context.shared.end_asyncs(address));
         }
         0
     }

@@ -175,8 +175,7 @@ pub(crate) fn destroy(qp: Box<Qp>) {
     }
     if let Some(context) = object(qp.head.context) {
         lock(&context.shared.qps).remove(&qp.qp.num());
-        let address = ptr::from_ref(qp.as_ref()).addr();
-        context.shared.asyncs.remove(|entry| entry.element == address);
+        context.shared.end_asyncs(ptr::from_ref(qp.as_ref()).addr());
     }
     drop(qp);
 }

@@ -47,9 +47,16 @@ impl<T> Queue<T> {
 
     /// Takes the oldest event, and waits for it if the descriptor is blocking.
     pub(crate) fn take(&self) -> io::Result<T> {
+        self.take_noting(|_| ())
+    }
+
+    /// Takes the oldest event as [`Self::take`] does, and has `note` called before [`Self::remove`] can look for it.
+    pub(crate) fn take_noting(&self, note: impl Fn(&T)) -> io::Result<T> {
         loop {
             self.count_down()?;
-            if let Some(item) = lock(&self.items).pop_front() {
+            let mut items = lock(&self.items);
+            if let Some(item) = items.pop_front() {
+                note(&item);
                 return Ok(item);
             }
         }

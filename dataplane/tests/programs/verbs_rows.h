@@ -290,19 +290,34 @@ static void check_pkeys(void)
 	RETURNS(-1, ibv_get_pkey_index(context, 2, pkey));
 }
 
+static void *acknowledge_later(void *event)
+{
+	poll(NULL, 0, 200);
+	ibv_ack_async_event(event);
+	return NULL;
+}
+
+/* The queue pair is destroyed once the event is acknowledged. */
 static void check_async_events(void)
 {
 	struct objects all = create_all(context, 1);
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 	struct pollfd fd = { .fd = context->async_fd, .events = POLLIN };
 	struct ibv_async_event event;
+	struct timespec before, after;
+	pthread_t thread;
 
 	RETURNS(0, poll(&fd, 1, 0));
 	RETURNS(0, ibv_modify_qp(all.qp, &attr, IBV_QP_STATE));
 	RETURNS(1, poll(&fd, 1, 5000));
 	RETURNS(0, ibv_get_async_event(context, &event));
 	EXPECT(event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && event.element.qp == all.qp);
-	ibv_ack_async_event(&event);
+	RETURNS(0, pthread_create(&thread, NULL, acknowledge_later, &event));
+	clock_gettime(CLOCK_MONOTONIC, &before);
+	RETURNS(0, destroy(&all, QP));
+	clock_gettime(CLOCK_MONOTONIC, &after);
+	EXPECT((after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000 >= 150);
+	RETURNS(0, pthread_join(thread, NULL));
 	RETURNS(0, poll(&fd, 1, 0));
 	destroy_all(&all);
 }
