@@ -377,7 +377,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         if self.qp.state != StreamState::Idle {
             return false;
         }
-        queues.origin = Origin { stream: self.qp.origin.stream, pd, ..queues.origin };
+        queues.origin = Origin::new(self.qp.origin.stream, pd).with_rights(queues.origin.rights);
         while let Some(event) = self.qp.events.pop_front() {
             queues.events.push_back(event);
         }

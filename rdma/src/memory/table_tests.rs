@@ -175,7 +175,7 @@ fn only_the_entitled_peer_invalidates() {
     assert_eq!(table.len(), 1);
     // An STag that other streams may use, too.
     let shared = table.grant(RegionId(0), 1, Access::REMOTE_INVALIDATE, Scope::Pd(PdId(3))).unwrap();
-    let of_domain = Origin { pd: Some(PdId(3)), ..ORIGIN };
+    let of_domain = Origin::new(STREAM, Some(PdId(3)));
     assert_eq!(table.invalidate(shared, of_domain), Err(AccessError::Rights));
     assert_eq!(table.len(), 2);
 }

@@ -70,7 +70,7 @@ impl StagTable {
         if entry.live.is_some() {
             return Err(AccessError::InvalidStag);
         }
-        if origin.pd != Some(pd) {
+        if !origin.is_in(pd) {
             return Err(AccessError::NotAssociated);
         }
         if !Access::REMOTE.contains(bind.access) {
@@ -171,7 +171,7 @@ mod tests {
         for (bind, error) in wrong {
             assert_eq!(table.bind(stag, &bind, HERE), Err(error), "{bind:?}");
         }
-        let elsewhere = Origin { pd: Some(PdId(5)), ..HERE };
+        let elsewhere = Origin::new(HERE.stream, Some(PdId(5)));
         assert_eq!(table.bind(stag, &bind(lkey), elsewhere), Err(AccessError::NotAssociated));
         assert_eq!(table.bind(lkey, &bind(lkey), HERE), Err(AccessError::InvalidStag));
         assert_eq!((table.windows_of(lkey), table.revoke_stream(HERE.stream)), (0, 0));

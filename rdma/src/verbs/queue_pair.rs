@@ -209,7 +209,7 @@ impl Qp {
             inline: max_inline_data.into(),
         };
         // The stream sets its own identifier when it adopts the queues.
-        let origin = Origin { rights: access.of_stream(), ..Origin::new(StreamId(0), Some(init.pd)) };
+        let origin = Origin::new(StreamId(0), Some(init.pd)).with_rights(access.of_stream());
         Box::new(QueuePair::new(origin, depths))
     }
 
