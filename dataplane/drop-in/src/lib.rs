@@ -14,7 +14,7 @@
 //! | `objects.rs`, `qp.rs` | protection domains, memory, queues, queue pairs |
 //! | `work.rs` | posting and polling |
 //! | `cq_ex.rs`, `qp_ex.rs` | the same with the extended calls: iterators, `ibv_wr_*` |
-//! | `rsocket/` | stream sockets over RDMA |
+//! | `rsocket/`, `sleepers.rs` | stream sockets over RDMA, and the threads that wait for them |
 //! | `cm.rs`, `cm_calls.rs`, `endpoint.rs`, `addrinfo.rs` | connections |
 //! | `context.rs`, `queue.rs` | the thread that distributes the events of a context, and their queues |
 #![allow(dead_code, reason = "fields that only C programs access")]
@@ -38,4 +38,5 @@ mod qp_ex;
 mod queue;
 mod raw;
 mod rsocket;
+mod sleepers;
 mod work;
