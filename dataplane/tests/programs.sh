@@ -198,6 +198,11 @@ sockets() { # rsockets
         done
         row "$program, all sizes, $of" pair $program -S all -C 10 -- $program -S all -C 10 -s 10.78.0.10
     done
+    for test in "" "-B 4096"; do
+        # shellcheck disable=SC2086
+        LIMIT=$((3 * LIMIT)) row "rstream -T n $test, 1 MiB 200 times, $of" pair rstream -T n $test -S 1048576 -C 200 -- \
+            rstream -T n $test -S 1048576 -C 200 -s 10.78.0.10
+    done
     row "rstream over IPv6, $of" pair rstream -b fd78::10 -C 20 -- rstream -C 20 -s fd78::10
     for test in "" -R; do
         iperf3 --version >/dev/null 2>&1 || { echo "not installed: iperf3"; break; }
