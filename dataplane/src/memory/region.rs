@@ -365,9 +365,9 @@ impl RegionMemory {
         (end <= self.bytes).then(|| self.base.as_ptr().wrapping_add(offset))
     }
 
-    /// Copies `bytes` to `offset`. Their last word is stored after the others (release), with one store if it is aligned:
-    /// a program that loads it with acquire and finds it changed finds the others, too. The order of the others is not
-    /// defined.
+    /// Copies `bytes` to `offset`. Their last word is stored after the others (release), with one store if it is
+    /// aligned: a program that loads it with acquire and finds it changed finds the others, too. The order of the
+    /// others is not defined.
     ///
     /// # Errors
     /// The bytes are not inside the region; nothing has changed.
@@ -403,8 +403,8 @@ impl RegionMemory {
         Ok(())
     }
 
-    /// Copies `len` bytes at `from` in `source` to `offset`, the last word after the others as [`Self::write`] does. The
-    /// ranges may overlap.
+    /// Copies `len` bytes at `from` in `source` to `offset`, the last word after the others as [`Self::write`] does.
+    /// The ranges may overlap.
     ///
     /// # Errors
     /// The bytes are not inside one of the regions; nothing has changed.
@@ -413,7 +413,8 @@ impl RegionMemory {
         let Some(to) = self.at(offset, len) else { return Err(self.beyond(offset, len)) };
         let Some(start) = source.at(from, len) else { return Err(source.beyond(from, len)) };
         let Some(first) = len.checked_sub(WORD) else {
-            // SAFETY: `at` has checked that both ranges lie within their mappings. No reference to mapped memory exists.
+            // SAFETY: `at` has checked that both ranges lie within their mappings. No reference to mapped memory
+            // exists.
             unsafe { ptr::copy(start, to, len) };
             return Ok(());
         };

@@ -24,8 +24,8 @@ const INLINE_BYTES: RangeInclusive<u16> = 16..=512;
 /// Bytes of a buffer.
 const BUFFER: RangeInclusive<u32> = 4096..=1 << 26;
 
-// Options of this library at level `SOL_RDMA`, for its preload library: bytes that the program can read (`FIONREAD`), and
-// bytes that were sent and are not acknowledged (`SIOCOUTQ`).
+// Options of this library at level `SOL_RDMA`, for its preload library: bytes that the program can read (`FIONREAD`),
+// and bytes that were sent and are not acknowledged (`SIOCOUTQ`).
 const UNREAD: c_int = 0x100;
 const UNACKNOWLEDGED: c_int = 0x101;
 

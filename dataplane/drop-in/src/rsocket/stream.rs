@@ -191,8 +191,8 @@ impl Stream {
         (self.connected, self.readable, self.writable) = (true, true, true);
     }
 
-    /// Returns the error of sending on a stream that the program cannot write to: what has ended it, or else that one of
-    /// the two ends has shut it down.
+    /// Returns the error of sending on a stream that the program cannot write to: what has ended it, or else that one
+    /// of the two ends has shut it down.
     pub(super) const fn send_error(&self) -> c_int {
         if self.error == 0 { libc::EPIPE } else { self.error }
     }
