@@ -92,6 +92,7 @@ TOGETHER := \
     deb-test \
     verbs \
     programs-quick \
+    sockets \
     rping \
     lifecycle \
     operations \
@@ -116,7 +117,7 @@ BESIDE := \
 
 # Names of several suites.
 group.tcp := drivers flood forged-arp load crowd-out starve wire-proof flat idle
-group.rdma := interop rping verbs hostile programs-quick
+group.rdma := interop rping verbs hostile programs-quick sockets
 group.nfs := nfsd
 group.service := ports lifecycle operations reload session demonstration captures
 group.packages := deb-test build-debian13
@@ -279,6 +280,9 @@ migration: root built ## a guest that QEMU migrates by `rdma:` from one daemon t
 programs-quick: root built ## the same, the most important of it: in about a minute
 	@.ci/deps.sh ibverbs-utils perftest || echo "programs: goes on with the programs that are installed" >&2
 	QUICK=1 dataplane/tests/programs.sh
+
+sockets: root built ## rsockets and the preload library: threads, random sizes, crowds of clients, what calls return
+	dataplane/tests/sockets.sh
 
 rping: root built ## rping and regions between programs that are their own dataplane
 	dataplane/tests/rping.sh

@@ -93,7 +93,7 @@ fn placement(criterion: &mut Criterion) {
     per_payload(criterion, "check and place", 1, |bencher, payload| {
         let mut memory = VecMemory::new();
         let (region, region_bytes) = (memory.add(vec![0; 64 << 20]).unwrap(), 64 << 20);
-        let origin = Origin { stream: StreamId(1), pd: None };
+        let origin = Origin::new(StreamId(1), None);
         let mut stags = StagTable::new(8192, [7; 32]);
         let granted: Vec<Stag> = (0..8192)
             .map(|stream| {

@@ -86,7 +86,9 @@ check "iwarp-run --check" checked rping rdma_client rdma_server ucmatose cmtime 
 
 # --- what programs rarely use, by a program of ours against the headers of libibverbs-dev
 OBJECTS="$LAB/objects"
-builds() { cc -O1 -Wall -Wextra -Werror -o "$OBJECTS" dataplane/tests/programs/objects.c -libverbs -lrdmacm; }
+builds() { # PROGRAM: one of our C programs
+    cc -O1 -Wall -Wextra -Werror -o "$LAB/$1" "dataplane/tests/programs/$1.c" -libverbs -lrdmacm
+}
 links() { # the port's state, and its events, follow the link
     local pid status=0
     ip netns exec "$NS" timeout -k 5 60 "$RUN" --socket "$LAB/0.verbs" "$OBJECTS" 10.78.0.10 link \
@@ -100,10 +102,27 @@ links() { # the port's state, and its events, follow the link
     wait "$pid" || status=1
     return "$status"
 }
+IDS="$LAB/ids"
+ids_build() { cc -O1 -Wall -Wextra -Werror -o "$IDS" dataplane/tests/programs/ids.c -libverbs -lrdmacm; }
+classified() { # a SYN of daemon 1 has the class of its id, and no ECN bits that the program has set
+    local pid
+    command -v tcpdump >/dev/null || { echo "not installed: tcpdump"; return 0; }
+    in_ns timeout 20 tcpdump -Uni s1 -c 1 'tcp dst port 7177 and ip[1] = 0x28' >"$LAB/class.out" 2>"$LAB/class.err" &
+    pid=$!
+    becomes 1 5 grep -c 'listening on' "$LAB/class.err" || return 1
+    on 1 "$IDS" 10.78.0.10 class 0x29 || return 1
+    wait "$pid" && [ "$(grep -c 7177 "$LAB/class.out")" = 1 ] || { cat "$LAB/class.err"; return 1; }
+}
 if [ -f /usr/include/infiniband/verbs.h ] && [ -f /usr/include/rdma/rdma_cma.h ]; then
-    check "objects.c builds" builds
+    check "objects.c builds" builds objects
+    check "table.c builds" builds table
+    check "every symbol of libibverbs, and objects destroyed in many orders" \
+        on 0 "$LAB/table" dataplane/drop-in/symbols.txt
     check "extended queues, memory windows, shared receive queues, asynchronous events" on 0 "$OBJECTS" 10.78.0.10
     check "the state of the port" links
+    check "ids.c builds" ids_build
+    check "every call of librdmacm, a table" on 0 "$IDS" 10.78.0.10 10.78.0.99 192.0.2.1
+    check "the class of traffic reaches the wire" classified
 else
     echo "not installed: libibverbs-dev librdmacm-dev"
 fi
@@ -224,6 +243,11 @@ sockets() { # rsockets
                 pair $program -T $test -T v -C 20 -- $program -T $test -T v -C 20 -s 10.78.0.10
         done
         row "$program, all sizes, $of" pair $program -S all -C 10 -- $program -S all -C 10 -s 10.78.0.10
+    done
+    for test in "" "-B 4096"; do
+        # shellcheck disable=SC2086
+        LIMIT=$((3 * LIMIT)) row "rstream -T n $test, 1 MiB 200 times, $of" pair rstream -T n $test -S 1048576 -C 200 -- \
+            rstream -T n $test -S 1048576 -C 200 -s 10.78.0.10
     done
     row "rstream over IPv6, $of" pair rstream -b fd78::10 -C 20 -- rstream -C 20 -s fd78::10
     for test in "" -R; do

@@ -73,10 +73,10 @@ fn the_bytes_of_a_request_and_its_answer() {
     assert_eq!(answer.region, Some(RegionId(9)));
 
     // The STag is valid on this stream for the whole region, and on no other stream.
-    let own = Origin { stream: STREAM, pd: None };
+    let own = Origin::new(STREAM, None);
     assert!(stags.check_place(grant.stag, grant.base_to, 1 << 20, own).is_ok());
     assert!(stags.check_place(grant.stag, grant.base_to, (1 << 20) + 1, own).is_err());
-    let other = Origin { stream: StreamId(6), pd: None };
+    let other = Origin::new(StreamId(6), None);
     assert!(stags.check_place(grant.stag, grant.base_to, 1, other).is_err());
 }
 
@@ -86,7 +86,7 @@ fn only_the_wanted_rights_are_granted() {
     let request = encode_request("lab", Access::REMOTE_READ, b"").unwrap();
     let grant = decode_reply(&service().answer(&request, PEER, STREAM, &mut stags).reply).unwrap();
     assert_eq!(grant.access, Access::REMOTE_READ);
-    let own = Origin { stream: STREAM, pd: None };
+    let own = Origin::new(STREAM, None);
     assert!(stags.check_fetch(grant.stag, 0, 1, own).is_ok());
     assert!(stags.check_place(grant.stag, 0, 1, own).is_err());
 }

@@ -406,6 +406,9 @@ pub struct ConnOptions {
     pub ecn: Option<Ecn>,
     /// True if the application takes out-of-order segments ([`Event::OutOfOrder`](crate::Event::OutOfOrder)).
     pub out_of_order: bool,
+    /// Traffic class of all segments: IPv4's type of service, IPv6's traffic class (RFC 9293 §3.9.1.9, MUST-48). The
+    /// two low bits, ECN, are TCP's own (RFC 3168 §5) and are ignored.
+    pub traffic_class: u8,
 }
 
 /// Policy for the eviction of a connection in favor of a new one for which there is no room, because the table is

@@ -24,7 +24,7 @@
 //! # What it is not
 //! No sockets, no blocking, no copying of buffers, no IP forwarding, no UDP. Addresses and gateways are configured:
 //! no DHCP, no router discovery, no duplicate address detection. Nothing is sent in fragments, IP options are
-//! ignored, the Differentiated Services field is 0. No data on a SYN (RFC 7413), no MD5 or TCP-AO, no Accurate ECN.
+//! ignored. No data on a SYN (RFC 7413), no MD5 or TCP-AO, no Accurate ECN.
 //! One VLAN and one address per family.
 //!
 #![cfg_attr(feature = "testutil", doc = include_str!("example.md"))]

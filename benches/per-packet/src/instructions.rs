@@ -247,7 +247,7 @@ fn place(bursts: u32) -> u64 {
     build_write(Framer::new(true), stag, &vec![0x5a; payload], &mut fpdu);
     let (mut stats, mut at, mut done) = (MpaStats::default(), 0_u64, 0_u64);
     let mut deframer = Deframer::<&[u8]>::new(0, DeframerConfig::default());
-    let origin = Origin { stream, pd: None };
+    let origin = Origin::new(stream, None);
     for burst in 0..bursts.saturating_add(WARM_UP) {
         when_warm(burst, &mut || {
             for _ in 0..BURST {

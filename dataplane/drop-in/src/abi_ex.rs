@@ -17,7 +17,7 @@ pub(crate) struct Extended {
     pub(crate) create_cq_ex: extern "C" fn(Option<&OpenContext>, Option<&CqInitAttrEx>) -> Option<Box<Cq>>,
     pub(crate) private: usize,
     pub(crate) query_device_ex:
-        extern "C" fn(Option<&OpenContext>, *const c_void, *mut DeviceAttrEx, usize) -> c_int,
+        extern "C" fn(Option<&OpenContext>, Option<&u32>, *mut DeviceAttrEx, usize) -> c_int,
     pub(crate) flows: [usize; 5],
     pub(crate) create_qp_ex:
         extern "C" fn(Option<&OpenContext>, Option<&mut QpInitAttrEx>) -> Option<Box<Qp>>,

@@ -8,7 +8,7 @@ use crate::abi_cm::{AddrInfoHead, Address, encode};
 use crate::cm::{PORT_SPACE_IB, PORT_SPACE_TCP};
 use crate::cm_calls::answer;
 use crate::qp::QPT_RC;
-use crate::raw::{address, export, text};
+use crate::raw::{address, export, service_port, text};
 
 // Bits of `ai_flags`.
 pub(crate) const PASSIVE: c_int = 1;
@@ -24,9 +24,22 @@ pub(crate) struct AddrInfo {
     dst: Address,
 }
 
+/// Returns the port of a service, which is a number or a name of `/etc/services`; 0 without one.
+fn port_of(service: *const c_char) -> Result<u16, c_int> {
+    if service.is_null() {
+        return Ok(0);
+    }
+    match text(service).ok_or(libc::EINVAL)? {
+        "" => Ok(0),
+        number if number.bytes().all(|byte| byte.is_ascii_digit()) => {
+            number.parse().map_err(|_| libc::EINVAL)
+        }
+        _ => service_port(service).ok_or(libc::EINVAL),
+    }
+}
+
 /// Looks a name up. Without a name it is any address, for a listener.
-fn look_up(node: Option<&str>, service: &str, flags: c_int, family: c_int) -> Result<SocketAddr, c_int> {
-    let port: u16 = if service.is_empty() { 0 } else { service.parse().map_err(|_| libc::EINVAL)? };
+fn look_up(node: Option<&str>, port: u16, flags: c_int, family: c_int) -> Result<SocketAddr, c_int> {
     let Some(node) = node else {
         let any = if flags & FAMILY != 0 && family == libc::AF_INET6 {
             Ipv6Addr::UNSPECIFIED.into()
@@ -95,7 +108,7 @@ export! {
         let (flags, family) = hints.map_or((0, 0), |hints| (hints.flags, hints.family));
         let source = hints.and_then(|hints| address(hints.src_addr.cast()));
         let addresses = if is_named {
-            let found = look_up(text(node), text(service).unwrap_or_default(), flags, family);
+            let found = port_of(service).and_then(|port| look_up(text(node), port, flags, family));
             found.map(|found| if flags & PASSIVE != 0 { (Some(found), None) } else { (source, Some(found)) })
         } else {
             // Without a name the addresses are those of the hints.

@@ -88,6 +88,28 @@ impl Drop for Place {
     }
 }
 
+/// Stage of an id: which calls it accepts, as the states of the kernel's CM say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// It is new: it has neither address nor device.
+    #[default]
+    Idle,
+    /// It has a local address, and maybe a device.
+    Bound,
+    /// The resolution of its peer with this number is under way.
+    Resolving(u64),
+    /// It has a device and a peer.
+    AddrResolved,
+    /// It has a route, and can connect.
+    RouteResolved,
+    /// A peer has asked for a connection, and waits for an answer.
+    Requested,
+    /// It has connected, accepted or rejected.
+    Connected,
+    /// It receives requests of peers.
+    Listening,
+}
+
 /// Variable state of an id.
 #[derive(Debug, Default)]
 pub(crate) struct Inner {
@@ -101,6 +123,12 @@ pub(crate) struct Inner {
     pub(crate) one_family: bool,
     /// True for an id without a channel of the program.
     pub(crate) sync: bool,
+    /// Calls that the id accepts.
+    pub(crate) stage: Stage,
+    /// Number of resolutions that have begun.
+    pub(crate) resolutions: u64,
+    /// Traffic class of its packets (`RDMA_OPTION_ID_TOS`).
+    pub(crate) traffic_class: u8,
     /// True once the program has closed the connection.
     pub(crate) closed: bool,
     /// True once the connection has ended, or could not be made.
@@ -365,7 +393,12 @@ pub(crate) fn accepted(
         peer.into_iter().for_each(|address| id.head.dst.set(address));
     }
     lock(&shared.ids).insert(connection.handle(), Arc::clone(&id.state));
-    lock(&id.state.inner).ids.push((connection, shared));
+    {
+        let mut inner = lock(&id.state.inner);
+        inner.stage = Stage::Requested;
+        inner.traffic_class = lock(&listener.state.inner).traffic_class;
+        inner.ids.push((connection, shared));
+    }
     id
 }
 
@@ -386,7 +419,12 @@ pub(crate) fn destroy(id: Box<Id>) {
         acknowledge(event);
     }
     id.state.settle();
-    let ids = std::mem::take(&mut lock(&id.state.inner).ids);
+    let ids = {
+        let mut inner = lock(&id.state.inner);
+        // A resolution under way reports nothing more.
+        inner.stage = Stage::Idle;
+        std::mem::take(&mut inner.ids)
+    };
     for (connection, shared) in &ids {
         lock(&shared.ids).remove(&connection.handle());
     }

@@ -6,29 +6,27 @@ use std::num::NonZeroU16;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
-use iwarp_verbs::{ConnParam as Param, QueuePair, RtrOptions};
+use iwarp_verbs::{ConnParam as Param, NextHop, QueuePair, RtrOptions};
 
 use crate::abi::QpAttr;
 use crate::abi_cm::ConnParam;
-use crate::cm::{self, ADDR_RESOLVED, CmEvent, EventChannel, Id, ROUTE_RESOLVED};
+use crate::cm::{self, CmEvent, EventChannel, Id, ROUTE_RESOLVED, Stage};
 use crate::context::{Device, OpenContext, Shared, context_of, devices, lock, null, number};
 use crate::endpoint::complete;
+use crate::options::set_option;
 use crate::qp::{self, Qp};
 use crate::queue::Queue;
 use crate::raw::{address, array, export, object, write};
+use crate::resolve::{self, Resolution};
 
 /// Reads at a time of a connection if the program asks for as many as possible.
 const DEPTH_MAX: u16 = 16;
 /// Ports of listeners that the program does not choose, as the kernel's.
 const EPHEMERAL: std::ops::Range<u16> = 32_768..61_000;
-// `RDMA_OPTION_ID`, and its options.
-const OPTION_ID: c_int = 0;
-const OPTION_TOS: c_int = 0;
-const OPTION_REUSEADDR: c_int = 1;
-const OPTION_AFONLY: c_int = 2;
-const OPTION_ACK_TIMEOUT: c_int = 3;
-
+/// Other port spaces: `RDMA_PS_IPOIB` and `RDMA_PS_UDP`, of datagrams.
+const DATAGRAMS: [c_int; 2] = [0x0002, 0x0111];
 /// Sets `errno` if the call has failed, and returns what the program gets.
 pub(crate) fn answer(result: Result<(), c_int>) -> c_int {
     match result {
@@ -41,7 +39,7 @@ pub(crate) fn answer(result: Result<(), c_int>) -> c_int {
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
-fn failed(error: iwarp_verbs::Error) -> c_int {
+pub(crate) fn failed(error: iwarp_verbs::Error) -> c_int {
     number(&error)
 }
 
@@ -50,17 +48,17 @@ fn device_at(ip: IpAddr) -> Option<&'static Device> {
     devices().iter().flatten().find(|device| device.addresses().any(|own| own == ip)).copied()
 }
 
-/// Returns the device that reaches a peer, and its address: that of the peer's network, otherwise the first.
-fn device_to(peer: IpAddr) -> Option<(&'static Device, IpAddr)> {
+/// Returns the devices that may reach a peer, and their addresses: first that of the peer's network.
+fn devices_to(peer: IpAddr) -> Vec<(&'static Device, IpAddr)> {
     let same_family = |device: &'static Device| {
         let prefixes = device.info.addresses.iter();
         prefixes
             .filter(move |prefix| prefix.addr().is_ipv4() == peer.is_ipv4())
             .map(move |prefix| (device, prefix))
     };
-    let all = || devices().iter().flatten().copied().flat_map(same_family);
-    let near = all().find(|(_, prefix)| prefix.contains(&peer)).or_else(|| all().next());
-    near.map(|(device, prefix)| (device, prefix.addr()))
+    let mut all: Vec<_> = devices().iter().flatten().copied().flat_map(same_family).collect();
+    all.sort_by_key(|(_, prefix)| !prefix.contains(&peer));
+    all.into_iter().map(|(device, prefix)| (device, prefix.addr())).collect()
 }
 
 /// Returns the parameters of a connection, with `private_data`. Some programs send first on the side that accepts: the
@@ -81,7 +79,8 @@ pub(crate) const fn peer_to_peer() -> Option<RtrOptions> {
     Some(RtrOptions { send: false, write: true, read: true })
 }
 
-/// Returns the queue pair of a connection: that of the id, or the one that the parameters name.
+/// Returns the queue pair of a connection: that of the id, or the one of the device that the parameters name, whatever
+/// its context.
 fn qp_of(id: &Id, given: &ConnParam) -> Result<QueuePair, c_int> {
     if let Some(qp) = object::<Qp>(id.head.qp.load(Ordering::Acquire)) {
         *lock(&qp.connection) = Some(Arc::clone(&id.state));
@@ -90,6 +89,9 @@ fn qp_of(id: &Id, given: &ConnParam) -> Result<QueuePair, c_int> {
     let shared = &id.verbs().ok_or(libc::EINVAL)?.shared;
     let qps = lock(&shared.qps);
     let (_, route) = qps.iter().find(|(number, _)| number.0 == given.qp_num).ok_or(libc::EINVAL)?;
+    if let Some(qp) = object(ptr::with_exposed_provenance::<Qp>(route.address)) {
+        *lock(&qp.connection) = Some(Arc::clone(&id.state));
+    }
     Ok(route.qp.clone())
 }
 
@@ -109,6 +111,9 @@ fn some_port() -> u16 {
 /// Gives an id an address of this machine, and its device. Some programs send their port to the peer before they
 /// listen, so what takes time is done here.
 pub(crate) fn bind(id: &Id, local: SocketAddr) -> Result<(), c_int> {
+    if lock(&id.state.inner).stage != Stage::Idle {
+        return Err(libc::EINVAL);
+    }
     let ip = match local.ip() {
         ip if !is_any(ip) => {
             let device = device_at(ip).ok_or(libc::EADDRNOTAVAIL)?;
@@ -126,7 +131,8 @@ pub(crate) fn bind(id: &Id, local: SocketAddr) -> Result<(), c_int> {
     check_port(SocketAddr::new(ip, local.port()))?;
     let any_port = local.port() == 0;
     id.head.src.set(SocketAddr::new(ip, if any_port { some_port() } else { local.port() }));
-    lock(&id.state.inner).any_port = any_port;
+    let mut inner = lock(&id.state.inner);
+    (inner.any_port, inner.stage) = (any_port, Stage::Bound);
     Ok(())
 }
 
@@ -143,33 +149,89 @@ fn check_port(local: SocketAddr) -> Result<(), c_int> {
     context_of(asked)?.shared.context.create_id(Some(local)).map(drop).map_err(failed)
 }
 
-/// Resolves the address of a peer.
-pub(crate) fn resolve(id: &Id, source: Option<SocketAddr>, peer: SocketAddr) -> Result<(), c_int> {
-    select(id, source, peer)?;
-    id.state.report(ADDR_RESOLVED, 0);
+/// Resolves the address of a peer within a time limit. An event reports the outcome.
+pub(crate) fn resolve(
+    id: &Id,
+    source: Option<SocketAddr>,
+    peer: SocketAddr,
+    limit: Duration,
+) -> Result<(), c_int> {
+    let until = resolve::end_of(limit);
+    let hop = select(id, source, peer)?;
+    let ends = id.head.src.get().zip(id.head.dst.get());
+    let (shared, (local, peer)) =
+        id.verbs().map(|open| Arc::clone(&open.shared)).zip(ends).ok_or(libc::EINVAL)?;
+    let number = {
+        let mut inner = lock(&id.state.inner);
+        inner.resolutions = inner.resolutions.wrapping_add(1);
+        inner.stage = Stage::Resolving(inner.resolutions);
+        inner.resolutions
+    };
+    let resolution = Resolution { state: Arc::clone(&id.state), number, shared, local, peer, until };
+    match hop {
+        NextHop::Known => resolution.end(Ok(())),
+        NextHop::None => resolution.end(Err(libc::ENETUNREACH)),
+        NextHop::Unknown => resolution.wait(),
+    }
     complete(id)
 }
 
-/// Selects the device that reaches a peer, and its address.
-pub(crate) fn select(id: &Id, source: Option<SocketAddr>, peer: SocketAddr) -> Result<(), c_int> {
-    if let Some(source) = source {
-        bind(id, source)?;
+/// Selects the device that reaches a peer, and the local address; an id without a port gets one. A `source` counts for
+/// an id that is not bound. Returns what is known of the next hop.
+pub(crate) fn select(id: &Id, source: Option<SocketAddr>, peer: SocketAddr) -> Result<NextHop, c_int> {
+    let stage = lock(&id.state.inner).stage;
+    match stage {
+        Stage::Idle => {
+            if let Some(source) = source {
+                bind(id, source)?;
+            }
+        }
+        Stage::Bound => {}
+        _ => return Err(libc::EINVAL),
     }
-    let bound = id.head.src.get().map(|local| local.ip()).filter(|local| !local.is_unspecified());
-    let own = if let Some(own) = bound {
-        own
-    } else {
-        let (device, own) = device_to(peer.ip()).ok_or(libc::ENODEV)?;
-        id.set_verbs(context_of(device)?);
-        let port = id.head.src.get().map_or(0, |local| local.port());
-        id.head.src.set(SocketAddr::new(own, port));
-        own
+    let bound = id.head.src.get();
+    if bound.is_some_and(|bound| bound.is_ipv4() != peer.is_ipv4()) {
+        return Err(libc::EINVAL);
+    }
+    let candidates = match bound.map(|local| local.ip()).filter(|local| !local.is_unspecified()) {
+        Some(own) => {
+            let open = object(id.head.verbs.load(Ordering::Acquire)).ok_or(libc::EINVAL)?;
+            vec![(open, own)]
+        }
+        None => {
+            let open = |(device, own)| Ok((context_of(device)?, own));
+            devices_to(peer.ip()).into_iter().map(open).collect::<Result<_, c_int>>()?
+        }
     };
-    id.head.dst.set(SocketAddr::new(if is_any(peer.ip()) { own } else { peer.ip() }, peer.port()));
-    Ok(())
+    let port = bound.map_or(0, |local| local.port());
+    let mut found = None;
+    for (open, own) in candidates {
+        let to = SocketAddr::new(if is_any(peer.ip()) { own } else { peer.ip() }, peer.port());
+        let (hop, local) =
+            open.shared.context.resolve(Some(SocketAddr::new(own, port)), to).map_err(failed)?;
+        let local = local.unwrap_or(SocketAddr::new(own, port));
+        let is_way = hop != NextHop::None;
+        if found.is_none() || is_way {
+            found = Some((open, local, to, hop));
+        }
+        if is_way {
+            break;
+        }
+    }
+    let (open, local, to, hop) = found.ok_or(libc::ENODEV)?;
+    id.set_verbs(open);
+    id.head.src.set(if local.port() == 0 { SocketAddr::new(local.ip(), some_port()) } else { local });
+    id.head.dst.set(to);
+    let mut inner = lock(&id.state.inner);
+    inner.any_port |= port == 0;
+    inner.stage = Stage::Bound;
+    Ok(hop)
 }
 
 fn connect(id: &Id, given: &ConnParam) -> Result<(), c_int> {
+    if lock(&id.state.inner).stage != Stage::RouteResolved {
+        return Err(libc::EINVAL);
+    }
     let qp = qp_of(id, given)?;
     let private_data = array(given.private_data, given.private_data_len.into());
     connect_with(id, &qp, &param(given, private_data))?;
@@ -180,47 +242,66 @@ fn connect(id: &Id, given: &ConnParam) -> Result<(), c_int> {
 pub(crate) fn connect_with(id: &Id, qp: &QueuePair, param: &Param<'_>) -> Result<(), c_int> {
     let shared = Arc::clone(&id.verbs().ok_or(libc::EINVAL)?.shared);
     let peer = id.head.dst.get().ok_or(libc::EINVAL)?;
-    let mut local = id.head.src.get();
-    if let Some(local) = local.as_mut().filter(|_| lock(&id.state.inner).any_port) {
-        // The daemon has a port that no other connection has.
-        local.set_port(0);
-    }
+    let local = id.head.src.get();
     let connection = shared.context.create_id(local).map_err(failed)?;
+    let (any_port, class) = {
+        let inner = lock(&id.state.inner);
+        (inner.any_port, inner.traffic_class)
+    };
+    if class != 0 {
+        connection.set_traffic_class(class).map_err(failed)?;
+    }
     // Before the request: the event may come first.
     lock(&shared.ids).insert(connection.handle(), Arc::clone(&id.state));
-    let connected = connection.connect(qp, peer, param).map_err(failed).and_then(|()| match local {
-        Some(local) if local.port() != 0 => check_address(id, &connection, &shared),
-        _ => Ok(()),
-    });
-    if connected.is_err() {
-        lock(&shared.ids).remove(&connection.handle());
-        return connected;
-    }
-    lock(&id.state.inner).ids.push((connection, shared));
+    let connected = connection.connect_from(qp, peer, param, any_port).map_err(failed);
+    let local = match connected.and_then(|()| check_address(id, &connection, &shared)) {
+        Ok(local) => local,
+        Err(error) => {
+            lock(&shared.ids).remove(&connection.handle());
+            return Err(error);
+        }
+    };
+    // The daemon may have taken another port.
+    local.into_iter().for_each(|local| id.head.src.set(local));
+    let mut inner = lock(&id.state.inner);
+    inner.stage = Stage::Connected;
+    inner.ids.push((connection, shared));
     Ok(())
 }
 
 fn accept(id: &Id, given: &ConnParam) -> Result<(), c_int> {
+    requested(id)?;
     let qp = qp_of(id, given)?;
     let private_data = array(given.private_data, given.private_data_len.into());
     accept_with(id, &qp, private_data)?;
     complete(id)
 }
 
-/// Accepts a connection with a queue pair. Events report the outcome.
-pub(crate) fn accept_with(id: &Id, qp: &QueuePair, private_data: &[u8]) -> Result<(), c_int> {
-    let inner = lock(&id.state.inner);
-    let (connection, _) = inner.ids.first().ok_or(libc::EINVAL)?;
-    connection.accept(qp, private_data).map_err(failed)
+/// Returns an error unless a peer waits for the id's answer.
+fn requested(id: &Id) -> Result<(), c_int> {
+    if lock(&id.state.inner).stage == Stage::Requested { Ok(()) } else { Err(libc::EINVAL) }
 }
 
-/// Returns an error if the daemon has refused the local address of a listener or connection.
-fn check_address(id: &Id, asked: &iwarp_verbs::Id, shared: &Arc<Shared>) -> Result<(), c_int> {
+/// Accepts a connection with a queue pair. Events report the outcome.
+pub(crate) fn accept_with(id: &Id, qp: &QueuePair, private_data: &[u8]) -> Result<(), c_int> {
+    let mut inner = lock(&id.state.inner);
+    let (connection, _) = inner.ids.first().ok_or(libc::EINVAL)?;
+    connection.accept(qp, private_data).map_err(failed)?;
+    inner.stage = Stage::Connected;
+    Ok(())
+}
+
+/// Returns the local address of a listener or connection, or an error if the daemon has refused it.
+fn check_address(
+    id: &Id,
+    asked: &iwarp_verbs::Id,
+    shared: &Arc<Shared>,
+) -> Result<Option<SocketAddr>, c_int> {
     // The worker has executed the request before it answers the next one; then its event is there.
-    asked.addresses().map_err(failed)?;
+    let (local, _) = asked.addresses().map_err(failed)?;
     shared.dispatch();
     let refused = std::mem::take(&mut lock(&id.state.inner).refused);
-    if refused { Err(libc::EADDRINUSE) } else { Ok(()) }
+    if refused { Err(libc::EADDRINUSE) } else { Ok(local) }
 }
 
 /// Listens at an address on one device.
@@ -232,12 +313,16 @@ fn listen_on(
 ) -> Result<(), c_int> {
     let shared = Arc::clone(&open.shared);
     let listener = shared.context.create_id(Some(local)).map_err(failed)?;
+    let class = lock(&id.state.inner).traffic_class;
+    if class != 0 {
+        listener.set_traffic_class(class).map_err(failed)?;
+    }
     lock(&shared.ids).insert(listener.handle(), Arc::clone(&id.state));
     let listens = listener.listen(backlog, &Param::default()).map_err(failed);
     let result = listens.and_then(|()| check_address(id, &listener, &shared));
-    if result.is_err() {
+    if let Err(error) = result {
         lock(&shared.ids).remove(&listener.handle());
-        return result;
+        return Err(error);
     }
     lock(&id.state.inner).ids.push((listener, shared));
     Ok(())
@@ -245,6 +330,9 @@ fn listen_on(
 
 /// Listens at the address of an id: on its device, or on all.
 pub(crate) fn listen(id: &Id, backlog: c_int) -> Result<(), c_int> {
+    if !matches!(lock(&id.state.inner).stage, Stage::Idle | Stage::Bound) {
+        return Err(libc::EINVAL);
+    }
     let local = id.head.src.get().unwrap_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
     // The library counts the requests that the program has not fetched.
     id.state.set_backlog(backlog);
@@ -273,6 +361,7 @@ pub(crate) fn listen(id: &Id, backlog: c_int) -> Result<(), c_int> {
         match opens.iter().try_for_each(at_all) {
             Ok(()) => {
                 id.head.src.set(local);
+                lock(&id.state.inner).stage = Stage::Listening;
                 return Ok(());
             }
             Err(error) => {
@@ -293,35 +382,17 @@ pub(crate) fn listen(id: &Id, backlog: c_int) -> Result<(), c_int> {
 pub(crate) fn disconnect(id: &Id) -> Result<(), c_int> {
     {
         let mut inner = lock(&id.state.inner);
+        if !matches!(inner.stage, Stage::Connected | Stage::Requested) {
+            return Err(libc::EINVAL);
+        }
+        if inner.closed {
+            return Ok(());
+        }
         let (connection, _) = inner.ids.first().ok_or(libc::EINVAL)?;
         connection.disconnect().map_err(failed)?;
         inner.closed = true;
     }
     complete(id)
-}
-
-/// Sets an option of an id. It takes effect, or the call fails.
-fn set_option(id: &Id, option: (c_int, c_int), value: &[u8]) -> Result<(), c_int> {
-    let number = || value.try_into().map(c_int::from_ne_bytes).map_err(|_| libc::EINVAL);
-    match (option, value) {
-        // The daemon's TCP has one class of traffic.
-        ((OPTION_ID, OPTION_TOS), [0]) => Ok(()),
-        // The timeout of TCP follows the round-trip time.
-        ((OPTION_ID, OPTION_TOS | OPTION_ACK_TIMEOUT), [_]) => Err(libc::EOPNOTSUPP),
-        ((OPTION_ID, OPTION_TOS | OPTION_ACK_TIMEOUT), _) => Err(libc::EINVAL),
-        // Ids may have the same address until one of them listens.
-        ((OPTION_ID, OPTION_REUSEADDR), _) => number().map(|_| ()),
-        ((OPTION_ID, OPTION_AFONLY), _) => {
-            let one_family = number()? != 0;
-            let mut inner = lock(&id.state.inner);
-            if !inner.ids.is_empty() {
-                return Err(libc::EINVAL);
-            }
-            inner.one_family = one_family;
-            Ok(())
-        }
-        _ => Err(libc::ENOSYS),
-    }
 }
 
 /// Moves an id, and its events, to a channel.
@@ -354,8 +425,10 @@ export! {
         port_space: c_int,
     ) -> c_int {
         let Some(out) = out else { return answer(Err(libc::EINVAL)) };
-        if !matches!(port_space, cm::PORT_SPACE_TCP | cm::PORT_SPACE_IB) {
-            return answer(Err(libc::EOPNOTSUPP));
+        match port_space {
+            cm::PORT_SPACE_TCP | cm::PORT_SPACE_IB => {}
+            space if DATAGRAMS.contains(&space) => return answer(Err(libc::EOPNOTSUPP)),
+            _ => return answer(Err(libc::EINVAL)),
         }
         let own = if channel.is_none() { rdma_create_event_channel() } else { None };
         let own = own.map(|channel| &*Box::leak(channel));
@@ -378,14 +451,23 @@ export! {
         answer(bind(id, local))
     }
 
-    fn rdma_resolve_addr(id: Option<&Id>, source: *const u8, peer: *const u8, _timeout_ms: c_int) -> c_int {
+    fn rdma_resolve_addr(id: Option<&Id>, source: *const u8, peer: *const u8, timeout_ms: c_int) -> c_int {
         let Some((id, peer)) = id.zip(address(peer)) else { return answer(Err(libc::EINVAL)) };
-        answer(resolve(id, address(source), peer))
+        let limit = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
+        answer(resolve(id, address(source), peer, limit))
     }
 
     fn rdma_resolve_route(id: Option<&Id>, _timeout_ms: c_int) -> c_int {
-        let Some(id) = id.filter(|id| id.head.dst.get().is_some()) else { return answer(Err(libc::EINVAL)) };
-        id.state.report(ROUTE_RESOLVED, 0);
+        let Some(id) = id else { return answer(Err(libc::EINVAL)) };
+        {
+            let mut inner = lock(&id.state.inner);
+            if inner.stage != Stage::AddrResolved {
+                return answer(Err(libc::EINVAL));
+            }
+            inner.stage = Stage::RouteResolved;
+            // The device has the only route.
+            id.state.report(ROUTE_RESOLVED, 0);
+        }
         answer(complete(id))
     }
 
@@ -394,9 +476,9 @@ export! {
         answer(connect(id, given.unwrap_or(&ConnParam::default())))
     }
 
-    fn rdma_establish(id: Option<&Id>) -> c_int {
-        // The connection is established when its event says so.
-        answer(id.map(|_| ()).ok_or(libc::EINVAL))
+    fn rdma_establish(_id: Option<&Id>) -> c_int {
+        // An iWARP connection is established by its first message: nothing waits for this call.
+        answer(Err(libc::EINVAL))
     }
 
     fn rdma_listen(id: Option<&Id>, backlog: c_int) -> c_int {
@@ -411,10 +493,16 @@ export! {
 
     fn rdma_reject(id: Option<&Id>, private_data: *const u8, length: u8) -> c_int {
         let Some(id) = id else { return answer(Err(libc::EINVAL)) };
-        let inner = lock(&id.state.inner);
+        if let Err(error) = requested(id) {
+            return answer(Err(error));
+        }
+        let mut inner = lock(&id.state.inner);
         let rejected = inner.ids.first().ok_or(libc::EINVAL).and_then(|(connection, _)| {
             connection.reject(array(private_data, length.into())).map_err(failed)
         });
+        if rejected.is_ok() {
+            inner.stage = Stage::Connected;
+        }
         answer(rejected)
     }
 
@@ -465,7 +553,9 @@ export! {
     }
 
     fn rdma_notify(id: Option<&Id>, _event: c_int) -> c_int {
-        answer(id.map(|_| ()).ok_or(libc::EINVAL))
+        // An iWARP connection needs no event of its queue pair.
+        let connected = |id: &&Id| matches!(lock(&id.state.inner).stage, Stage::Connected | Stage::Requested);
+        answer(id.filter(connected).map(|_| ()).ok_or(libc::EINVAL))
     }
 
     fn rdma_get_src_port(id: Option<&Id>) -> u16 {
@@ -496,9 +586,9 @@ export! {
     fn rdma_init_qp_attr(id: Option<&Id>, attr: *mut QpAttr, mask: Option<&mut c_int>) -> c_int {
         let Some((_, mask)) = id.zip(mask).filter(|_| !attr.is_null()) else { return answer(Err(libc::EINVAL)) };
         let state = object(attr.cast_const()).map_or(0, |attr: &QpAttr| attr.qp_state);
+        let Some(bits) = qp::connection_mask(state) else { return answer(Err(libc::EINVAL)) };
         write(attr, 0, QpAttr { qp_state: state, qp_access_flags: qp::ACCESS, port_num: 1, ..QpAttr::default() });
-        // `IBV_QP_STATE`, and `IBV_QP_ACCESS_FLAGS` for the first state.
-        *mask = if state == qp::INIT { 1 | 8 } else { 1 };
+        *mask = bits;
         0
     }
 

@@ -1,20 +1,27 @@
 //! Devices and contexts: each port of the daemon is a device, and an open one has a thread that distributes its events.
+//! All contexts of a device that the process opens share one connection to the daemon, so that ids reach the queue
+//! pairs of any of them.
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use iwarp_verbs::{AsyncEvent, CmId, CqId, DEFAULT_SOCKET, DeviceInfo, Error, Event, QpNum, QueuePair};
+use iwarp_verbs::{
+    AsyncEvent, ClientError, CmId, CqId, DEFAULT_SOCKET, DeviceInfo, Error, Event, QpNum, QpState, QueuePair,
+};
 
 use crate::abi;
 use crate::abi_ex::Extended;
 use crate::cm::{self, IdState};
 use crate::devices::{self, PORT};
 use crate::objects::{self, CqState};
+use crate::qp::Qp;
 use crate::queue::Queue;
+use crate::raw::{object, take_context};
+use crate::users::Users;
 use crate::{cq_ex, qp_ex, work};
 
 /// Longest sleep of the thread, after which it looks if the context is closed.
@@ -42,7 +49,30 @@ pub(crate) fn number(error: &Error) -> c_int {
         Error::Memory { .. } => libc::EFAULT,
         Error::Lost | Error::RegionGone(_) => libc::EIO,
         Error::System { cause, .. } | Error::Map(cause) => cause.raw_os_error().unwrap_or(libc::EIO),
-        Error::Daemon(_) | Error::Protocol(_) => libc::ENODEV,
+        Error::Daemon(error) => refusal(error),
+        Error::Protocol(_) => libc::EPROTO,
+    }
+}
+
+/// Returns the error number of a call of the control socket.
+const fn refusal(error: &ClientError) -> c_int {
+    use iwarp_verbs::ErrorKind as Kind;
+    match error {
+        ClientError::Unreachable { .. } => libc::ENODEV,
+        ClientError::Denied { .. } => libc::EACCES,
+        ClientError::RequestTooLong { .. } => libc::E2BIG,
+        ClientError::Timeout { .. } => libc::ETIMEDOUT,
+        ClientError::Lost { .. } => libc::EIO,
+        ClientError::Malformed { .. } => libc::EPROTO,
+        ClientError::Refused(refused) => match refused.data.kind {
+            Kind::InvalidParams | Kind::NoSuchObject | Kind::InvalidConfig => libc::EINVAL,
+            Kind::Exists => libc::EEXIST,
+            Kind::InUse => libc::EBUSY,
+            Kind::NotPermitted => libc::EACCES,
+            Kind::NoResources | Kind::TooLarge => libc::ENOMEM,
+            Kind::InvalidRequest | Kind::UnknownMethod | Kind::NeedsRestart => libc::EPROTO,
+            Kind::Internal | Kind::Unknown => libc::EIO,
+        },
     }
 }
 
@@ -145,8 +175,12 @@ pub(crate) struct Whole {
 pub(crate) struct OpenContext {
     pub(crate) head: abi::Context,
     pub(crate) shared: Arc<Shared>,
+    /// Asynchronous events of the context's objects, and of the port.
+    pub(crate) asyncs: Arc<Queue<AsyncEntry>>,
     /// Protection domain that `rdma_create_qp` uses if the program names none.
     pub(crate) pd: OnceLock<usize>,
+    /// Protection domains, completion channels and completion queues.
+    pub(crate) users: Users,
 }
 
 /// An asynchronous event: address of the object or number of the port, and type.
@@ -156,6 +190,13 @@ pub(crate) struct AsyncEntry {
     pub(crate) kind: c_int,
 }
 
+impl AsyncEntry {
+    /// Returns true for the event of a completion queue, a queue pair or a shared receive queue.
+    pub(crate) const fn is_of_object(self) -> bool {
+        matches!(self.kind, 0..=3 | 15 | 16)
+    }
+}
+
 /// Queue pair of a number: its address in the program, and the queue pair.
 #[derive(Debug)]
 pub(crate) struct QpRoute {
@@ -163,7 +204,7 @@ pub(crate) struct QpRoute {
     pub(crate) qp: QueuePair,
 }
 
-/// State that a context shares with its thread.
+/// Connection to the daemon: state that the contexts of a device share with its thread.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) context: iwarp_verbs::Context,
@@ -173,8 +214,12 @@ pub(crate) struct Shared {
     /// Addresses of shared receive queues.
     pub(crate) srqs: Mutex<HashMap<u32, usize>>,
     pub(crate) ids: Mutex<HashMap<CmId, Arc<IdState>>>,
-    pub(crate) asyncs: Queue<AsyncEntry>,
-    /// Address of the [`OpenContext`].
+    /// Addresses of the open contexts, and their asynchronous events.
+    opens: Mutex<Vec<(usize, Arc<Queue<AsyncEntry>>)>>,
+    /// Asynchronous events that the program has received and not acknowledged, by the address of their object.
+    received: Mutex<HashMap<usize, u32>>,
+    acknowledged: Condvar,
+    /// Address of the [`OpenContext`] of librdmacm.
     pub(crate) address: OnceLock<usize>,
     closing: AtomicBool,
     /// True once the daemon has ended.
@@ -182,13 +227,27 @@ pub(crate) struct Shared {
     dispatching: Mutex<()>,
 }
 
-/// Opens a device. The program gets the address of the [`OpenContext`].
-pub(crate) fn open(device: &'static Device) -> Result<&'static OpenContext, c_int> {
+/// Connections to the daemon that this process and its parents have opened.
+static CONNECTIONS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
+/// Returns the connection of a device, a new one if there is none.
+fn connect(
+    connections: &mut Vec<Weak<Shared>>,
+    device: &'static Device,
+) -> Result<(Arc<Shared>, bool), c_int> {
+    let usable = |shared: &Arc<Shared>| {
+        std::ptr::eq(shared.device, device)
+            && shared.context.is_open()
+            && !shared.closing.load(Ordering::Acquire)
+    };
+    connections.retain(|shared| shared.strong_count() > 0);
+    if let Some(shared) = connections.iter().filter_map(Weak::upgrade).find(usable) {
+        return Ok((shared, false));
+    }
     let context = iwarp_verbs::Context::open_sized(socket(), Some(&device.info.name), Some(QUEUE_BYTES));
     let context = context
         .or_else(|_| iwarp_verbs::Context::open(socket(), Some(&device.info.name)))
         .map_err(|error| number(&error))?;
-    let asyncs = Queue::new().map_err(|error| error.raw_os_error().unwrap_or(libc::EMFILE))?;
     let shared = Arc::new(Shared {
         context,
         device,
@@ -196,17 +255,46 @@ pub(crate) fn open(device: &'static Device) -> Result<&'static OpenContext, c_in
         qps: Mutex::default(),
         srqs: Mutex::default(),
         ids: Mutex::default(),
-        asyncs,
+        opens: Mutex::default(),
+        received: Mutex::default(),
+        acknowledged: Condvar::new(),
         address: OnceLock::new(),
         closing: AtomicBool::new(false),
         lost: AtomicBool::new(false),
         dispatching: Mutex::new(()),
     });
+    connections.push(Arc::downgrade(&shared));
+    Ok((shared, true))
+}
+
+/// Starts the thread that distributes the events of a connection.
+fn distribute(shared: Arc<Shared>) -> Result<(), c_int> {
+    let run = move || {
+        while !shared.closing.load(Ordering::Acquire) {
+            let ended = shared.context.wait(SLEEP).is_err();
+            shared.dispatch();
+            if ended {
+                return;
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("iwarp-events".to_owned()).spawn(run);
+    thread.map(drop).map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))
+}
+
+/// Opens a device. The program gets the address of the [`OpenContext`].
+pub(crate) fn open(device: &'static Device) -> Result<&'static OpenContext, c_int> {
+    let asyncs = Arc::new(Queue::new().map_err(|error| error.raw_os_error().unwrap_or(libc::EMFILE))?);
+    let mut connections = lock(&CONNECTIONS);
+    let (shared, is_new) = connect(&mut connections, device)?;
+    if is_new {
+        distribute(Arc::clone(&shared))?;
+    }
     let head = abi::Context {
         device,
         ops: operations(),
         cmd_fd: -1,
-        async_fd: shared.asyncs.fd(),
+        async_fd: asyncs.fd(),
         num_comp_vectors: 1,
         mutex: abi::Mutex::default(),
         // The mark of a context that begins with `struct verbs_context`.
@@ -222,30 +310,49 @@ pub(crate) fn open(device: &'static Device) -> Result<&'static OpenContext, c_in
         rest: [0; 5],
         size: size_of::<Extended>() + size_of::<abi::Context>(),
     };
-    let open = OpenContext { head, shared: Arc::clone(&shared), pd: OnceLock::new() };
+    let (own, users) = (Arc::clone(&asyncs), Users::default());
+    let open = OpenContext { head, shared, asyncs: own, pd: OnceLock::new(), users };
     let whole = Box::leak(Box::new(Whole { extended, open }));
     let address = std::ptr::from_ref(&whole.open).expose_provenance();
-    shared.address.get_or_init(|| address);
-    let run = move || {
-        while !shared.closing.load(Ordering::Acquire) {
-            let ended = shared.context.wait(SLEEP).is_err();
-            shared.dispatch();
-            if ended {
-                return;
-            }
-        }
-    };
-    let thread = std::thread::Builder::new().name("iwarp-events".to_owned()).spawn(run);
-    thread.map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))?;
+    lock(&whole.open.shared.opens).push((address, asyncs));
     Ok(&whole.open)
 }
 
-/// Closes a context: its thread ends.
-pub(crate) fn close(whole: &Whole) {
-    let shared = &whole.open.shared;
-    shared.closing.store(true, Ordering::Release);
+/// Closes a context: the queue pairs that the program has left are in error. Objects that are left can still be
+/// destroyed; the memory of the context stays then. With the last context of a device, its thread ends. `EBUSY` for a
+/// context of librdmacm, whose ids share it.
+pub(crate) fn close(context: *mut OpenContext) -> Result<(), c_int> {
+    let open = object(context).ok_or(libc::EINVAL)?;
+    if lock(&OPENED).iter().any(|opened| std::ptr::eq(*opened, open)) {
+        return Err(libc::EBUSY);
+    }
+    let shared = &open.shared;
+    let _connections = lock(&CONNECTIONS);
+    let mut opens = lock(&shared.opens);
+    let before = opens.len();
+    opens.retain(|(_, of)| !Arc::ptr_eq(of, &open.asyncs));
+    if opens.len() == before {
+        return Err(libc::EINVAL);
+    }
+    if opens.is_empty() {
+        shared.closing.store(true, Ordering::Release);
+    }
+    drop(opens);
     // Fails only if the counter is at its maximum: the thread is to wake already.
     let _ = rustix::io::write(shared.context.wake_fd(), &1_u64.to_ne_bytes());
+    let is_own = |route: &&QpRoute| {
+        let qp = object(std::ptr::with_exposed_provenance::<Qp>(route.address));
+        qp.is_some_and(|qp| std::ptr::eq(qp.head.context, open))
+    };
+    let left: Vec<_> = lock(&shared.qps).values().filter(is_own).map(|route| route.qp.clone()).collect();
+    for qp in left {
+        // Fails only if the daemon has ended.
+        let _ = qp.modify(QpState::Error);
+    }
+    if open.users.is_empty() {
+        drop(take_context(context));
+    }
+    Ok(())
 }
 
 const fn operations() -> abi::ContextOps {
@@ -275,8 +382,8 @@ impl Shared {
                 Event::Cm(event) => cm::dispatch(self, event),
                 Event::Async(event) => self.dispatch_async(event),
                 // `IBV_EVENT_PORT_ACTIVE`, `IBV_EVENT_PORT_ERR`
-                Event::PortActive => self.asyncs.push(AsyncEntry { element: PORT.into(), kind: 9 }),
-                Event::PortDown => self.asyncs.push(AsyncEntry { element: PORT.into(), kind: 10 }),
+                Event::PortActive => self.report_port(9),
+                Event::PortDown => self.report_port(10),
                 Event::DeviceFatal => self.dispatch_fatal(),
             }
         }
@@ -289,29 +396,83 @@ impl Shared {
     }
 
     fn dispatch_async(&self, event: AsyncEvent) {
-        let qp = |number: QpNum| lock(&self.qps).get(&number).map(|route| route.address);
+        // Under the lock of their table the objects exist.
+        let qp = |number: QpNum| lock(&self.qps).get(&number).and_then(|route| self.events_of(route.address));
         // Values of `enum ibv_event_type`.
         let (element, kind) = match event {
-            AsyncEvent::CqError(cq) => (lock(&self.cqs).get(&cq).map(|state| state.address()), 0),
+            AsyncEvent::CqError(cq) => {
+                (lock(&self.cqs).get(&cq).and_then(|state| self.events_of(state.address())), 0)
+            }
             AsyncEvent::QpFatal(number, _) | AsyncEvent::QpTerminated(number, _) => (qp(number), 1),
             AsyncEvent::QpRequestError(number, _) => (qp(number), 2),
             AsyncEvent::QpAccessError(number, _) => (qp(number), 3),
-            AsyncEvent::SrqLimitReached(srq) => (lock(&self.srqs).get(&srq.0).copied(), 15),
+            AsyncEvent::SrqLimitReached(srq) => {
+                (lock(&self.srqs).get(&srq.0).and_then(|address| self.events_of(*address)), 15)
+            }
             AsyncEvent::QpLastWqeReached(number) => (qp(number), 16),
         };
-        if let Some(element) = element {
-            self.asyncs.push_once(AsyncEntry { element, kind });
+        if let Some((element, asyncs)) = element {
+            asyncs.push_once(AsyncEntry { element, kind });
         }
+    }
+
+    /// Returns the address of an object that is not destroyed yet, and the events of its context. All objects begin
+    /// with the address of their context.
+    fn events_of(&self, address: usize) -> Option<(usize, Arc<Queue<AsyncEntry>>)> {
+        let object = std::ptr::with_exposed_provenance::<*const OpenContext>(address);
+        let context = crate::raw::object(object)?.addr();
+        let opens = lock(&self.opens);
+        let (_, asyncs) = opens.iter().find(|(open, _)| *open == context)?;
+        Some((address, Arc::clone(asyncs)))
+    }
+
+    /// Reports an event of the port to all contexts.
+    fn report_port(&self, kind: c_int) {
+        for (_, asyncs) in lock(&self.opens).iter() {
+            asyncs.push(AsyncEntry { element: PORT.into(), kind });
+        }
+    }
+
+    /// Counts an event of an object as acknowledged.
+    pub(crate) fn acknowledge_async(&self, address: usize) {
+        let mut received = lock(&self.received);
+        if let Some(count) = received.get_mut(&address) {
+            *count = count.saturating_sub(1);
+        }
+        received.retain(|_, count| *count > 0);
+        drop(received);
+        self.acknowledged.notify_all();
     }
 
     /// The daemon has ended: `IBV_EVENT_DEVICE_FATAL`, and `RDMA_CM_EVENT_DEVICE_REMOVAL` of each id.
     fn dispatch_fatal(&self) {
         self.lost.store(true, Ordering::Release);
-        self.asyncs.push(AsyncEntry { element: PORT.into(), kind: 8 });
+        self.report_port(8);
         let ids: Vec<_> = lock(&self.ids).values().cloned().collect();
         ids.iter().for_each(cm::device_removed);
         let cqs: Vec<_> = lock(&self.cqs).values().cloned().collect();
         cqs.iter().for_each(|cq| cq.notify());
+    }
+}
+
+impl OpenContext {
+    /// Takes the oldest asynchronous event, and waits for it if the descriptor is blocking.
+    pub(crate) fn take_async(&self) -> std::io::Result<AsyncEntry> {
+        self.asyncs.take_noting(|entry| {
+            if entry.is_of_object() {
+                let mut received = lock(&self.shared.received);
+                let count = received.entry(entry.element).or_default();
+                *count = count.saturating_add(1);
+            }
+        })
+    }
+
+    /// Drops the events of an object that is destroyed, and waits until the program has acknowledged those that it has
+    /// received (`ibv_ack_async_event`).
+    pub(crate) fn end_asyncs(&self, address: usize) {
+        self.asyncs.remove(|entry| entry.is_of_object() && entry.element == address);
+        let received = lock(&self.shared.received);
+        drop(self.shared.acknowledged.wait_while(received, |received| received.contains_key(&address)));
     }
 }
 
@@ -322,12 +483,16 @@ static OPENED: Mutex<Vec<&'static OpenContext>> = Mutex::new(Vec::new());
 pub(crate) fn context_of(device: &'static Device) -> Result<&'static OpenContext, c_int> {
     let mut opened = lock(&OPENED);
     let usable = |open: &&&OpenContext| {
-        std::ptr::eq(open.shared.device, device) && !open.shared.lost.load(Ordering::Acquire)
+        // A child after fork opens its own.
+        std::ptr::eq(open.shared.device, device)
+            && open.shared.context.is_open()
+            && !open.shared.lost.load(Ordering::Acquire)
     };
     if let Some(open) = opened.iter().find(usable) {
         return Ok(open);
     }
     let new = open(device)?;
+    new.shared.address.get_or_init(|| std::ptr::from_ref(new).expose_provenance());
     opened.push(new);
     Ok(new)
 }

@@ -160,13 +160,12 @@ pub(crate) extern "C" fn create_cq_ex(
     context: Option<&OpenContext>,
     init: Option<&CqInitAttrEx>,
 ) -> Option<Box<Cq>> {
-    let Some((context, init)) = context.zip(init).filter(|(_, init)| init.comp_vector == 0) else {
-        return null(libc::EINVAL);
-    };
+    let Some((context, init)) = context.zip(init) else { return null(libc::EINVAL) };
     let flags = if init.comp_mask & MASK_FLAGS != 0 { init.flags } else { 0 };
     if init.comp_mask & !MASK_FLAGS != 0 || flags & !SINGLE_THREADED != 0 || init.wc_flags & !STANDARD != 0 {
         return null(libc::EOPNOTSUPP);
     }
-    let made = create_cq(context, init.cqe, init.cq_context, object(init.channel), calls(init.wc_flags));
+    let sizes = (init.cqe, init.comp_vector);
+    let made = create_cq(context, sizes, init.cq_context, object(init.channel), calls(init.wc_flags));
     made.map_or_else(null, Some)
 }

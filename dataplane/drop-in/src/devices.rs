@@ -1,12 +1,12 @@
 //! Device list, and queries of devices and ports.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int};
 use std::net::IpAddr;
 
 use crate::abi::{DeviceAttr, Gid, GidEntry, PortAttr};
 use crate::abi_ex::DeviceAttrEx;
 use crate::context::{self, Device, OpenContext, devices, null};
-use crate::raw::{bytes_mut, export, take_context, write};
+use crate::raw::{bytes_mut, export, write};
 
 /// Port number of every device.
 pub(crate) const PORT: u8 = 1;
@@ -22,6 +22,10 @@ const LINK_LAYER_ETHERNET: u8 = 2;
 const CAPABILITIES: u32 = 1 << 17 | 1 << 21 | 1 << 24;
 // `IBV_ATOMIC_HCA`
 const ATOMIC_HCA: c_int = 1;
+/// OUI of the device, a locally administered one: "IW" after 02. Programs tune by those of vendors.
+const VENDOR: u32 = 0x02_4957;
+/// Entries of a completion queue, at most.
+pub(crate) const CQE_MAX: u32 = 65_536;
 /// Default P_Key, in network byte order.
 const PKEY: u16 = 0xffff;
 
@@ -78,9 +82,7 @@ export! {
     }
 
     fn ibv_close_device(context: *mut OpenContext) -> c_int {
-        let Some(whole) = take_context(context) else { return libc::EINVAL };
-        context::close(&whole);
-        0
+        context::close(context).map_or_else(|error| null(error).unwrap_or(-1), |()| 0)
     }
 
     fn ibv_query_device(context: Option<&OpenContext>, out: *mut DeviceAttr) -> c_int {
@@ -139,10 +141,8 @@ export! {
         flags: u32,
         size: usize,
     ) -> c_int {
-        if flags != 0 || size < size_of::<GidEntry>() || out.is_null() {
-            return libc::EINVAL;
-        }
-        let Some(gid) = gid_at(context, port, index) else { return libc::ENODATA };
+        let found = gid_at(context, port, index).filter(|_| flags == 0 && !out.is_null());
+        let Some(gid) = found.filter(|_| size >= size_of::<GidEntry>()) else { return libc::EINVAL };
         write(out, 0, GidEntry { gid, gid_index: index, port_num: port, ..GidEntry::default() });
         0
     }
@@ -154,12 +154,12 @@ export! {
         flags: u32,
         size: usize,
     ) -> isize {
-        let Some(context) = context.filter(|_| flags == 0 && size == size_of::<GidEntry>() && !out.is_null())
-        else {
-            return -isize::try_from(libc::EINVAL).unwrap_or(1);
-        };
+        let is_valid = flags == 0 && size == size_of::<GidEntry>() && max > 0 && !out.is_null();
+        // The table is read as a whole, or not at all.
+        let fits = |context: &&OpenContext| is_valid && context.shared.device.info.addresses.len() <= max;
+        let Some(context) = context.filter(fits) else { return -isize::try_from(libc::EINVAL).unwrap_or(1) };
         let mut written = 0_u32;
-        for (at, address) in context.shared.device.addresses().take(max).enumerate() {
+        for (at, address) in context.shared.device.addresses().enumerate() {
             let entry = GidEntry { gid: gid(address), gid_index: written, port_num: 1, ..GidEntry::default() };
             write(out, at, entry);
             written = written.saturating_add(1);
@@ -224,11 +224,13 @@ export! {
 /// `struct ibv_device_attr`; iWARP has nothing of what later fields describe.
 pub(crate) extern "C" fn query_device_ex(
     context: Option<&OpenContext>,
-    _input: *const c_void,
+    input: Option<&u32>,
     out: *mut DeviceAttrEx,
     size: usize,
 ) -> c_int {
-    let Some(context) = context.filter(|_| !out.is_null() && size >= size_of::<DeviceAttr>()) else {
+    // The input has a mask of further fields alone, which are not defined.
+    let is_known = input.is_none_or(|mask| *mask == 0) && !out.is_null() && size >= size_of::<DeviceAttr>();
+    let Some(context) = context.filter(|_| is_known) else {
         return libc::EINVAL;
     };
     bytes_mut(out.cast(), size).fill(0);
@@ -263,7 +265,7 @@ fn attributes(device: &Device) -> DeviceAttr {
         sys_image_guid: device.guid(),
         max_mr_size: u64::MAX,
         page_size_cap: 4096,
-        vendor_id: 0,
+        vendor_id: VENDOR,
         vendor_part_id: 0,
         hw_ver: 0,
         max_qp: 1024,
@@ -272,7 +274,7 @@ fn attributes(device: &Device) -> DeviceAttr {
         max_sge: 16,
         max_sge_rd: 16,
         max_cq: 2048,
-        max_cqe: 65_536,
+        max_cqe: CQE_MAX.cast_signed(),
         max_mr: 1024,
         max_pd: 1024,
         max_qp_rd_atom: 16,

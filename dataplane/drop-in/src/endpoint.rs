@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::time::Duration;
 
 use crate::abi::{QpInitAttr, SrqInitAttr};
 use crate::abi_ex::{QpInitAttrEx, SrqInitAttrEx};
@@ -18,6 +19,8 @@ use crate::qp::{self, QPT_RC, SEND_SLOTS_MIN};
 use crate::qp_ex;
 use crate::raw::{export, object, take};
 
+/// Time limit for the resolution of an endpoint's peer, as librdmacm's.
+const RESOLVE_LIMIT: Duration = Duration::from_secs(2);
 // Bits of `comp_mask` in `struct ibv_srq_init_attr_ex`.
 const SRQ_TYPE: u32 = 1;
 const SRQ_PD: u32 = 2;
@@ -83,7 +86,7 @@ fn destroy_cqs(id: &Id) {
     let head = &id.head;
     let pairs = [(&head.recv_cq, &head.recv_cq_channel), (&head.send_cq, &head.send_cq_channel)];
     for (cq, channel) in pairs {
-        ibv_destroy_cq(take(cq.swap(ptr::null_mut(), Ordering::AcqRel)));
+        ibv_destroy_cq(cq.swap(ptr::null_mut(), Ordering::AcqRel));
         ibv_destroy_comp_channel(channel.swap(ptr::null_mut(), Ordering::AcqRel));
     }
 }
@@ -92,7 +95,10 @@ fn create_qp(id: &Id, pd: Option<&Pd>, init: &mut QpInitAttr, operations: Option
     if !id.head.qp.load(Ordering::Acquire).is_null() || id.verbs().is_none() {
         return Err(libc::EINVAL);
     }
-    let pd = pd.or_else(|| object(id.head.pd.load(Ordering::Acquire))).ok_or(libc::EINVAL)?;
+    let pd = pd.or_else(|| object(id.head.pd.load(Ordering::Acquire)));
+    // A protection domain of another context does not fit.
+    let of_device = |pd: &&Pd| ptr::eq(pd.head.context, id.head.verbs.load(Ordering::Acquire));
+    let pd = pd.filter(of_device).ok_or(libc::EINVAL)?;
     let head = &id.head;
     if init.srq.is_null() {
         init.srq = head.srq.load(Ordering::Acquire);
@@ -139,7 +145,7 @@ fn prepare(id: &Id, info: &AddrInfo, pd: *mut Pd, init: Option<&mut QpInitAttr>)
     }
     let source = object(info.head.src_addr).and_then(crate::abi_cm::Address::get);
     let peer = object(info.head.dst_addr).and_then(crate::abi_cm::Address::get).ok_or(libc::EINVAL)?;
-    resolve(id, source, peer)?;
+    resolve(id, source, peer, RESOLVE_LIMIT)?;
     if rdma_resolve_route(Some(id), 0) != 0 {
         return Err(last_error());
     }
@@ -231,7 +237,7 @@ export! {
 
     fn rdma_destroy_srq(id: Option<&Id>) {
         if let Some(id) = id {
-            ibv_destroy_srq(take(id.head.srq.swap(ptr::null_mut(), Ordering::AcqRel)));
+            ibv_destroy_srq(id.head.srq.swap(ptr::null_mut(), Ordering::AcqRel));
         }
     }
 

@@ -14,8 +14,9 @@
 //! | `objects.rs`, `qp.rs` | protection domains, memory, queues, queue pairs |
 //! | `work.rs` | posting and polling |
 //! | `cq_ex.rs`, `qp_ex.rs` | the same with the extended calls: iterators, `ibv_wr_*` |
-//! | `rsocket/` | stream sockets over RDMA |
-//! | `cm.rs`, `cm_calls.rs`, `endpoint.rs`, `addrinfo.rs` | connections |
+//! | `rsocket/`, `sleepers.rs` | stream sockets over RDMA, and the threads that wait for them |
+//! | `cm.rs`, `cm_calls.rs`, `options.rs`, `resolve.rs`, `endpoint.rs`, `addrinfo.rs` | connections |
+//! | `users.rs` | counts of the users of objects, which are not destroyed meanwhile |
 //! | `context.rs`, `queue.rs` | the thread that distributes the events of a context, and their queues |
 #![allow(dead_code, reason = "fields that only C programs access")]
 
@@ -33,9 +34,13 @@ mod endpoint;
 mod layout_tests;
 mod names;
 mod objects;
+mod options;
 mod qp;
 mod qp_ex;
 mod queue;
 mod raw;
+mod resolve;
 mod rsocket;
+mod sleepers;
+mod users;
 mod work;

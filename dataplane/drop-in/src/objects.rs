@@ -14,8 +14,10 @@ use crate::abi::{
 use crate::abi_ex::{CqCalls, CqTail};
 use crate::context::{AsyncEntry, OpenContext, lock, null, number};
 use crate::cq_ex::Iterator;
+use crate::devices::CQE_MAX;
 use crate::queue::Queue;
-use crate::raw::{export, object, write};
+use crate::raw::{export, object, take, write};
+use crate::users::{Use, Users, status, unused};
 
 // `IBV_MW_TYPE_2`
 const MW_TYPE_2: c_int = 2;
@@ -36,6 +38,9 @@ const ACCESS_OPTIONAL: u32 = 0x3ff0_0000;
 pub(crate) struct Pd {
     pub(crate) head: PdHead,
     pub(crate) pd: ProtectionDomain,
+    /// Memory regions and windows, queue pairs and shared receive queues.
+    pub(crate) users: Users,
+    context: Use,
 }
 
 #[repr(C)]
@@ -45,6 +50,7 @@ pub(crate) struct Mr {
     pub(crate) mr: iwarp_verbs::Mr,
     /// Rights, bits of `enum ibv_access_flags`.
     access: u32,
+    pd: Use,
 }
 
 #[repr(C)]
@@ -52,6 +58,7 @@ pub(crate) struct Mr {
 pub(crate) struct Mw {
     pub(crate) head: MwHead,
     pub(crate) mw: MemoryWindow,
+    pd: Use,
 }
 
 #[repr(C)]
@@ -59,6 +66,7 @@ pub(crate) struct Mw {
 pub(crate) struct Channel {
     pub(crate) head: ChannelHead,
     pub(crate) queue: Arc<Queue<Arc<CqState>>>,
+    context: Use,
 }
 
 #[repr(C)]
@@ -70,6 +78,9 @@ pub(crate) struct Cq {
     pub(crate) iterator: Iterator,
     pub(crate) cq: CompletionQueue,
     pub(crate) state: Arc<CqState>,
+    /// Queue pairs, once for each of their queues that completes here.
+    pub(crate) users: Users,
+    context: Use,
 }
 
 /// Events of a completion queue.
@@ -104,6 +115,9 @@ pub(crate) struct Srq {
     pub(crate) srq: SharedReceiveQueue,
     /// Number of buffers, and elements of each.
     pub(crate) size: (u16, u16),
+    /// Queue pairs.
+    pub(crate) users: Users,
+    pd: Use,
 }
 
 /// Raises the events of completions that the program has left in armed queues. Some programs arm a queue, poll as many
@@ -161,11 +175,11 @@ fn register(pd: Option<&Pd>, addr: *mut c_void, length: usize, iova: u64, flags:
         lkey: mr.lkey().0,
         rkey: mr.rkey().0,
     };
-    Some(Box::new(Mr { head, mr, access: flags }))
+    Some(Box::new(Mr { head, mr, access: flags, pd: pd.users.enter() }))
 }
 
 /// Changes what the flags name: the memory is registered anew, with new keys, and then the old registration ends. After
-/// a failure the old one is valid.
+/// a failure, as of a memory region with bound windows, the old one is valid.
 fn reregister(
     mr: &mut Mr,
     flags: c_int,
@@ -184,23 +198,27 @@ fn reregister(
         ((mr.head.addr.cast_mut(), mr.head.length), mr.mr.addr())
     };
     let access = if has(REREG_ACCESS) { access } else { mr.access };
-    match register(pd, addr, length, iova, access) {
-        Some(new) => {
-            *mr = *new;
-            0
-        }
-        None => REREG_INPUT,
+    let Some(new) = register(pd, addr, length, iova, access) else { return REREG_INPUT };
+    if let Err(error) = mr.mr.deregister() {
+        return null(number(&error)).unwrap_or(REREG_INPUT);
     }
+    *mr = *new;
+    0
 }
 
-/// Creates a completion queue, with the functions of an extended one.
+/// Creates a completion queue, with the functions of an extended one. `vector` is the number of an interrupt of the
+/// device.
 pub(crate) fn create_cq(
     context: &OpenContext,
-    cqe: u32,
+    (cqe, vector): (u32, u32),
     cq_context: *mut c_void,
     channel: Option<&Channel>,
     calls: CqCalls,
 ) -> Result<Box<Cq>, c_int> {
+    let is_vector = c_int::try_from(vector).is_ok_and(|vector| vector < context.head.num_comp_vectors);
+    if !is_vector || cqe > CQE_MAX || channel.is_some_and(|channel| !ptr::eq(channel.head.context, context)) {
+        return Err(libc::EINVAL);
+    }
     let cq = context.shared.context.create_cq(cqe).map_err(|error| number(&error))?;
     let state = Arc::new(CqState {
         address: AtomicUsize::new(0),
@@ -225,7 +243,8 @@ pub(crate) fn create_cq(
         async_events_completed: 0,
     };
     let (tail, iterator) = (CqTail { calls, ..CqTail::default() }, Iterator::default());
-    let cq = Box::new(Cq { head, tail, iterator, cq, state: Arc::clone(&state) });
+    let (users, of) = (Users::default(), context.users.enter());
+    let cq = Box::new(Cq { head, tail, iterator, cq, state: Arc::clone(&state), users, context: of });
     state.address.store(ptr::from_ref(cq.as_ref()).expose_provenance(), Ordering::Release);
     lock(&context.shared.cqs).insert(id, state);
     Ok(cq)
@@ -237,14 +256,19 @@ export! {
         match context.shared.context.alloc_pd() {
             Ok(pd) => {
                 let head = PdHead { context, handle: pd.id().0 };
-                Some(Box::new(Pd { head, pd }))
+                Some(Box::new(Pd { head, pd, users: Users::default(), context: context.users.enter() }))
             }
             Err(error) => null(number(&error)),
         }
     }
 
-    fn ibv_dealloc_pd(pd: Option<Box<Pd>>) -> c_int {
-        if pd.is_some() { 0 } else { libc::EINVAL }
+    fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
+        let context = object(pd).and_then(|pd| object(pd.head.context));
+        // That of the ids of librdmacm, which the next one has, too.
+        if context.is_some_and(|context| context.pd.get() == Some(&pd.addr())) {
+            return libc::EBUSY;
+        }
+        status(unused(pd, |pd| &pd.users).map(drop))
     }
 
     fn ibv_reg_mr(pd: Option<&Pd>, addr: *mut c_void, length: usize, access: c_int) -> Option<Box<Mr>> {
@@ -283,8 +307,16 @@ export! {
         reregister(mr, flags, pd, (addr, length), access.cast_unsigned())
     }
 
-    fn ibv_dereg_mr(mr: Option<Box<Mr>>) -> c_int {
-        if mr.is_some() { 0 } else { libc::EINVAL }
+    fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
+        let Some(mut region) = take(mr) else { return libc::EINVAL };
+        match region.mr.deregister() {
+            Ok(()) => 0,
+            Err(error) => {
+                // A memory window is bound to it: the program keeps it.
+                Box::leak(region);
+                number(&error)
+            }
+        }
     }
 
     fn ibv_create_comp_channel(context: Option<&OpenContext>) -> Option<Box<Channel>> {
@@ -292,7 +324,7 @@ export! {
         match Queue::new() {
             Ok(queue) => {
                 let head = ChannelHead { context, fd: queue.fd(), refcnt: AtomicI32::new(0) };
-                Some(Box::new(Channel { head, queue: Arc::new(queue) }))
+                Some(Box::new(Channel { head, queue: Arc::new(queue), context: context.users.enter() }))
             }
             Err(error) => null(error.raw_os_error().unwrap_or(libc::EMFILE)),
         }
@@ -303,7 +335,7 @@ export! {
             None => libc::EINVAL,
             Some(channel) if channel.head.refcnt.load(Ordering::Acquire) > 0 => libc::EBUSY,
             Some(_) => {
-                drop(crate::raw::take(channel));
+                drop(take(channel));
                 0
             }
         }
@@ -314,14 +346,16 @@ export! {
         cqe: c_int,
         cq_context: *mut c_void,
         channel: Option<&Channel>,
-        _vector: c_int,
+        vector: c_int,
     ) -> Option<Box<Cq>> {
-        let Some((context, entries)) = context.zip(u32::try_from(cqe).ok()) else { return null(libc::EINVAL) };
-        create_cq(context, entries, cq_context, channel, CqCalls::default()).map_or_else(null, Some)
+        let sizes = u32::try_from(cqe).ok().zip(u32::try_from(vector).ok());
+        let Some((context, sizes)) = context.zip(sizes) else { return null(libc::EINVAL) };
+        create_cq(context, sizes, cq_context, channel, CqCalls::default()).map_or_else(null, Some)
     }
 
     fn ibv_resize_cq(cq: Option<&Cq>, cqe: c_int) -> c_int {
-        let Some((cq, entries)) = cq.zip(u32::try_from(cqe).ok()) else { return libc::EINVAL };
+        let entries = u32::try_from(cqe).ok().filter(|entries| *entries <= CQE_MAX);
+        let Some((cq, entries)) = cq.zip(entries) else { return libc::EINVAL };
         match cq.cq.resize(entries) {
             Ok(()) => {
                 cq.head.cqe.store(cqe, Ordering::Release);
@@ -331,13 +365,15 @@ export! {
         }
     }
 
-    fn ibv_destroy_cq(cq: Option<Box<Cq>>) -> c_int {
-        let Some(cq) = cq else { return libc::EINVAL };
+    fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
+        let cq = match unused(cq, |cq| &cq.users) {
+            Ok(cq) => cq,
+            Err(error) => return error,
+        };
         if let Some(context) = object(cq.head.context) {
             let id: CqId = cq.cq.id();
             lock(&context.shared.cqs).remove(&id);
-            let address = cq.state.address();
-            context.shared.asyncs.remove(|entry| entry.element == address);
+            context.end_asyncs(cq.state.address());
         }
         if let Some(channel) = &cq.state.channel {
             channel.remove(|state| Arc::ptr_eq(state, &cq.state));
@@ -382,12 +418,21 @@ export! {
 
     fn ibv_get_async_event(context: Option<&OpenContext>, out: *mut AsyncEvent) -> c_int {
         let Some(context) = context.filter(|_| !out.is_null()) else { return -1 };
-        let Ok(AsyncEntry { element, kind }) = context.shared.asyncs.take() else { return -1 };
+        let Ok(AsyncEntry { element, kind }) = context.take_async() else { return -1 };
         write(out, 0, AsyncEvent { element, event_type: kind });
         0
     }
 
-    fn ibv_ack_async_event(_event: *mut AsyncEvent) {}
+    fn ibv_ack_async_event(event: Option<&AsyncEvent>) {
+        let Some(&AsyncEvent { element, event_type: kind }) = event else { return };
+        if (AsyncEntry { element, kind }).is_of_object() {
+            // Each of these objects begins with the address of its context.
+            let context = object(ptr::with_exposed_provenance::<*const OpenContext>(element));
+            if let Some(context) = context.and_then(|context| object(*context)) {
+                context.shared.acknowledge_async(element);
+            }
+        }
+    }
 
     fn ibv_create_srq(pd: Option<&Pd>, init: Option<&mut SrqInitAttr>) -> Option<Box<Srq>> {
         let Some((pd, init)) = pd.zip(init) else { return null(libc::EINVAL) };
@@ -408,7 +453,8 @@ export! {
             cond: abi::Cond::default(),
             events_completed: 0,
         };
-        let srq = Box::new(Srq { head, srq, size: (wr, sge) });
+        let (users, of) = (Users::default(), pd.users.enter());
+        let srq = Box::new(Srq { head, srq, size: (wr, sge), users, pd: of });
         if let Some(context) = object(pd.head.context) {
             lock(&context.shared.srqs).insert(id, ptr::from_ref(srq.as_ref()).expose_provenance());
         }
@@ -443,11 +489,14 @@ export! {
         }
     }
 
-    fn ibv_destroy_srq(srq: Option<Box<Srq>>) -> c_int {
-        let Some(srq) = srq else { return libc::EINVAL };
+    fn ibv_destroy_srq(srq: *mut Srq) -> c_int {
+        let srq = match unused(srq, |srq| &srq.users) {
+            Ok(srq) => srq,
+            Err(error) => return error,
+        };
         if let Some(context) = object(srq.head.context) {
             let address = lock(&context.shared.srqs).remove(&srq.srq.id().0);
-            context.shared.asyncs.remove(|entry| Some(entry.element) == address);
+            address.into_iter().for_each(|address| context.end_asyncs(address));
         }
         0
     }
@@ -464,7 +513,7 @@ pub(crate) extern "C" fn alloc_mw(pd: Option<&Pd>, kind: c_int) -> Option<Box<Mw
             let window = mw.window();
             let (rkey, handle) = (AtomicU32::new(window.rkey.0), window.id.0);
             let head = MwHead { context: pd.head.context, pd, rkey, handle, kind };
-            Some(Box::new(Mw { head, mw }))
+            Some(Box::new(Mw { head, mw, pd: pd.users.enter() }))
         }
         Err(error) => null(number(&error)),
     }

@@ -5,31 +5,42 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use iwarp_verbs::{QpOptions, QpState, QueuePair};
+use iwarp_verbs::{Access, QpOptions, QpState, QueuePair};
 
 use crate::abi::{self, QpAttr, QpCap, QpHead, QpInitAttr};
 use crate::abi_ex::QpTail;
 use crate::cm::IdState;
 use crate::context::{QpRoute, lock, null, number};
-use crate::devices::mtu;
-use crate::objects::Pd;
+use crate::devices::{PORT, mtu};
+use crate::objects::{Pd, access};
 use crate::qp_ex::{self, Builder};
 use crate::raw::{export, object, write};
+use crate::users::{Use, Users, status};
 
 /// `IBV_QPT_RC`, the type of all queue pairs of iWARP.
 pub(crate) const QPT_RC: c_int = 2;
-// `IBV_QP_STATE`
+// Bits of `enum ibv_qp_attr_mask`.
 const MASK_STATE: c_int = 1;
+const MASK_CUR_STATE: c_int = 1 << 1;
+const MASK_ACCESS: c_int = 1 << 3;
+const MASK_PKEY_INDEX: c_int = 1 << 4;
+const MASK_PORT: c_int = 1 << 5;
+const MASK_AV: c_int = 1 << 7;
+const MASK_DEST_QPN: c_int = 1 << 20;
+/// What a program can change.
+const MASK_KNOWN: c_int = MASK_STATE | MASK_CUR_STATE | MASK_ACCESS | MASK_PKEY_INDEX | MASK_PORT;
+/// Bits that are not those of all devices.
+const MASK_PARTICULAR: c_int = !((1 << 21) - 1);
 /// Most bytes of inline data.
 pub(crate) const INLINE_MAX: usize = 512;
 /// Bytes of inline data that every queue pair takes: some programs use them without asking.
 const INLINE_MIN: u32 = 64;
 
-/// Rights of every queue pair, bits of `enum ibv_access_flags`: those of memory are its own.
+/// Rights of a queue pair until the program sets others, bits of `enum ibv_access_flags`. Those of memory are its own.
 pub(crate) const ACCESS: u32 = 0x0f;
 
 // Values of `enum ibv_qp_state`.
-pub(crate) const RESET: u32 = 0;
+const RESET: u32 = 0;
 pub(crate) const INIT: u32 = 1;
 const RTR: u32 = 2;
 const RTS: u32 = 3;
@@ -52,6 +63,8 @@ pub(crate) struct Qp {
     inbound_reads: AtomicU8,
     /// Outbound reads at a time of the connection.
     outbound_reads: AtomicU8,
+    /// Protection domain, completion queues and shared receive queue, which stay as long.
+    uses: [Option<Use>; 4],
 }
 
 impl Qp {
@@ -89,6 +102,9 @@ pub(crate) fn create(pd: &Pd, init: &mut QpInitAttr, operations: Option<u64>) ->
     };
     if init.qp_type != QPT_RC {
         return Err(libc::EOPNOTSUPP);
+    }
+    if [send_cq, recv_cq].into_iter().any(|cq| !ptr::eq(cq.head.context, pd.head.context)) {
+        return Err(libc::EINVAL);
     }
     let srq = object(init.srq);
     let mut cap = size(&init.cap).ok_or(libc::EINVAL)?;
@@ -131,8 +147,19 @@ pub(crate) fn create(pd: &Pd, init: &mut QpInitAttr, operations: Option<u64>) ->
     let tail = operations.map_or_else(QpTail::default, qp_ex::tail);
     let builder = operations.map(|_| Box::default());
     let (inbound_reads, outbound_reads) = (AtomicU8::new(0), AtomicU8::new(0));
-    let qp =
-        Box::new(Qp { head, tail, builder, qp, cap, signal_all, connection, inbound_reads, outbound_reads });
+    let users = [Some(&pd.users), Some(&send_cq.users), Some(&recv_cq.users), srq.map(|srq| &srq.users)];
+    let qp = Box::new(Qp {
+        head,
+        tail,
+        builder,
+        qp,
+        cap,
+        signal_all,
+        connection,
+        inbound_reads,
+        outbound_reads,
+        uses: users.map(|users| users.map(Users::enter)),
+    });
     if let Some(context) = object(pd.head.context) {
         let address = ptr::from_ref(qp.as_ref()).expose_provenance();
         lock(&context.shared.qps).insert(number, QpRoute { address, qp: qp.qp.clone() });
@@ -148,36 +175,87 @@ pub(crate) fn destroy(qp: Box<Qp>) {
     }
     if let Some(context) = object(qp.head.context) {
         lock(&context.shared.qps).remove(&qp.qp.num());
-        let address = ptr::from_ref(qp.as_ref()).addr();
-        context.shared.asyncs.remove(|entry| entry.element == address);
+        context.end_asyncs(ptr::from_ref(qp.as_ref()).addr());
     }
     drop(qp);
 }
 
-/// Returns the state of a queue pair. Until it has a connection, it has the state that the program has given it.
-fn state(qp: &Qp) -> Result<u32, c_int> {
+/// Returns the state of a queue pair, and the rights of its peer. Before its connection the state is `IBV_QPS_INIT`, as
+/// that of soft-iWARP: iWARP knows neither of the two next to it.
+fn query(qp: &Qp) -> Result<(u32, Access), c_int> {
     let attr = qp.qp.query().map_err(|error| number(&error))?;
     let state = match attr.state {
-        QpState::Idle => qp.head.state.load(Ordering::Acquire),
+        QpState::Idle => INIT,
         QpState::Rts => RTS,
         QpState::Closing | QpState::Terminate | QpState::Error => ERROR,
     };
-    qp.head.state.store(state, Ordering::Release);
-    Ok(state)
+    Ok((state, attr.access))
 }
 
-fn modify(qp: &Qp, new: u32) -> Result<(), c_int> {
-    let change = |state| qp.qp.modify(state).map_err(|error| number(&error));
-    match new {
-        ERROR => change(QpState::Error)?,
-        RESET => {
-            if state(qp)? == ERROR {
-                change(QpState::Idle)?;
-            }
+/// Returns rights as bits of `enum ibv_access_flags`.
+fn access_flags(access: Access) -> u32 {
+    let remote = [(Access::REMOTE_WRITE, 2), (Access::REMOTE_READ, 4), (Access::REMOTE_ATOMIC, 8)];
+    let granted = remote.into_iter().filter(|(right, _)| access.contains(*right));
+    // `IBV_ACCESS_LOCAL_WRITE`, which a queue pair cannot deny.
+    granted.fold(1, |flags, (_, flag)| flags | flag)
+}
+
+/// Returns the attributes that a program is to set on the way to a state, for its connection by librdmacm; `None` for a
+/// state that is not on that way. The connection makes the last change.
+pub(crate) const fn connection_mask(state: u32) -> Option<c_int> {
+    match state {
+        INIT | RTR => Some(MASK_STATE | MASK_ACCESS | MASK_PORT),
+        RTS => Some(MASK_PORT),
+        _ => None,
+    }
+}
+
+/// Changes a queue pair as the mask names it, or nothing.
+fn modify(qp: &Qp, attr: &QpAttr, mask: c_int) -> Result<(), c_int> {
+    let has = |bits: c_int| mask & bits != 0;
+    // A connection by the number of the peer's queue pair.
+    if has(MASK_PARTICULAR | MASK_AV | MASK_DEST_QPN) {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let is_elsewhere =
+        has(MASK_PORT) && attr.port_num != PORT || has(MASK_PKEY_INDEX) && attr.pkey_index != 0;
+    if has(!MASK_KNOWN) || is_elsewhere {
+        return Err(libc::EINVAL);
+    }
+    let rights =
+        if has(MASK_ACCESS) { access(attr.qp_access_flags).ok_or(libc::EINVAL)? } else { Access::NONE };
+    if has(MASK_STATE | MASK_CUR_STATE) {
+        let (now, _) = query(qp)?;
+        let is_other = has(MASK_CUR_STATE) && attr.cur_qp_state != now;
+        if is_other || has(MASK_STATE) && !may_enter(attr.qp_state, now) {
+            return Err(libc::EINVAL);
         }
-        // The connection makes these changes.
-        INIT | RTR | RTS => {}
-        _ => return Err(libc::EINVAL),
+    }
+    if has(MASK_ACCESS) {
+        qp.qp.modify_access(rights & Access::REGION).map_err(|error| number(&error))?;
+    }
+    if has(MASK_STATE) { enter(qp, attr.qp_state) } else { Ok(()) }
+}
+
+/// Returns true if a program may change the state. Only a connection leads to `IBV_QPS_RTS`; a program may announce it
+/// by `IBV_QPS_RTR`, without effect, as on soft-iWARP: librdmacm does so before it accepts.
+const fn may_enter(new: u32, now: u32) -> bool {
+    match new {
+        RESET | ERROR => true,
+        INIT => now == INIT,
+        RTR => now != ERROR,
+        RTS => now == RTS,
+        _ => false,
+    }
+}
+
+fn enter(qp: &Qp, new: u32) -> Result<(), c_int> {
+    let change = |state| qp.qp.modify(state).map_err(|error| number(&error));
+    if new == ERROR || new == RESET && query(qp)?.0 == RTS {
+        change(QpState::Error)?;
+    }
+    if new == RESET && query(qp)?.0 == ERROR {
+        change(QpState::Idle)?;
     }
     qp.head.state.store(new, Ordering::Release);
     Ok(())
@@ -197,10 +275,7 @@ export! {
 
     fn ibv_modify_qp(qp: Option<&Qp>, attr: Option<&QpAttr>, mask: c_int) -> c_int {
         let Some((qp, attr)) = qp.zip(attr) else { return libc::EINVAL };
-        if mask & MASK_STATE == 0 {
-            return 0;
-        }
-        modify(qp, attr.qp_state).err().unwrap_or(0)
+        status(modify(qp, attr, mask))
     }
 
     fn ibv_query_qp(
@@ -210,21 +285,22 @@ export! {
         init: *mut QpInitAttr,
     ) -> c_int {
         let Some(qp) = qp.filter(|_| !attr.is_null() && !init.is_null()) else { return libc::EINVAL };
-        let state = match state(qp) {
-            Ok(state) => state,
+        let (state, access) = match query(qp) {
+            Ok(now) => now,
             Err(error) => return error,
         };
         let head = &qp.head;
+        head.state.store(state, Ordering::Release);
         let now = QpAttr {
             qp_state: state,
             cur_qp_state: state,
             path_mtu: object(head.context)
                 .map_or(0, |context| mtu(context.shared.device.info.mtu).cast_unsigned()),
-            qp_access_flags: ACCESS,
+            qp_access_flags: access_flags(access),
             cap: qp.cap,
             max_rd_atomic: qp.outbound_reads.load(Ordering::Acquire),
             max_dest_rd_atomic: qp.inbound_reads.load(Ordering::Acquire),
-            port_num: 1,
+            port_num: PORT,
             ..QpAttr::default()
         };
         write(attr, 0, now);

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::context::lock;
+use crate::sleepers::Sleepers;
 
 /// Events, and a descriptor that is readable while there are some. The program may make it non-blocking.
 #[derive(Debug)]
@@ -16,12 +17,14 @@ pub(crate) struct Queue<T> {
     /// Counts the events. Read by the standard library, whose reads end when the thread is canceled.
     counter: File,
     items: Mutex<VecDeque<T>>,
+    /// Threads that are woken by an event; the descriptor does not tell of any then.
+    sleepers: OnceLock<Arc<Sleepers>>,
 }
 
 impl<T> Queue<T> {
     pub(crate) fn new() -> io::Result<Self> {
         let counter = File::from(eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC)?);
-        Ok(Self { counter, items: Mutex::default() })
+        Ok(Self { counter, items: Mutex::default(), sleepers: OnceLock::new() })
     }
 
     /// Returns the number of the descriptor.
@@ -29,8 +32,18 @@ impl<T> Queue<T> {
         self.counter.as_raw_fd()
     }
 
+    /// From now on, wakes these threads for each event, instead of making the descriptor readable. They take events by
+    /// [`Self::pop`].
+    pub(crate) fn wake_instead(&self, sleepers: &Arc<Sleepers>) {
+        let _ = self.sleepers.set(Arc::clone(sleepers));
+    }
+
     pub(crate) fn push(&self, item: T) {
         lock(&self.items).push_back(item);
+        if let Some(sleepers) = self.sleepers.get() {
+            sleepers.wake();
+            return;
+        }
         // Fails only if there are 2^64 events.
         let _ = (&self.counter).write(&1_u64.to_ne_bytes());
     }
@@ -47,17 +60,24 @@ impl<T> Queue<T> {
 
     /// Takes the oldest event, and waits for it if the descriptor is blocking.
     pub(crate) fn take(&self) -> io::Result<T> {
+        self.take_noting(|_| ())
+    }
+
+    /// Takes the oldest event as [`Self::take`] does, and has `note` called before [`Self::remove`] can look for it.
+    pub(crate) fn take_noting(&self, note: impl Fn(&T)) -> io::Result<T> {
         loop {
             self.count_down()?;
-            if let Some(item) = lock(&self.items).pop_front() {
+            let mut items = lock(&self.items);
+            if let Some(item) = items.pop_front() {
+                note(&item);
                 return Ok(item);
             }
         }
     }
 
-    /// Takes the oldest event; fails with `WouldBlock` if there is none. Only one thread takes events at a time.
-    pub(crate) fn try_take(&self) -> io::Result<T> {
-        if self.is_empty() { Err(io::ErrorKind::WouldBlock.into()) } else { self.take() }
+    /// Takes the oldest event of a queue that wakes threads.
+    pub(crate) fn pop(&self) -> Option<T> {
+        lock(&self.items).pop_front()
     }
 
     pub(crate) fn is_empty(&self) -> bool {

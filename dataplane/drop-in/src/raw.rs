@@ -142,6 +142,30 @@ pub(crate) fn text<'a>(pointer: *const c_char) -> Option<&'a str> {
     unsafe { CStr::from_ptr(pointer) }.to_str().ok()
 }
 
+/// Returns the TCP port of a service that the program has named, as the C library knows it.
+pub(crate) fn service_port(name: *const c_char) -> Option<u16> {
+    let hints = libc::addrinfo {
+        ai_flags: libc::AI_PASSIVE,
+        ai_family: libc::AF_INET,
+        ai_socktype: libc::SOCK_STREAM,
+        ai_protocol: 0,
+        ai_addrlen: 0,
+        ai_addr: std::ptr::null_mut(),
+        ai_canonname: std::ptr::null_mut(),
+        ai_next: std::ptr::null_mut(),
+    };
+    let mut list = std::ptr::null_mut();
+    // SAFETY: the program passes a string that ends with a zero; the other arguments are of this function.
+    let failed = unsafe { libc::getaddrinfo(std::ptr::null(), name, &raw const hints, &raw mut list) };
+    if failed != 0 {
+        return None;
+    }
+    let port = object(list).and_then(|found| address(found.ai_addr.cast_const().cast())).map(|it| it.port());
+    // SAFETY: the C library has made the list, and nothing refers to it any more.
+    unsafe { libc::freeaddrinfo(list) };
+    port
+}
+
 // SAFETY: its pointers name parts of one context, which the library accesses from any thread.
 unsafe impl Sync for OpenContext {}
 

@@ -9,9 +9,11 @@
 //! | `calls.rs` | the functions of the C library and of librdmacm |
 //! | `overlay.rs` | rsockets by the number of the system's socket |
 //! | `sockets.rs` | calls for one socket |
+//! | `transfers.rs` | more of them: files, several messages, `ioctl`, the signal of a broken pipe |
 //! | `waits.rs` | calls for several: `poll`, `select` |
 
 mod calls;
 mod overlay;
 pub mod sockets;
+pub mod transfers;
 pub mod waits;

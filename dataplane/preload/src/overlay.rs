@@ -4,6 +4,9 @@
 use std::ffi::c_int;
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+use libc::socklen_t;
 
 use crate::calls::{Calls, rdma, system};
 
@@ -38,12 +41,40 @@ extern "C" fn forget() {
     RSOCKETS.iter().for_each(|place| place.store(NONE, Ordering::Release));
 }
 
+/// Longest wait for the peers of all rsockets when the program ends.
+const END: Duration = Duration::from_secs(2);
+
+/// At the end of the program: closes its rsockets, as the kernel closes its sockets, so that peers see an end of file.
+#[allow(clippy::disallowed_methods, reason = "a wait with a time limit reads the clock")]
+extern "C" fn close_all() {
+    let begin = Instant::now();
+    let Some(rdma) = rdma() else { return };
+    for place in &RSOCKETS {
+        let rsocket = place.swap(NONE, Ordering::AcqRel);
+        let left = END.saturating_sub(begin.elapsed());
+        if rsocket == NONE || left.is_zero() {
+            continue;
+        }
+        let seconds = c_int::try_from(left.as_secs()).unwrap_or(0).max(1);
+        let linger = libc::linger { l_onoff: 1, l_linger: seconds };
+        let size = socklen_t::try_from(size_of::<libc::linger>()).unwrap_or(0);
+        // SAFETY: a value of this type, and its size.
+        unsafe {
+            (rdma.setsockopt)(rsocket, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), size)
+        };
+        // SAFETY: an rsocket that nobody else has now.
+        unsafe { (rdma.close)(rsocket) };
+    }
+}
+
 /// Lays an rsocket over a socket. Returns false if the number of the socket is too high.
 pub(crate) fn lay(fd: c_int, rsocket: c_int) -> bool {
-    static FORK: Once = Once::new();
-    FORK.call_once(|| {
+    static ENDS: Once = Once::new();
+    ENDS.call_once(|| {
         // SAFETY: the function only stores to atomics.
         unsafe { libc::pthread_atfork(None, None, Some(forget)) };
+        // SAFETY: the function is valid until the process ends: the library is never unloaded.
+        unsafe { libc::atexit(close_all) };
     });
     place(fd).is_some_and(|place| {
         place.store(rsocket, Ordering::Release);

@@ -4,15 +4,20 @@
 //! the C library or to librdmacm as they are.
 #![allow(unsafe_code, reason = "functions that C programs call; listed in UNSAFE.md")]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::mem::zeroed;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::ptr;
 
 use errno::{Errno, errno, set_errno};
 use libc::{iovec, msghdr, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 
 use crate::calls::{Calls, rdma, system};
 use crate::overlay::{lay, remove, route, rsocket_of, uncover};
+use crate::transfers::signaled;
+
+/// Flag of `close_range` that only marks the descriptors, for `exec`.
+const CLOSE_RANGE_CLOEXEC: c_int = 1 << 2;
 
 /// Defines functions that differ only in the socket: a system's, or an rsocket.
 macro_rules! forward {
@@ -38,13 +43,33 @@ forward! {
     fn recvmsg(message: *mut msghdr, flags: c_int) -> isize;
     fn read(to: *mut c_void, length: usize) -> isize;
     fn readv(vectors: *const iovec, count: c_int) -> isize;
-    fn send(from: *const c_void, length: usize, flags: c_int) -> isize;
-    fn sendto(from: *const c_void, length: usize, flags: c_int, peer: *const sockaddr, size: socklen_t) -> isize;
-    fn sendmsg(message: *const msghdr, flags: c_int) -> isize;
-    fn write(from: *const c_void, length: usize) -> isize;
-    fn writev(vectors: *const iovec, count: c_int) -> isize;
     fn getpeername(address: *mut sockaddr, size: *mut socklen_t) -> c_int;
     fn getsockname(address: *mut sockaddr, size: *mut socklen_t) -> c_int;
+}
+
+/// Defines functions that send: a failure with EPIPE raises the signal, as the kernel's does.
+macro_rules! forward_sending {
+    ($(fn $name:ident($($arg:ident: $type:ty),*) with $flags:expr;)*) => {$(
+        /// As its manual page says, for an rsocket if one lies over the socket.
+        ///
+        /// # Safety
+        /// The arguments are those that its manual page demands.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(fd: c_int, $($arg: $type),*) -> isize {
+            let (calls, number) = route(fd);
+            // SAFETY: the caller's arguments, and a function that demands the same of them.
+            let sent = unsafe { (calls.$name)(number, $($arg),*) };
+            if ptr::eq(calls, system()) { sent } else { signaled(sent, $flags) }
+        }
+    )*};
+}
+
+forward_sending! {
+    fn send(from: *const c_void, length: usize, flags: c_int) with flags;
+    fn sendto(from: *const c_void, length: usize, flags: c_int, peer: *const sockaddr, size: socklen_t) with flags;
+    fn sendmsg(message: *const msghdr, flags: c_int) with flags;
+    fn write(from: *const c_void, length: usize) with 0;
+    fn writev(vectors: *const iovec, count: c_int) with 0;
 }
 
 /// Defines what programs call that were compiled with `_FORTIFY_SOURCE`, which also states the length of the buffer.
@@ -108,6 +133,34 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     // SAFETY: the caller's descriptor.
     let closed = unsafe { (system().close)(fd) };
     if result < 0 { result } else { closed }
+}
+
+/// Closes the descriptors from one number to another, and the rsockets over them.
+///
+/// # Safety
+/// As for `close_range`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if flags & CLOSE_RANGE_CLOEXEC == 0 {
+        // Above, there are no rsockets.
+        (first..=last.min(u16::MAX.into()))
+            .filter_map(|fd| c_int::try_from(fd).ok())
+            .for_each(|fd| _ = uncover(fd));
+    }
+    // SAFETY: the arguments of the system call of this name.
+    let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
+    c_int::try_from(result).unwrap_or(-1)
+}
+
+/// Closes the descriptors from a number on, and the rsockets over them.
+///
+/// # Safety
+/// As for `closefrom`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn closefrom(first: c_int) {
+    let first = c_uint::try_from(first).unwrap_or(0);
+    // SAFETY: the caller's descriptors.
+    unsafe { close_range(first, c_uint::MAX, 0) };
 }
 
 /// Closes the rsocket over a socket of which the program names a loopback address: programs of one machine that are not

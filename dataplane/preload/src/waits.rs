@@ -4,9 +4,12 @@
 #![allow(unsafe_code, reason = "functions that C programs call; listed in UNSAFE.md")]
 
 use std::ffi::{c_int, c_short, c_void};
+use std::mem::zeroed;
 use std::slice;
+use std::sync::Once;
+use std::time::{Duration, Instant};
 
-use errno::{Errno, set_errno};
+use errno::{Errno, errno, set_errno};
 use libc::{fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
 use crate::calls::{next, rdma, system};
@@ -74,7 +77,85 @@ pub unsafe extern "C" fn __poll_chk(
     unsafe { poll(fds, count, timeout_ms) }
 }
 
-/// Waits for events with signals blocked; not for rsockets.
+type PpollCall = unsafe extern "C" fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int;
+
+/// Returns the C library's `ppoll`.
+fn system_ppoll() -> Option<PpollCall> {
+    let found = next(c"ppoll")?;
+    // SAFETY: the C library's function of this name has this type.
+    Some(unsafe { std::mem::transmute::<*mut c_void, PpollCall>(found) })
+}
+
+/// Sets the signals that the thread blocks, or adds to them, and returns those before.
+fn block(how: c_int, signals: &sigset_t) -> sigset_t {
+    // SAFETY: a set of signals is plain data, for which zeros are valid.
+    let mut before: sigset_t = unsafe { zeroed() };
+    // SAFETY: two sets of this process.
+    unsafe { libc::pthread_sigmask(how, signals, &raw mut before) };
+    before
+}
+
+/// Returns the signals that are in one set and not in another.
+fn without(all: &sigset_t, but: &sigset_t) -> sigset_t {
+    // SAFETY: as in `block`.
+    let mut rest: sigset_t = unsafe { zeroed() };
+    for signal in 1..=libc::SIGRTMAX() {
+        // SAFETY: a valid set and a valid number.
+        let is_in = |set: &sigset_t| unsafe { libc::sigismember(set, signal) } == 1;
+        if is_in(all) && !is_in(but) {
+            // SAFETY: a valid set and a valid number.
+            unsafe { libc::sigaddset(&raw mut rest, signal) };
+        }
+    }
+    rest
+}
+
+/// Waits for descriptors, of which some have rsockets, while the thread blocks `signals` instead of those that it
+/// blocks now. Signals that the call lets through stay blocked, and a descriptor tells of them (`signalfd`): one that
+/// comes just before the wait ends it, too. They are delivered at the end.
+fn poll_masked(entries: &mut [pollfd], timeout_ms: c_int, signals: *const sigset_t) -> c_int {
+    // SAFETY: null, or the program's set.
+    let Some(signals) = (unsafe { signals.as_ref() }) else { return poll_mixed(entries, timeout_ms) };
+    let Some(ppoll) = system_ppoll() else { return unsupported() };
+    let before = block(libc::SIG_BLOCK, signals);
+    let through = without(&before, signals);
+    // SAFETY: a valid set.
+    let told = unsafe { libc::signalfd(-1, &raw const through, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+    let mut result = -1;
+    if told >= 0 {
+        let mut all = entries.to_vec();
+        all.push(pollfd { fd: told, events: libc::POLLIN, revents: 0 });
+        result = poll_mixed(&mut all, timeout_ms);
+        let is_signal = all.last().is_some_and(|told| told.revents != 0);
+        entries.iter_mut().zip(&all).for_each(|(entry, polled)| entry.revents = polled.revents);
+        if result > 0 && is_signal {
+            result -= 1;
+            if result == 0 {
+                let none = timespec { tv_sec: 0, tv_nsec: 0 };
+                // SAFETY: no descriptors, and valid sets; delivers the signals, and fails with EINTR.
+                result = unsafe { ppoll(std::ptr::null_mut(), 0, &raw const none, signals) };
+            }
+        }
+        let number = errno();
+        // SAFETY: a descriptor of this function.
+        unsafe { (system().close)(told) };
+        set_errno(number);
+    }
+    let number = errno();
+    block(libc::SIG_SETMASK, &before);
+    set_errno(number);
+    result
+}
+
+/// Returns a time in milliseconds, rounded up; without one, no limit.
+fn milliseconds(time: Option<&timespec>) -> c_int {
+    let whole = |time: &timespec| {
+        time.tv_sec.saturating_mul(1000).saturating_add(time.tv_nsec.saturating_add(999_999) / 1_000_000)
+    };
+    time.map_or(-1, |time| c_int::try_from(whole(time).max(0)).unwrap_or(c_int::MAX))
+}
+
+/// Waits for events with other signals blocked.
 ///
 /// # Safety
 /// As for `ppoll`.
@@ -86,15 +167,47 @@ pub unsafe extern "C" fn ppoll(
     signals: *const sigset_t,
 ) -> c_int {
     // SAFETY: the caller's array.
-    if any_rsocket(unsafe { array(fds, count) }) {
-        return unsupported();
+    let entries = unsafe { array(fds, count) };
+    if any_rsocket(entries) {
+        // SAFETY: null, or the caller's time.
+        return poll_masked(entries, milliseconds(unsafe { timeout.as_ref() }), signals);
     }
-    type Call = unsafe extern "C" fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int;
-    let Some(found) = next(c"ppoll") else { return unsupported() };
-    // SAFETY: the C library's function of this name has this type.
-    let call = unsafe { std::mem::transmute::<*mut c_void, Call>(found) };
+    let Some(call) = system_ppoll() else { return unsupported() };
     // SAFETY: the caller's arguments.
     unsafe { call(fds, count, timeout, signals) }
+}
+
+/// `ppoll` of programs that were compiled with `_FORTIFY_SOURCE`.
+///
+/// # Safety
+/// As for `ppoll`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __ppoll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    signals: *const sigset_t,
+    room: usize,
+) -> c_int {
+    if usize::try_from(count).unwrap_or(usize::MAX) > room / size_of::<pollfd>() {
+        std::process::abort();
+    }
+    // SAFETY: the caller's arguments.
+    unsafe { ppoll(fds, count, timeout, signals) }
+}
+
+/// Writes once to the standard error that epoll does not work: some programs do not look at the error of `epoll_ctl`,
+/// and would wait for ever without a word.
+fn report_epoll(fd: c_int) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let text = format!(
+            "librspreload.so: epoll_ctl fails (EPERM): descriptor {fd} is an rsocket, for which epoll does not wait; \
+             use poll or select\n"
+        );
+        // SAFETY: bytes of this function. Without a standard error, nobody reads it.
+        unsafe { (system().write)(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
+    });
 }
 
 /// Adds a descriptor to an epoll instance; not one with an rsocket.
@@ -104,6 +217,10 @@ pub unsafe extern "C" fn ppoll(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut c_void) -> c_int {
     if rsocket_of(fd).is_some() {
+        // A number that is taken out of a set is none that was put in.
+        if operation == libc::EPOLL_CTL_ADD {
+            report_epoll(fd);
+        }
         // The error of a descriptor that epoll does not support.
         set_errno(Errno(libc::EPERM));
         return -1;
@@ -120,6 +237,7 @@ type SelectCall = unsafe extern "C" fn(c_int, *mut fd_set, *mut fd_set, *mut fd_
 /// # Safety
 /// As for `select`.
 #[unsafe(no_mangle)]
+#[allow(clippy::disallowed_methods, reason = "a wait with a time limit reads the clock")]
 pub unsafe extern "C" fn select(
     count: c_int,
     read: *mut fd_set,
@@ -137,19 +255,79 @@ pub unsafe extern "C" fn select(
         // SAFETY: the caller's arguments.
         return unsafe { call(count, read, write, except, timeout) };
     }
-    // SAFETY: null, or the caller's time.
-    let timeout = unsafe { timeout.as_ref() };
-    let milliseconds =
-        |time: &timeval| time.tv_sec.saturating_mul(1000).saturating_add((time.tv_usec + 999) / 1000);
-    let timeout_ms = timeout.map_or(-1, |time| c_int::try_from(milliseconds(time)).unwrap_or(c_int::MAX));
-    if poll_mixed(&mut entries, timeout_ms) < 0 {
+    // SAFETY: null, or the caller's time, which says afterwards what is left of it.
+    let timeout = unsafe { timeout.as_mut() };
+    let (begin, limit) = (Instant::now(), timeout.as_deref().map(duration));
+    let ready = select_mixed(&mut sets, &mut entries, timeout_of(timeout.as_deref()), std::ptr::null());
+    if let Some((timeout, limit)) = timeout.zip(limit) {
+        let left = limit.saturating_sub(begin.elapsed());
+        timeout.tv_sec = left.as_secs().try_into().unwrap_or(libc::time_t::MAX);
+        timeout.tv_usec = left.subsec_micros().into();
+    }
+    ready
+}
+
+fn duration(time: &timeval) -> Duration {
+    let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
+    seconds + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0))
+}
+
+fn timeout_of(time: Option<&timeval>) -> c_int {
+    let spec = |time: &timeval| timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_usec.saturating_mul(1000) };
+    milliseconds(time.map(spec).as_ref())
+}
+
+/// Waits for the descriptors of sets, of which some have rsockets.
+fn select_mixed(
+    sets: &mut [Option<&mut fd_set>; 3],
+    entries: &mut [pollfd],
+    timeout_ms: c_int,
+    signals: *const sigset_t,
+) -> c_int {
+    if poll_masked(entries, timeout_ms, signals) < 0 {
         return -1;
     }
     if entries.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
         set_errno(Errno(libc::EBADF));
         return -1;
     }
-    leave(&mut sets, &entries)
+    leave(sets, entries)
+}
+
+type PselectCall = unsafe extern "C" fn(
+    c_int,
+    *mut fd_set,
+    *mut fd_set,
+    *mut fd_set,
+    *const timespec,
+    *const sigset_t,
+) -> c_int;
+
+/// Waits for events of descriptors in sets, with other signals blocked.
+///
+/// # Safety
+/// As for `pselect`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pselect(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *const timespec,
+    signals: *const sigset_t,
+) -> c_int {
+    // SAFETY: null, or the caller's set, which nobody else accesses.
+    let mut sets = [read, write, except].map(|set| unsafe { set.as_mut() });
+    let mut entries: Vec<pollfd> = (0..count.clamp(0, FDS)).filter_map(|fd| wanted(fd, &sets)).collect();
+    if !any_rsocket(&entries) {
+        let Some(found) = next(c"pselect") else { return unsupported() };
+        // SAFETY: the C library's function of this name has this type.
+        let call = unsafe { std::mem::transmute::<*mut c_void, PselectCall>(found) };
+        // SAFETY: the caller's arguments.
+        return unsafe { call(count, read, write, except, timeout, signals) };
+    }
+    // SAFETY: null, or the caller's time.
+    select_mixed(&mut sets, &mut entries, milliseconds(unsafe { timeout.as_ref() }), signals)
 }
 
 /// Largest number of descriptors in a set.

@@ -32,4 +32,4 @@ pub use event::Event;
 pub use iwarp_shared_queues::RingShape;
 pub use layout::{CqPlace, QueuePlace, words_min};
 pub use notification::{Content, Notification, notification_ring, notification_ring_words};
-pub use request::{QpPlaces, Request, Response};
+pub use request::{NextHop, QpPlaces, Request, Response};

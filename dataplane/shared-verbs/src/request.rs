@@ -64,6 +64,8 @@ pub enum Request {
     CreateQp(QpInit),
     /// Changes the state of a queue pair (`ibv_modify_qp`).
     ModifyQp(QpNum, QpState),
+    /// Changes the rights of a queue pair's peer (`ibv_modify_qp` with `IBV_QP_ACCESS_FLAGS`).
+    ModifyQpAccess(QpNum, Access),
     /// Asks for a snapshot of a queue pair (`ibv_query_qp`).
     QueryQp(QpNum),
     /// Destroys a queue pair (`ibv_destroy_qp`).
@@ -98,6 +100,9 @@ pub enum Request {
         /// True for the peer-to-peer model (RFC 6581 §9.2): either side may send first.
         #[serde(default)]
         peer_to_peer: bool,
+        /// True if another local port will do if that of the id is in use.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        any_port: bool,
     },
     /// Accepts a connection (`rdma_accept`).
     Accept {
@@ -119,6 +124,28 @@ pub enum Request {
     Disconnect(CmId),
     /// Asks for the addresses of an id (`rdma_get_local_addr`, `rdma_get_peer_addr`).
     Addresses(CmId),
+    /// Sets the traffic class of an id's packets (`RDMA_OPTION_ID_TOS`). The two low bits, ECN, do not count.
+    SetTrafficClass(CmId, u8),
+    /// Asks if the next hop to a peer answers, and starts its resolution if it is not known (`rdma_resolve_addr`). The
+    /// program asks again until it is.
+    Resolve {
+        /// Local address and port of the connection; `None`, an unspecified address and port 0: any.
+        local: Option<SocketAddr>,
+        /// Address of the peer.
+        peer: SocketAddr,
+    },
+}
+
+/// Next hop to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NextHop {
+    /// Its link address is known.
+    Known,
+    /// It has not answered yet.
+    Unknown,
+    /// There is none: no gateway leads there, or the device has no address of that family.
+    None,
 }
 
 /// Places of the queues of a queue pair.
@@ -158,4 +185,7 @@ pub enum Response {
     Id(CmId),
     /// Local and remote address of an id, as far as they are known.
     Addresses(Option<SocketAddr>, Option<SocketAddr>),
+    /// The next hop to a peer, and the local end that a connection may have: that of the request, or one that no
+    /// connection has now.
+    Resolved(NextHop, Option<SocketAddr>),
 }

@@ -1,11 +1,12 @@
 //! Contexts of other processes: programs that post work and poll completions in memory that they share with this worker
 //! ([`iwarp_shared_verbs`]). They are clients of the device, beside the region service.
 
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::task::Poll;
 
 use iwarp_shared_verbs::worker::{ContextId, ContextStats, Contexts, CqStats, ObjectLimits, Signals, UserId};
-use iwarp_shared_verbs::{Request, Response};
+use iwarp_shared_verbs::{NextHop, Request, Response};
 use rdma::verbs::{CmId, CqId, Device, VerbsError};
 use rdma::{Memory, RegionId};
 use tcp_stack::{Buf, BufPool, Instant, Segment};
@@ -177,8 +178,11 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         id: ContextId,
         request: &Request,
     ) -> Result<Response, VerbsError> {
-        let Self { shared, device, rdma, .. } = self;
-        shared.contexts.execute(id, request, device, &mut rdma.stags, since_start(now))
+        loop {
+            if let Poll::Ready(response) = self.context_execute_part(now, id, request) {
+                return response;
+            }
+        }
     }
 
     /// Executes a part of a request, as [`Contexts::execute_part`].
@@ -188,8 +192,38 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         id: ContextId,
         request: &Request,
     ) -> Poll<Result<Response, VerbsError>> {
+        if let Request::Resolve { local, peer } = *request {
+            return Poll::Ready(self.context_resolve(now, id, local, peer));
+        }
         let Self { shared, device, rdma, .. } = self;
-        shared.contexts.execute_part(id, request, device, &mut rdma.stags, since_start(now))
+        let done = shared.contexts.execute_part(id, request, device, &mut rdma.stags, since_start(now));
+        if let (Request::SetTrafficClass(id, _), Poll::Ready(Ok(_))) = (request, &done) {
+            self.apply_traffic_class(*id);
+        }
+        done
+    }
+
+    /// Looks for the next hop to a peer, and for a free port.
+    fn context_resolve(
+        &mut self,
+        now: Instant,
+        id: ContextId,
+        local: Option<SocketAddr>,
+        peer: SocketAddr,
+    ) -> Result<Response, VerbsError> {
+        self.context_user(id).ok_or(VerbsError::NoSuchObject)?;
+        let hop = match self.stack.resolve_neighbor(now, peer.ip()) {
+            Ok(true) => NextHop::Known,
+            Ok(false) => NextHop::Unknown,
+            Err(_) => return Ok(Response::Resolved(NextHop::None, None)),
+        };
+        let given = local.filter(|local| local.port() != 0 && !local.ip().is_unspecified());
+        let ip = local.map(|local| local.ip()).filter(|ip| !ip.is_unspecified());
+        let (ports, worker) = &self.local_ports;
+        // A hint only: the connection claims its port.
+        let mut is_free = |port| ports.owner(port).is_none_or(|owner| owner == usize::from(*worker));
+        let local = given.or_else(|| self.stack.free_end(ip, peer, &mut is_free));
+        Ok(Response::Resolved(hop, local))
     }
 
     /// Returns the number of connections that programs of a user have left and that linger.

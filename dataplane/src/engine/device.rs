@@ -8,8 +8,8 @@ use iwarp_shared_verbs::worker::UserId;
 use rdma::verbs::{CmId, Termination, TransportRequest};
 use rdma::{CloseHow, EndpointConfig, Memory, OutOfOrderPolicy};
 use tcp_stack::{
-    BufPool, CloseReason, ConnId, ConnInfo, ConnectError, Event, Instant, ListenError, ListenOptions,
-    ListenScope, ListenerId, Segment,
+    BufPool, CloseReason, ConnId, ConnInfo, ConnOptions, ConnectError, Event, Instant, ListenError,
+    ListenOptions, ListenScope, ListenerId, Segment,
 };
 
 use super::rdma_conn::RdmaConn;
@@ -305,9 +305,28 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         }
     }
 
+    /// Returns the TCP options of a new connection or listener.
+    fn options_of(&self, id: CmId) -> ConnOptions {
+        ConnOptions { traffic_class: self.device.traffic_class(id), ..self.options }
+    }
+
+    /// Gives the connection of an id, or those that it accepts, the traffic class that the program has set.
+    pub(super) fn apply_traffic_class(&mut self, id: CmId) {
+        let class = self.device.traffic_class(id);
+        let is_it = |owner: &ListenerOwner| matches!(owner, ListenerOwner::Device(of) if *of == id);
+        if let Some((listener, _)) = self.listeners.iter().find(|(_, owner)| is_it(owner)) {
+            self.stack.set_listen_traffic_class(*listener, class);
+        } else if let Some(conn) = self.conn_of(id) {
+            self.stack.set_traffic_class(conn, class);
+        }
+    }
+
     fn rdma_listen(&mut self, id: CmId, local: SocketAddr, backlog: u16) {
-        let options =
-            ListenOptions { backlog: u32::from(backlog), conn: self.options, ..ListenOptions::default() };
+        let options = ListenOptions {
+            backlog: u32::from(backlog),
+            conn: self.options_of(id),
+            ..ListenOptions::default()
+        };
         let ours = local.ip().is_unspecified() || self.stack.is_local(local.ip());
         let (ports, worker) = &self.local_ports;
         match self.stack.listen_at((ListenScope::of(local.ip()), local.port()), options) {
@@ -343,11 +362,20 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             claimed_port = claimed.then_some(port);
             claimed
         };
+        let options = self.options_of(id);
         let stack = &mut self.stack;
-        let mut open = || stack.connect_from(now, (local, port), peer, self.options, &mut claim);
-        let opened = self.accepts.then(&mut open);
+        let mut open = |port| stack.connect_from(now, (local, port), peer, options, &mut claim);
+        let opened = self.accepts.then(|| match open(port) {
+            Err(ConnectError::NoPort) if self.device.allows_any_port(id) => open(0),
+            opened => opened,
+        });
         match (opened, claimed_port) {
-            (Some(Ok(conn)), Some(port)) => self.bind(conn, id, port),
+            (Some(Ok(conn)), Some(port)) => {
+                if let Some(info) = self.stack.info(conn) {
+                    self.device.opening_from(id, info.local);
+                }
+                self.bind(conn, id, port);
+            }
             (opened, claimed_port) => {
                 if let Some(port) = claimed_port {
                     ports.release(port, *worker);

@@ -8,7 +8,7 @@ use std::ffi::c_void;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
@@ -22,6 +22,8 @@ use crate::prefetch;
 
 /// Bytes of an ordinary page.
 const PAGE_BYTES: u64 = 4096;
+/// Bytes at the end of a copy that are stored after the others.
+const WORD: usize = size_of::<u64>();
 
 /// Page size of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -363,7 +365,9 @@ impl RegionMemory {
         (end <= self.bytes).then(|| self.base.as_ptr().wrapping_add(offset))
     }
 
-    /// Copies `bytes` to `offset`.
+    /// Copies `bytes` to `offset`. Their last word is stored after the others (release), with one store if it is
+    /// aligned: a program that loads it with acquire and finds it changed finds the others, too. The order of the
+    /// others is not defined.
     ///
     /// # Errors
     /// The bytes are not inside the region; nothing has changed.
@@ -374,9 +378,16 @@ impl RegionMemory {
             // `prefetch_room` has taken the lines no further than the second-level cache.
             prefetch::run(to, bytes.len(), prefetch::to_write);
         }
+        let (first, last) =
+            bytes.split_last_chunk::<WORD>().map_or((bytes, None), |(first, last)| (first, Some(last)));
         // SAFETY: `at` has checked that the bytes lie within the mapping. No reference to mapped memory exists,
         // so that `bytes` cannot overlap it.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        unsafe { ptr::copy_nonoverlapping(first.as_ptr(), to, first.len()) };
+        if let Some(last) = last {
+            fence(Ordering::Release);
+            // SAFETY: the last bytes of those that `at` has checked.
+            unsafe { to.wrapping_add(first.len()).cast::<[u8; WORD]>().write(*last) };
+        }
         Ok(())
     }
 
@@ -392,7 +403,8 @@ impl RegionMemory {
         Ok(())
     }
 
-    /// Copies `len` bytes at `from` in `source` to `offset`. The ranges may overlap.
+    /// Copies `len` bytes at `from` in `source` to `offset`, the last word after the others as [`Self::write`] does.
+    /// The ranges may overlap.
     ///
     /// # Errors
     /// The bytes are not inside one of the regions; nothing has changed.
@@ -400,8 +412,20 @@ impl RegionMemory {
     pub fn copy_from(&self, offset: u64, source: &Self, from: u64, len: usize) -> Result<(), OutOfBounds> {
         let Some(to) = self.at(offset, len) else { return Err(self.beyond(offset, len)) };
         let Some(start) = source.at(from, len) else { return Err(source.beyond(from, len)) };
-        // SAFETY: `at` has checked that both ranges lie within their mappings. No reference to mapped memory exists.
-        unsafe { ptr::copy(start, to, len) };
+        let Some(first) = len.checked_sub(WORD) else {
+            // SAFETY: `at` has checked that both ranges lie within their mappings. No reference to mapped memory
+            // exists.
+            unsafe { ptr::copy(start, to, len) };
+            return Ok(());
+        };
+        // Before the copy, which changes it if the ranges overlap.
+        // SAFETY: the last bytes of those that `at` has checked.
+        let last = unsafe { start.wrapping_add(first).cast::<[u8; WORD]>().read() };
+        // SAFETY: as above.
+        unsafe { ptr::copy(start, to, first) };
+        fence(Ordering::Release);
+        // SAFETY: as for `last`.
+        unsafe { to.wrapping_add(first).cast::<[u8; WORD]>().write(last) };
         Ok(())
     }
 

@@ -190,7 +190,7 @@ pub(super) struct Grants {
 
 impl Grants {
     pub(super) fn new() -> Self {
-        Self { stags: StagTable::new(16, [7; 32]), origin: Origin { stream: StreamId(1), pd: None } }
+        Self { stags: StagTable::new(16, [7; 32]), origin: Origin::new(StreamId(1), None) }
     }
 
     fn stag(&mut self, number: u32, bytes: u64) -> rdma::Stag {

@@ -425,32 +425,22 @@ static void limits(void)
 	NEED(ibv_query_srq(srq, &attr) == 0 && attr.srq_limit == 0);
 }
 
-/* A write through a window arrives, and one through the window that the peer has invalidated ends the connection. */
-static void windows(void)
+/* Memory with a bound window stays as it is. */
+static int errno_of_rereg(void)
 {
-	struct ibv_mw *mw = ibv_alloc_mw(server->pd, IBV_MW_TYPE_2);
-	struct ibv_send_wr bind = { .opcode = IBV_WR_BIND_MW };
-	struct ibv_wc wc;
+	uint32_t rkey = remote->rkey;
+
+	NEED(ibv_rereg_mr(remote, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE) ==
+	     IBV_REREG_MR_ERR_INPUT);
+	NEED(remote->rkey == rkey);
+	return errno;
+}
+
+/* The connection ends with events of both queue pairs: the server's peer has done what it may not. */
+static void ended_by_access(void)
+{
 	int last_wqe = 0, access = 0, fatal = 0;
 
-	NEED(mw && mw->type == IBV_MW_TYPE_2);
-	bind.bind_mw.mw = mw;
-	bind.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
-	bind.bind_mw.bind_info.mr = remote;
-	bind.bind_mw.bind_info.addr = (uintptr_t)received + 4096;
-	bind.bind_mw.bind_info.length = 100;
-	bind.bind_mw.bind_info.mw_access_flags = IBV_ACCESS_REMOTE_WRITE;
-	NEED(post(server, server_cq, &bind) == IBV_WC_SUCCESS);
-	strcpy(sent, "through the window");
-	NEED(send_from_client(IBV_WR_RDMA_WRITE, bind.bind_mw.rkey, 100) == IBV_WC_SUCCESS);
-	NEED(send_from_client(IBV_WR_SEND_WITH_INV, bind.bind_mw.rkey, 8) == IBV_WC_SUCCESS);
-	wc = completion(server_cq);
-	NEED(wc.status == IBV_WC_SUCCESS && wc.wc_flags & IBV_WC_WITH_INV);
-	NEED(wc.invalidated_rkey == bind.bind_mw.rkey);
-	NEED(strcmp(received + 4096, sent) == 0);
-
-	memset(sent, 'x', BYTES);
-	send_from_client(IBV_WR_RDMA_WRITE, bind.bind_mw.rkey, 100);
 	while (!(last_wqe && access && fatal)) {
 		struct ibv_async_event event = async_event(client->verbs);
 
@@ -472,9 +462,68 @@ static void windows(void)
 			exit(1);
 		}
 	}
+	cm_event(RDMA_CM_EVENT_DISCONNECTED);
+	cm_event(RDMA_CM_EVENT_DISCONNECTED);
+}
+
+/* A right that the server's queue pair denies its peer ends the connection; the memory has all rights. */
+static void denied(struct sockaddr *address)
+{
+	static const struct {
+		enum ibv_wr_opcode opcode;
+		int right;
+	} accesses[] = {
+		{ IBV_WR_RDMA_WRITE, IBV_ACCESS_REMOTE_WRITE }, { IBV_WR_RDMA_READ, IBV_ACCESS_REMOTE_READ },
+	};
+
+	for (int i = 0; i < 2; i++) {
+		struct ibv_qp_attr attr = { .qp_access_flags = accesses[i].right };
+
+		connect_both(address);
+		memset(sent, 'y', BYTES);
+		memset(received, 'z', BYTES);
+		NEED(ibv_modify_qp(server->qp, &attr, IBV_QP_ACCESS_FLAGS) == 0);
+		NEED(send_from_client(accesses[i].opcode, remote->rkey, 100) == IBV_WC_SUCCESS);
+		NEED((accesses[i].opcode == IBV_WR_RDMA_READ ? sent[0] : 'z') == 'z');
+		memset(received, 'z', BYTES);
+		attr.qp_access_flags = accesses[!i].right;
+		NEED(ibv_modify_qp(server->qp, &attr, IBV_QP_ACCESS_FLAGS) == 0);
+		memset(sent, 'y', BYTES);
+		send_from_client(accesses[i].opcode, remote->rkey, 100);
+		ended_by_access();
+		NEED(received[4096] == 'z' && sent[0] == 'y');
+		disconnect_both();
+	}
+}
+
+/* A write through a window arrives, and one through the window that the peer has invalidated ends the connection. */
+static void windows(void)
+{
+	struct ibv_mw *mw = ibv_alloc_mw(server->pd, IBV_MW_TYPE_2);
+	struct ibv_send_wr bind = { .opcode = IBV_WR_BIND_MW };
+	struct ibv_wc wc;
+
+	NEED(mw && mw->type == IBV_MW_TYPE_2);
+	bind.bind_mw.mw = mw;
+	bind.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
+	bind.bind_mw.bind_info.mr = remote;
+	bind.bind_mw.bind_info.addr = (uintptr_t)received + 4096;
+	bind.bind_mw.bind_info.length = 100;
+	bind.bind_mw.bind_info.mw_access_flags = IBV_ACCESS_REMOTE_WRITE;
+	NEED(post(server, server_cq, &bind) == IBV_WC_SUCCESS);
+	NEED(ibv_dereg_mr(remote) == EBUSY && errno_of_rereg() == EBUSY);
+	strcpy(sent, "through the window");
+	NEED(send_from_client(IBV_WR_RDMA_WRITE, bind.bind_mw.rkey, 100) == IBV_WC_SUCCESS);
+	NEED(send_from_client(IBV_WR_SEND_WITH_INV, bind.bind_mw.rkey, 8) == IBV_WC_SUCCESS);
+	wc = completion(server_cq);
+	NEED(wc.status == IBV_WC_SUCCESS && wc.wc_flags & IBV_WC_WITH_INV);
+	NEED(wc.invalidated_rkey == bind.bind_mw.rkey);
+	NEED(strcmp(received + 4096, sent) == 0);
+
+	memset(sent, 'x', BYTES);
+	send_from_client(IBV_WR_RDMA_WRITE, bind.bind_mw.rkey, 100);
+	ended_by_access();
 	NEED(received[4096] == 't');
-	cm_event(RDMA_CM_EVENT_DISCONNECTED);
-	cm_event(RDMA_CM_EVENT_DISCONNECTED);
 	NEED(ibv_dealloc_mw(mw) == 0);
 }
 
@@ -525,6 +574,9 @@ int main(int argc, char **argv)
 	limits();
 	windows();
 	disconnect_both();
+	denied((struct sockaddr *)&address);
+	/* That of the ids, which share it. */
+	NEED(ibv_dealloc_pd(local->pd) == EBUSY && ibv_close_device(local->context) == -1 && errno == EBUSY);
 	NEED(ibv_dereg_mr(local) == 0 && ibv_dereg_mr(remote) == 0);
 	NEED(rdma_destroy_id(listener) == 0);
 	rdma_destroy_event_channel(channel);

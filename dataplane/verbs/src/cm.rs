@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
-use iwarp_shared_verbs::{Request, Response};
+use iwarp_shared_verbs::{NextHop, Request, Response};
 use rdma::verbs::{CmId, ConnParam};
 
 use crate::context::{Context, Inner};
@@ -27,6 +27,23 @@ impl Context {
         match self.0.execute("create_id", Request::CreateId(local))? {
             Response::Id(id) => Ok(self.id(id)),
             _ => Err(Error::Protocol("create_id")),
+        }
+    }
+
+    /// Asks for the next hop to a peer, and starts its resolution if it is not known: the caller asks again until it is
+    /// (`rdma_resolve_addr`). Returns also the local address that a connection may have: `local`, with a port that no
+    /// connection has now if that is 0.
+    ///
+    /// # Errors
+    /// The daemon has ended.
+    pub fn resolve(
+        &self,
+        local: Option<SocketAddr>,
+        peer: SocketAddr,
+    ) -> Result<(NextHop, Option<SocketAddr>), Error> {
+        match self.0.execute("resolve", Request::Resolve { local, peer })? {
+            Response::Resolved(hop, local) => Ok((hop, local)),
+            _ => Err(Error::Protocol("resolve")),
         }
     }
 
@@ -58,6 +75,21 @@ impl Id {
     /// # Errors
     /// The device refuses, or the daemon has ended.
     pub fn connect(&self, qp: &QueuePair, peer: SocketAddr, param: &ConnParam<'_>) -> Result<(), Error> {
+        self.connect_from(qp, peer, param, false)
+    }
+
+    /// As [`Self::connect`]; with `any_port`, the connection has another local port than that of the id if that is in
+    /// use.
+    ///
+    /// # Errors
+    /// The device refuses, or the daemon has ended.
+    pub fn connect_from(
+        &self,
+        qp: &QueuePair,
+        peer: SocketAddr,
+        param: &ConnParam<'_>,
+        any_port: bool,
+    ) -> Result<(), Error> {
         // Before the request: the event may come first.
         self.context.connect(self.id, &qp.0);
         self.done(
@@ -70,6 +102,7 @@ impl Id {
                 depths: (param.responder_resources, param.initiator_depth),
                 revision: param.revision,
                 peer_to_peer: param.rtr.is_some(),
+                any_port,
             },
         )
     }
@@ -117,6 +150,15 @@ impl Id {
             Response::Addresses(local, remote) => Ok((local, remote)),
             _ => Err(Error::Protocol("addresses")),
         }
+    }
+
+    /// Sets the traffic class of the connection's packets, or of those of connections that the listener accepts
+    /// (`RDMA_OPTION_ID_TOS`). The two low bits, ECN, do not count.
+    ///
+    /// # Errors
+    /// The daemon has ended.
+    pub fn set_traffic_class(&self, class: u8) -> Result<(), Error> {
+        self.done("set_traffic_class", Request::SetTrafficClass(self.id, class))
     }
 
     fn done(&self, call: &'static str, request: Request) -> Result<(), Error> {

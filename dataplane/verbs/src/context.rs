@@ -155,6 +155,11 @@ impl Context {
         self.0.link_up.load(Ordering::Acquire) && !self.0.is_lost()
     }
 
+    /// Returns true until the daemon has ended, in the process that has opened the context.
+    pub fn is_open(&self) -> bool {
+        !self.0.is_lost() && !self.0.is_child()
+    }
+
     /// Returns the number of this context, as `iwarpctl app list` shows it.
     pub fn app(&self) -> u32 {
         self.0.app

@@ -59,8 +59,9 @@ pub use qp::{QpOptions, QueuePair, SharedReceiveQueue};
 pub use region::{AttachError, Region, attach, attach_with};
 pub use watch::{Notification, Watch, watch};
 
+pub use iwarp_control::{ClientError, ErrorKind};
 pub use iwarp_shared_verbs::methods::{DEFAULT_SOCKET, DeviceInfo};
-pub use iwarp_shared_verbs::{Content, Event};
+pub use iwarp_shared_verbs::{Content, Event, NextHop};
 pub use rdma::AtomicOp;
 pub use rdma::verbs::{
     Access, AsyncEvent, Bind, CmEvent, CmEventKind, CmId, ConnParam, CqId, Data, PollError, PostError,

@@ -173,7 +173,22 @@ impl Mapping {
         self.bytes == 0
     }
 
-    /// Copies bytes of the region out.
+    /// Loads the word at `offset`, whole (acquire). Of what a peer has written with it by one RDMA Write of which it is
+    /// the last word, later reads find all: the daemon stores the last word of a Write last. Nothing is said of the
+    /// other words of a Write that is still being placed, so a program reads such a word before the others.
+    ///
+    /// # Errors
+    /// The word is not inside the region, or its address is not a multiple of eight.
+    pub fn load(&self, offset: u64) -> Result<u64, OutOfBounds> {
+        let at = self.check(offset, WORD)?;
+        if self.head(at, WORD) != 0 {
+            return Err(OutOfBounds { offset, length: WORD, bytes: self.len() });
+        }
+        Ok(self.word(at).load(Ordering::Acquire))
+    }
+
+    /// Copies bytes of the region out. The order of their loads is not defined: for words that belong together, see
+    /// [`Self::load`].
     ///
     /// Later reads, through this mapping or any other way, return no older data (acquire).
     ///

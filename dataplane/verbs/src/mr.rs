@@ -87,6 +87,8 @@ pub(crate) enum MrMemory {
     Piece(Piece),
     /// The program's own memory.
     Own(Registration),
+    /// No memory: the memory region is deregistered.
+    Gone,
 }
 
 impl ProtectionDomain {
@@ -199,6 +201,27 @@ impl Mr {
         self.region
     }
 
+    /// Deregisters the memory region (`ibv_dereg_mr`), as dropping it does. Its keys are invalid from here on.
+    ///
+    /// # Errors
+    /// `Busy`: a memory window is bound to it. Nothing has changed then.
+    pub fn deregister(&mut self) -> Result<(), Error> {
+        if matches!(self.memory, MrMemory::Gone) {
+            return Ok(());
+        }
+        match self.pd.0.context.execute("dereg_mr", Request::DeregMr(self.region.id)) {
+            Ok(_) | Err(Error::Lost) => {}
+            Err(error) => return Err(error),
+        }
+        // No worker accesses it any more.
+        match std::mem::replace(&mut self.memory, MrMemory::Gone) {
+            MrMemory::Daemon | MrMemory::Gone => {}
+            MrMemory::Piece(piece) => self.pd.0.context.give_back(&piece),
+            MrMemory::Own(own) => own.release(),
+        }
+        Ok(())
+    }
+
     /// Returns a list element for `length` bytes at `offset`. The device checks it when it is used.
     pub fn sge(&self, offset: u64, length: u32) -> Sge {
         Sge { addr: self.region.addr.wrapping_add(offset), length, lkey: self.region.lkey }
@@ -215,17 +238,8 @@ impl Deref for Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        let gone = self.pd.0.context.execute("dereg_mr", Request::DeregMr(self.region.id));
-        if !matches!(gone, Ok(_) | Err(Error::Lost)) {
-            // A memory window is bound to it: the region and its memory live as long as the context.
-            return;
-        }
-        // No worker accesses it any more.
-        match std::mem::replace(&mut self.memory, MrMemory::Daemon) {
-            MrMemory::Daemon => {}
-            MrMemory::Piece(piece) => self.pd.0.context.give_back(&piece),
-            MrMemory::Own(own) => own.release(),
-        }
+        // Fails only if a memory window is bound to it: the region and its memory live as long as the context.
+        let _ = self.deregister();
     }
 }
 

@@ -6,7 +6,8 @@ use iwarp_shared_verbs::methods::Executed;
 use iwarp_shared_verbs::program::{RecvQueue, SendQueue, Slots};
 use iwarp_shared_verbs::{QpPlaces, Request, Response};
 use rdma::verbs::{
-    CqId, PostError, QpAttr, QpCap, QpInit, QpNum, QpState, RecvWr, SendWr, SrqAttr, SrqId, WorkCompletion,
+    Access, CqId, PostError, QpAttr, QpCap, QpInit, QpNum, QpState, RecvWr, SendWr, SrqAttr, SrqId,
+    WorkCompletion,
 };
 
 use crate::context::{Words, lock};
@@ -235,6 +236,16 @@ impl QueuePair {
             send.set_ready(true);
         }
         Ok(())
+    }
+
+    /// Changes the rights of the peer (`ibv_modify_qp` with `IBV_QP_ACCESS_FLAGS`): remote read, write and atomic, all
+    /// of which a new queue pair grants. An access without its right ends the connection.
+    ///
+    /// # Errors
+    /// There is another right in the set, or the daemon has ended.
+    pub fn modify_access(&self, access: Access) -> Result<(), Error> {
+        let request = Request::ModifyQpAccess(self.0.num, access);
+        self.0.pd.0.context.execute("modify_qp", request).map(drop)
     }
 }
 

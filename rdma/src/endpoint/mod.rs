@@ -151,7 +151,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
             terms: None,
             deframer: None,
             position: 0,
-            qp: QueuePair::new(Origin { stream, pd: config.pd }, depths),
+            qp: QueuePair::new(Origin::new(stream, config.pd), depths),
             drain: None,
             drain_deadline: None,
             rejected: false,
@@ -377,7 +377,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         if self.qp.state != StreamState::Idle {
             return false;
         }
-        queues.origin = Origin { stream: self.qp.origin.stream, pd };
+        queues.origin = Origin::new(self.qp.origin.stream, pd).with_rights(queues.origin.rights);
         while let Some(event) = self.qp.events.pop_front() {
             queues.events.push_back(event);
         }

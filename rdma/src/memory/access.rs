@@ -62,10 +62,13 @@ impl Access {
         ("window-bind", Self::WINDOW_BIND),
     ];
 
+    /// All rights.
+    pub const ALL: Self = Self(0x7f);
+
     /// All rights of a peer.
     pub const REMOTE: Self = Self(0x0f);
 
-    /// Rights that a region can grant: all of a peer but the invalidation of its STag.
+    /// Rights that a region can grant, and a queue pair can deny: all of a peer but the invalidation of its STag.
     pub const REGION: Self = Self(0x07);
     /// Names of the rights that a region can grant, in files, on the command line and on the control socket.
     pub const REGION_NAMES: [&'static str; 3] = ["remote-read", "remote-write", "remote-atomic"];
@@ -78,6 +81,13 @@ impl Access {
     /// Returns the bits of the set.
     pub const fn bits(self) -> u8 {
         self.0
+    }
+
+    /// Returns the rights that a queue pair with this set, a part of [`Self::REGION`], leaves to accesses of its stream:
+    /// the others are not its to deny.
+    #[must_use]
+    pub const fn of_stream(self) -> Self {
+        Self(self.0 & Self::REGION.0 | Self::ALL.0 & !Self::REGION.0)
     }
 
     /// Returns true if every right of `other` is in this set.

@@ -30,13 +30,38 @@ pub enum Scope {
     Pd(PdId),
 }
 
-/// Origin of an access.
+/// Origin of an access. Each connection has one, of two words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// Stream of the access.
     pub stream: StreamId,
-    /// Protection domain of the stream, if it has one.
-    pub pd: Option<PdId>,
+    /// Protection domain of the stream, if `has_pd` is set.
+    pd: PdId,
+    has_pd: bool,
+    /// Rights that the stream's queue pair leaves to its accesses.
+    pub(crate) rights: Access,
+}
+
+impl Origin {
+    /// Returns the origin of the accesses of a stream, in a protection domain if it has one, whose queue pair denies no
+    /// right.
+    pub const fn new(stream: StreamId, pd: Option<PdId>) -> Self {
+        let (pd, has_pd) = match pd {
+            Some(pd) => (pd, true),
+            None => (PdId(0), false),
+        };
+        Self { stream, pd, has_pd, rights: Access::ALL }
+    }
+
+    /// Returns the origin with the rights that a queue pair leaves to the stream's accesses.
+    pub(crate) const fn with_rights(self, rights: Access) -> Self {
+        Self { rights, ..self }
+    }
+
+    /// Returns true if the stream belongs to a protection domain.
+    pub(super) fn is_in(self, pd: PdId) -> bool {
+        self.has_pd && self.pd == pd
+    }
 }
 
 /// Part of a region that an STag opens, and the tagged offsets that address it.
@@ -59,7 +84,7 @@ pub enum AccessError {
     InvalidStag,
     /// The STag is valid on other streams only.
     NotAssociated,
-    /// The STag does not carry the right.
+    /// The STag or the stream's queue pair does not carry the right.
     Rights,
     /// Tagged offset plus length exceeds 2⁶⁴.
     Wrap,
@@ -417,12 +442,12 @@ impl StagTable {
         let live = entry.and_then(|entry| entry.live.as_ref()).ok_or(AccessError::InvalidStag)?;
         let associated = match live.scope {
             Scope::Stream(stream) => stream == origin.stream,
-            Scope::Pd(pd) => origin.pd == Some(pd),
+            Scope::Pd(pd) => origin.is_in(pd),
         };
         if !associated {
             return Err(AccessError::NotAssociated);
         }
-        if !live.access.contains(right) {
+        if !live.access.contains(right) || !origin.rights.contains(right) {
             return Err(AccessError::Rights);
         }
         Ok(live)

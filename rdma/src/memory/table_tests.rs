@@ -1,7 +1,7 @@
 use super::*;
 
 const STREAM: StreamId = StreamId(7);
-const ORIGIN: Origin = Origin { stream: STREAM, pd: None };
+const ORIGIN: Origin = Origin::new(STREAM, None);
 const BOTH: Access = Access::from_bits(3).unwrap();
 
 fn table(capacity: usize) -> StagTable {
@@ -9,7 +9,7 @@ fn table(capacity: usize) -> StagTable {
 }
 
 fn on(stream: u64) -> Origin {
-    Origin { stream: StreamId(stream), pd: None }
+    Origin::new(StreamId(stream), None)
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn each_refusal_and_their_order() {
 fn a_protection_domain_admits_its_streams_only() {
     let mut table = table(4);
     let stag = table.grant(RegionId(0), 10, BOTH, Scope::Pd(PdId(3))).unwrap();
-    let check = |pd| table.check_place(stag, 0, 1, Origin { stream: STREAM, pd }).map(|_| ());
+    let check = |pd| table.check_place(stag, 0, 1, Origin::new(STREAM, pd)).map(|_| ());
     assert_eq!(check(Some(PdId(3))), Ok(()));
     assert_eq!(check(Some(PdId(4))), Err(AccessError::NotAssociated));
     assert_eq!(check(None), Err(AccessError::NotAssociated));
@@ -175,7 +175,7 @@ fn only_the_entitled_peer_invalidates() {
     assert_eq!(table.len(), 1);
     // An STag that other streams may use, too.
     let shared = table.grant(RegionId(0), 1, Access::REMOTE_INVALIDATE, Scope::Pd(PdId(3))).unwrap();
-    let of_domain = Origin { pd: Some(PdId(3)), ..ORIGIN };
+    let of_domain = Origin::new(STREAM, Some(PdId(3)));
     assert_eq!(table.invalidate(shared, of_domain), Err(AccessError::Rights));
     assert_eq!(table.len(), 2);
 }

@@ -70,7 +70,7 @@ impl StagTable {
         if entry.live.is_some() {
             return Err(AccessError::InvalidStag);
         }
-        if origin.pd != Some(pd) {
+        if !origin.is_in(pd) {
             return Err(AccessError::NotAssociated);
         }
         if !Access::REMOTE.contains(bind.access) {
@@ -116,8 +116,8 @@ mod tests {
     use crate::memory::{RegionId, StreamId};
 
     const PD: PdId = PdId(4);
-    const HERE: Origin = Origin { stream: StreamId(1), pd: Some(PD) };
-    const THERE: Origin = Origin { stream: StreamId(2), pd: Some(PD) };
+    const HERE: Origin = Origin::new(StreamId(1), Some(PD));
+    const THERE: Origin = Origin::new(StreamId(2), Some(PD));
     const REGION: RegionId = RegionId(9);
 
     fn table() -> (StagTable, Stag, Stag) {
@@ -171,7 +171,7 @@ mod tests {
         for (bind, error) in wrong {
             assert_eq!(table.bind(stag, &bind, HERE), Err(error), "{bind:?}");
         }
-        let elsewhere = Origin { pd: Some(PdId(5)), ..HERE };
+        let elsewhere = Origin::new(HERE.stream, Some(PdId(5)));
         assert_eq!(table.bind(stag, &bind(lkey), elsewhere), Err(AccessError::NotAssociated));
         assert_eq!(table.bind(lkey, &bind(lkey), HERE), Err(AccessError::InvalidStag));
         assert_eq!((table.windows_of(lkey), table.revoke_stream(HERE.stream)), (0, 0));

@@ -103,7 +103,7 @@ mod tests {
     /// Bytes behind a gap count once the stream has reached them, and not in a notification in front of them.
     #[test]
     fn bytes_placed_ahead_count_when_they_are_delivered() {
-        let mut qp = QueuePair::new(Origin { stream: StreamId(1), pd: None }, Depths::default());
+        let mut qp = QueuePair::new(Origin::new(StreamId(1), None), Depths::default());
         assert_eq!(qp.written(), 0);
         qp.inbox = Some(Box::new(Inbox::new(RegionId(3))));
         qp.counters.bytes_placed = 1000;

@@ -161,6 +161,8 @@ pub(super) enum Stage {
 pub(super) struct PendingConnect {
     private_data: Box<[u8]>,
     param: (u16, u16, u8, Option<RtrOptions>),
+    /// True if the connection may have another local port than that of the id.
+    pub(super) any_port: bool,
 }
 
 /// Listener or connection. Every received burst reads it, so it has one cache line; the rest is in [`Details`].
@@ -179,6 +181,8 @@ pub(super) struct Id<C> {
     pub(super) destroyed: bool,
     /// Events that are queued, a few at most.
     pub(super) events: u8,
+    /// Traffic class of the transport's packets.
+    pub(super) traffic_class: u8,
     /// Listener whose backlog counts this connection.
     pub(super) listener: Option<CmId>,
     /// Number that the program associates with the id.
@@ -233,6 +237,7 @@ impl<C> Id<C> {
             tx_requested: false,
             destroyed: false,
             events: 0,
+            traffic_class: 0,
             listener: None,
             context: 0,
         }
@@ -367,7 +372,8 @@ impl<C: AsRef<[u8]>> Device<C> {
             return Err(VerbsError::Invalid);
         }
         let param = (responder_resources, initiator_depth, revision, rtr);
-        let pending_connect = Box::new(PendingConnect { private_data: private_data.into(), param });
+        let private_data = private_data.into();
+        let pending_connect = Box::new(PendingConnect { private_data, param, any_port: false });
         (it.details.pending_connect, it.details.peer) = (Some(pending_connect), Some(peer));
         it.details.began_us = micros(self.now_ns);
         (it.stage, it.qp) = (Stage::Opening, Some(number));
@@ -555,7 +561,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     ) -> Option<()> {
         let it = self.ids.get_mut(id.0)?;
         let qp = self.qps.get_mut(it.qp?.0)?;
-        let PendingConnect { private_data, param: (ird, ord, revision, rtr) } =
+        let PendingConnect { private_data, param: (ird, ord, revision, rtr), .. } =
             *it.details.pending_connect.take()?;
         let config = EndpointConfig { send_queue: 0, receive_queue: 0, ..self.endpoint };
         let request = ConnectRequest { private_data: &private_data, revision, ird, ord, rtr };

@@ -30,6 +30,7 @@ mod events;
 mod ids;
 mod looped;
 mod memory;
+mod packets;
 mod proxy;
 mod queue_pair;
 mod shared;

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use super::completion::{Slots, WorkCompletion};
 use super::ids::{CmId, CqId, QpNum, SrqId};
 use super::{AsyncEvent, Device, Now, VerbsError};
-use crate::memory::{Origin, PdId, StreamId};
+use crate::memory::{Access, Origin, PdId, StreamId};
 use crate::qp::{Depths, QueuePair, WcOpcode, WcStatus};
 use crate::stats::RdmaStats;
 
@@ -99,6 +99,8 @@ pub struct QpAttr {
     pub state: QpState,
     /// Parameters that it was created with.
     pub init: QpInit,
+    /// Rights of the peer, a part of [`Access::REGION`]. Those of the memory are needed, too.
+    pub access: Access,
     /// Connection of the queue pair, if any.
     pub id: Option<CmId>,
     /// Slots of the send queue in use, including finished work whose completion was not polled.
@@ -130,6 +132,8 @@ pub(super) struct Ended {
 pub(super) struct Qp {
     pub(super) init: QpInit,
     pub(super) state: QpState,
+    /// Rights of the peer.
+    access: Access,
     /// Queues while there is no stream; otherwise the stream's endpoint has them.
     pub(super) queues: Option<Box<QueuePair>>,
     pub(super) id: Option<CmId>,
@@ -195,7 +199,7 @@ impl Qp {
     }
 
     /// Creates queues for a future stream.
-    fn new_queues(init: &QpInit, srq_sge: Option<u16>) -> Box<QueuePair> {
+    fn new_queues(init: &QpInit, access: Access, srq_sge: Option<u16>) -> Box<QueuePair> {
         let QpCap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data } = init.cap;
         let depths = Depths {
             send: max_send_wr.into(),
@@ -205,13 +209,13 @@ impl Qp {
             inline: max_inline_data.into(),
         };
         // The stream sets its own identifier when it adopts the queues.
-        let origin = Origin { stream: StreamId(0), pd: Some(init.pd) };
+        let origin = Origin::new(StreamId(0), Some(init.pd)).with_rights(access.of_stream());
         Box::new(QueuePair::new(origin, depths))
     }
 
     fn reset(&mut self, srq_sge: Option<u16>) {
         self.state = QpState::Idle;
-        self.queues = Some(Self::new_queues(&self.init, srq_sge));
+        self.queues = Some(Self::new_queues(&self.init, self.access, srq_sge));
         self.posted.clear();
         (self.send_used, self.recv_used, self.unsignaled) = (0, 0, 0);
     }
@@ -224,7 +228,7 @@ const OVERRUN_WORK_MAX: usize = 1024;
 const OVERRUN_WORK: usize = 64;
 
 impl<C: AsRef<[u8]>> Device<C> {
-    /// Creates a queue pair in state `Idle` (`ibv_create_qp`).
+    /// Creates a queue pair in state `Idle` (`ibv_create_qp`), with all rights of the peer.
     ///
     /// # Errors
     /// `NoSuchObject`: the protection domain or a queue. `Invalid`: outside the device's limits, no receive slot with
@@ -253,7 +257,8 @@ impl<C: AsRef<[u8]>> Device<C> {
         let qp = Qp {
             init,
             state: QpState::Idle,
-            queues: Some(Qp::new_queues(&init, srq.map(|srq| srq.max_sge))),
+            access: Access::REGION,
+            queues: Some(Qp::new_queues(&init, Access::REGION, srq.map(|srq| srq.max_sge))),
             id: None,
             posted: VecDeque::with_capacity(max_send_wr.into()),
             send_used: 0,
@@ -287,8 +292,27 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// `NoSuchObject`.
     pub fn query_qp(&self, qp: QpNum) -> Result<QpAttr, VerbsError> {
         let qp = self.qps.get(qp.0).ok_or(VerbsError::NoSuchObject)?;
-        let (send_used, recv_used) = (qp.send_used, qp.recv_used);
-        Ok(QpAttr { state: qp.state, init: qp.init, id: qp.id, send_used, recv_used })
+        let Qp { state, init, access, id, send_used, recv_used, .. } = *qp;
+        Ok(QpAttr { state, init, access, id, send_used, recv_used })
+    }
+
+    /// Changes the rights of the peer, a part of [`Access::REGION`] (`ibv_modify_qp` with `IBV_QP_ACCESS_FLAGS`). An
+    /// access without its right ends the stream with a Terminate, as one that the memory does not permit.
+    ///
+    /// # Errors
+    /// `NoSuchObject`. `Invalid`: rights that a queue pair does not have.
+    pub fn modify_qp_access(&mut self, number: QpNum, access: Access) -> Result<(), VerbsError> {
+        let qp = self.qps.get_mut(number.0).ok_or(VerbsError::NoSuchObject)?;
+        if !Access::REGION.contains(access) {
+            return Err(VerbsError::Invalid);
+        }
+        qp.access = access;
+        let endpoint = qp.id.and_then(|id| self.ids.get_mut(id.0)?.endpoint.as_mut());
+        let queues = qp.queues.as_deref_mut().or(endpoint.map(|endpoint| endpoint.queue_pair()));
+        if let Some(queues) = queues {
+            queues.origin.rights = access.of_stream();
+        }
+        Ok(())
     }
 
     /// Changes the state of a queue pair (`ibv_modify_qp`): to `Error` from any state, which ends the connection as

@@ -76,7 +76,7 @@ impl Stream {
     /// Checks the peer's access by a key, at the first byte of the window.
     pub(crate) fn check_key(&self, stag: Stag, to: u64, tools: &Tools) -> Result<(), AccessError> {
         let pd = matches!(self.engine, Engine::Verbs(_)).then_some(tools.verbs.pd);
-        tools.stags.check_place(stag, to, 1, Origin { stream: self.id, pd }).map(drop)
+        tools.stags.check_place(stag, to, 1, Origin::new(self.id, pd)).map(drop)
     }
 
     /// Registers a region for one response, in place of the stream's own.
@@ -96,7 +96,7 @@ impl Stream {
 
     /// Checks that the region of a received response is invalid.
     pub(crate) fn expect_invalid(&self, region: &MemoryRegion, tools: &Tools) -> Result<(), String> {
-        let origin = Origin { stream: self.id, pd: Some(tools.verbs.pd) };
+        let origin = Origin::new(self.id, Some(tools.verbs.pd));
         match tools.stags.check_local_place(region.lkey, region.addr, 1, origin) {
             Err(AccessError::InvalidStag) => Ok(()),
             found => Err(format!("the region of an answer is still valid: {found:?}")),

@@ -1,10 +1,12 @@
 //! Completion queues, shared receive queues, memory windows, and the objects left when a connection ends.
 
+use core::time::Duration;
+
 use WcStatus::*;
 use rdma::testutil::pattern;
 use rdma::testutil::verbs::*;
 use rdma::verbs::*;
-use rdma::{AccessError, StreamError};
+use rdma::{AccessError, AtomicOp, StreamError};
 
 #[test]
 fn an_overrun_completion_queue_raises_an_event_and_ends_its_queue_pairs() {
@@ -283,6 +285,58 @@ fn an_access_that_a_window_does_not_allow_ends_the_stream() {
         // The end of the stream unbinds the window.
         assert_eq!(net.nodes[1].stags.windows_of(b.mr.mr.lkey), 0);
     }
+}
+
+#[test]
+fn an_access_that_the_queue_pair_does_not_allow_ends_the_stream() {
+    let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
+    let rights = [Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC];
+    // Set on a new queue pair, or on one with a connection; the right itself, or the two others.
+    for (denied, right) in rights.into_iter().enumerate() {
+        for (early, own) in [(true, false), (false, false), (true, true), (false, true)] {
+            let others = rights.into_iter().enumerate().filter(|(at, _)| *at != denied);
+            let others = others.fold(Access::NONE, |all, (_, right)| all | right);
+            let granted = if own { right } else { others };
+            let mut net = Net::new();
+            listen(&mut net, 4);
+            let (mut b, a) = (party(&mut net.nodes[1], CAP, None, 2), party(&mut net.nodes[0], CAP, None, 1));
+            let qp = b.qp;
+            if early {
+                net.nodes[1].device.modify_qp_access(qp, granted).unwrap();
+            }
+            connect(&mut net, &a, &mut b);
+            if !early {
+                net.nodes[1].device.modify_qp_access(qp, granted).unwrap();
+            }
+            assert_eq!(net.nodes[1].device.query_qp(qp).unwrap().access, granted);
+            let (remote_addr, rkey) = (b.mr.mr.addr, b.mr.mr.rkey);
+            let atomic = SendOp::Atomic { remote_addr, rkey, op };
+            let (op, error) = [
+                (b.write_to(0), StreamError::Tagged(AccessError::Rights)),
+                (b.read_from(0), StreamError::Read(AccessError::Rights)),
+                (atomic, StreamError::Atomic(AccessError::Rights)),
+            ][denied];
+            a.post(&mut net.nodes[0], 1, op, &[a.mr.sge(0, 8)]);
+            net.run();
+            if own {
+                assert_eq!(ends(&net.nodes[0].poll(a.cq)), [(1, Success)], "{right}");
+                continue;
+            }
+            let (code, _) = error.code();
+            assert_eq!(net.nodes[1].async_events(), [AsyncEvent::QpAccessError(qp, code)], "{right}");
+            assert_eq!(net.nodes[0].async_events(), [AsyncEvent::QpTerminated(a.qp, code)]);
+            assert_eq!(net.nodes[1].bytes(&b.mr), pattern(MEMORY, 2));
+            // The rights are those of the next connection, too.
+            net.nodes[1].device.modify_qp(qp, QpState::Idle, Duration::ZERO).unwrap();
+            assert_eq!(net.nodes[1].device.query_qp(qp).unwrap().access, granted);
+        }
+    }
+    let mut net = Net::new();
+    let b = party(&mut net.nodes[1], CAP, None, 2);
+    let device = &mut net.nodes[1].device;
+    assert_eq!(device.query_qp(b.qp).unwrap().access, Access::REGION);
+    assert_eq!(device.modify_qp_access(b.qp, Access::LOCAL_WRITE), Err(VerbsError::Invalid));
+    assert_eq!(device.modify_qp_access(QpNum(99), Access::NONE), Err(VerbsError::NoSuchObject));
 }
 
 #[test]

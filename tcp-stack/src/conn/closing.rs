@@ -132,6 +132,7 @@ impl Conn {
                 ..TcpHeader::default()
             },
             options: TcpOptions::NONE,
+            traffic_class: self.snd.traffic_class,
         }
     }
 }

@@ -51,6 +51,8 @@ pub(crate) struct HalfOpen {
     repeated: bool,
     /// Consecutive timeouts of the SYN-ACK.
     pub(crate) attempts: u8,
+    /// Traffic class that the listener gives its connections, without the ECN bits.
+    pub(crate) traffic_class: u8,
 }
 
 /// The response to a segment for a half-open connection.
@@ -98,6 +100,7 @@ impl HalfOpen {
             queued: Queued::No,
             repeated: false,
             attempts: 0,
+            traffic_class: 0,
         }
     }
 
@@ -157,13 +160,14 @@ impl HalfOpen {
 
     /// Returns the SYN-ACK of this record.
     pub(crate) fn syn_ack(&self, config: &StackConfig, now: Instant, ts_offset: u32) -> Reply {
-        syn_ack(
+        let syn_ack = syn_ack(
             config,
             &self.flow,
             (self.iss, self.irs),
             self.syn_options,
             (ts_clock(now, ts_offset), self.ts_recent),
-        )
+        );
+        Reply { traffic_class: self.traffic_class, ..syn_ack }
     }
 
     /// Returns `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>`, or a reset with the same numbers.
@@ -219,6 +223,7 @@ pub(crate) fn syn_ack(
             timestamps: syn_options.timestamps().then_some(Timestamps { value, echo }),
             sack: SackBlocks::EMPTY,
         },
+        traffic_class: 0,
     }
 }
 

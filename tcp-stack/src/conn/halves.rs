@@ -2,10 +2,10 @@
 
 use super::window::{Tuning, initial_buffer};
 use super::{Reassembly, SendQueue};
-use crate::config::StackConfig;
+use crate::config::{ConnOptions, StackConfig};
 use crate::seq::SeqNum;
 use crate::time::{Instant, MilliStamp};
-use crate::wire::{SackBlocks, SackRange};
+use crate::wire::{EcnField, SackBlocks, SackRange};
 
 /// The MSS of a peer that announces none, bytes: RFC 9293 §3.7.1 (MUST-15).
 const DEFAULT_MSS: u16 = 536;
@@ -46,6 +46,8 @@ pub(crate) struct Sender {
     pub(crate) soft_error: bool,
     /// Nagle's algorithm is on: a small segment waits for the acknowledgment of another (RFC 9293 §3.7.4).
     pub(crate) nagle: bool,
+    /// Traffic class of the connection's packets, without the ECN bits (RFC 9293 §3.9.1.9).
+    pub(crate) traffic_class: u8,
     // The fields from here on are compared with every received segment.
     /// The sequence number after the last queued segment.
     pub(crate) end: SeqNum,
@@ -98,7 +100,7 @@ pub(crate) struct Receiver {
 }
 
 impl Sender {
-    pub(super) fn new(now: Instant, iss: SeqNum, nagle: bool) -> Self {
+    pub(super) fn new(now: Instant, iss: SeqNum, options: &ConnOptions) -> Self {
         Self {
             una: iss,
             nxt: iss,
@@ -117,7 +119,8 @@ impl Sender {
             refused: false,
             close_when_open: false,
             soft_error: false,
-            nagle,
+            nagle: options.nagle,
+            traffic_class: options.traffic_class & !EcnField::MASK,
             progress_at: MilliStamp::of(now),
             peak_flight: 0,
             round_end: iss,

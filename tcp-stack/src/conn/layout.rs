@@ -124,7 +124,7 @@ fn receiving_in_order() -> [Place; 34] {
 
 /// The fields that a request and its response use in addition, while nothing is lost, the congestion window exceeds
 /// the bytes in flight, and the path MTU equals the link's.
-fn answering() -> [Place; 34] {
+fn answering() -> [Place; 35] {
     let queue = offset_of!(Conn, snd) + offset_of!(Sender, queue);
     let path = offset_of!(Conn, path);
     [
@@ -144,6 +144,7 @@ fn answering() -> [Place; 34] {
         place!(snd.refused: bool),
         place!(snd.soft_error: bool),
         place!(snd.nagle: bool),
+        place!(snd.traffic_class: u8),
         place!(rcv.tuning: Tuning),
         ("rcv.dsack", offset_of!(Conn, rcv) + offset_of!(Receiver, dsack), size_of::<SackRange>()),
         place!(rate: DeliveryRate),

@@ -48,6 +48,11 @@ impl Listener {
     const fn new(port: u16, generation: NonZeroU32, options: ListenOptions) -> Self {
         Self { port, generation, options, half_open: 0, waiting: List::EMPTY, cookies_until: Instant::ZERO }
     }
+
+    /// Returns the traffic class of its connections, without the ECN bits.
+    pub(crate) const fn traffic_class(&self) -> u8 {
+        self.options.conn.traffic_class & !EcnField::MASK
+    }
 }
 
 /// The ports that accept connections.
@@ -116,6 +121,13 @@ impl Listeners {
     pub(crate) fn set_options(&mut self, id: ListenerId, options: ListenOptions) {
         if let Some(listener) = self.get_mut(id) {
             listener.options = options;
+        }
+    }
+
+    /// Sets the traffic class of the connections that a listener accepts from now on, if it is there.
+    pub(crate) fn set_traffic_class(&mut self, id: ListenerId, class: u8) {
+        if let Some(listener) = self.get_mut(id) {
+            listener.options.conn.traffic_class = class;
         }
     }
 

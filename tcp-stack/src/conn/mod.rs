@@ -307,6 +307,8 @@ pub(crate) struct Reply {
     /// The TCP header, complete but for the checksum.
     pub(crate) header: TcpHeader,
     pub(crate) options: TcpOptions,
+    /// Traffic class of the connection that it belongs to, without the ECN bits; 0 if it belongs to none.
+    pub(crate) traffic_class: u8,
 }
 
 /// The result of handling a segment.
@@ -335,6 +337,12 @@ pub(crate) struct Origin {
 }
 
 impl Conn {
+    /// Returns the traffic class of a packet with this ECN field.
+    #[inline]
+    pub(crate) fn traffic_class(&self, ecn: EcnField) -> u8 {
+        self.snd.traffic_class | ecn.bits()
+    }
+
     /// Offset of the two cache lines that receiving in order uses, bytes.
     #[cfg(test)]
     const HOT_AT: usize = 192;
@@ -356,7 +364,7 @@ impl Conn {
             ended: None,
             dup_acks_owed: 0,
             rcv: Receiver::new(now, config),
-            snd: Sender::new(now, iss, origin.options.nagle),
+            snd: Sender::new(now, iss, &origin.options),
             window: CongestionWindow::initial(536, &config.tcp),
             timers: Timers::new(),
             rtt: RttEstimator::new(),

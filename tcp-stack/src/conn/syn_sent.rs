@@ -84,6 +84,7 @@ impl Conn {
                 ..TcpHeader::default()
             },
             options: TcpOptions::NONE,
+            traffic_class: self.snd.traffic_class,
         }
     }
 }

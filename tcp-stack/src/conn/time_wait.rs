@@ -27,6 +27,7 @@ pub(crate) struct TimeWait {
     ts_recent: Option<u32>,
     ts_offset: u32,
     window: u16,
+    traffic_class: u8,
     ends_at: Instant,
     /// Earliest time of the next answer to a segment without sequence space, milliseconds modulo 2^32.
     answers_from_ms: u32,
@@ -57,6 +58,7 @@ impl TimeWait {
             ts_recent: conn.negotiated.timestamps.then_some(conn.rcv.ts_recent),
             ts_offset: conn.ts_offset,
             window: u16::try_from(window).unwrap_or(u16::MAX),
+            traffic_class: conn.snd.traffic_class,
             ends_at: Instant::MAX,
             answers_from_ms: 0,
             link: Link::NONE,
@@ -82,6 +84,7 @@ impl TimeWait {
                 timestamps: echo.map(|echo| Timestamps { value: ts_clock(now, self.ts_offset), echo }),
                 ..TcpOptions::NONE
             },
+            traffic_class: self.traffic_class,
         }
     }
 

@@ -143,9 +143,15 @@ impl Conn {
     }
 
     /// Starts the retransmission timer because a segment could not be sent: the neighbor's link address is not
-    /// known.
+    /// known. A connection that is being opened ends with the timer, at once, if the neighbor is `unreachable`: it has
+    /// not answered three requests. For one that is open this is a soft error (RFC 9293 §3.9.2.2).
     pub(crate) fn on_no_neighbor(&mut self, now: Instant, config: &StackConfig, unreachable: bool) {
         self.snd.soft_error |= unreachable;
+        if unreachable && self.state == State::SynSent {
+            self.recovery.attempts = config.tcp.syn_retries;
+            self.set_timer(TimerKind::Retransmit, now, Duration::ZERO);
+            return;
+        }
         let waits =
             self.pending.has(Pending::Syn) || self.snd.queue.unsent() != NIL || self.snd.queue.lost() > 0;
         if waits && !self.timers.is_set(TimerKind::Retransmit) {

@@ -144,7 +144,8 @@ pub(crate) enum IcmpErrorKind {
 /// The reason why a packet cannot be sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotReady {
-    /// The next hop's link address is being resolved: retry when [`Interface::resolutions`] changes.
+    /// The next hop's link address is being resolved, or has to wait for that: retry when [`Interface::resolutions`]
+    /// changes.
     Resolving,
     /// The next hop does not answer.
     Unreachable,
@@ -396,6 +397,7 @@ impl<B: Buf> Interface<B> {
         match self.neighbors.resolve(now, hop) {
             Lookup::Ready(mac) => Ok(mac),
             Lookup::Unreachable => Err(NotReady::Unreachable),
+            Lookup::NoRoom => Err(NotReady::Resolving),
             Lookup::Resolving(solicit) => {
                 if let Some(solicit) = solicit {
                     self.solicit(solicit);
@@ -405,10 +407,11 @@ impl<B: Buf> Interface<B> {
         }
     }
 
-    /// Returns a counter that changes whenever a neighbor's link address has been resolved.
+    /// Returns a counter that changes whenever a resolution has ended: the neighbor has answered, or it does not.
     #[inline]
     pub(crate) fn resolutions(&self) -> u32 {
-        self.neighbors.resolutions()
+        let [.., a, b, c, d] = self.neighbors.counts.failed.to_be_bytes();
+        self.neighbors.resolutions().wrapping_add(u32::from_be_bytes([a, b, c, d]))
     }
 
     /// Confirms reachability: acknowledgments show that packets to `remote` arrive, so its next hop need not be probed.

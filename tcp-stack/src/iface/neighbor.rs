@@ -70,8 +70,10 @@ pub(super) enum Lookup {
     Ready(MacAddr),
     /// Resolution is in progress; the solicitation to send, if one is due.
     Resolving(Option<Solicit>),
-    /// The neighbor does not answer, or the cache has no room for it.
+    /// The neighbor does not answer.
     Unreachable,
+    /// The cache has no room for it: all neighbors in it are in use.
+    NoRoom,
 }
 
 /// An advertisement, or an ARP reply, of a neighbor.
@@ -310,7 +312,7 @@ impl NeighborCache {
         let next = tick(now + RETRANSMIT);
         let state = State::Incomplete { sent: 1, next };
         if !self.insert(now, Entry::new(ip, MacAddr::UNSPECIFIED, state, true), true) {
-            return Lookup::Unreachable;
+            return Lookup::NoRoom;
         }
         self.arm(next);
         Lookup::Resolving(Some(Solicit { target: ip, to: None }))

@@ -133,12 +133,12 @@ impl<B: Buf> Interface<B> {
         &mut self,
         mac: MacAddr,
         flow: &FourTuple,
-        ecn: EcnField,
+        traffic_class: u8,
         (header, options): (&TcpHeader, &TcpOptions),
         (buf, payload_sum): (&mut B, Option<u16>),
     ) -> Option<TxOffload> {
         let timestamps = options.timestamps.filter(|_| options.has_no_others())?;
-        let template = self.template(mac, flow, ecn, (header, timestamps))?;
+        let template = self.template(mac, flow, traffic_class, (header, timestamps))?;
         let offload = template.put((header.seq, TcpFlags::NONE), buf, payload_sum)?;
         self.count_templated(1);
         Some(offload)

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Ethernet   MACs, type
-//!   IPv4       addresses, ECN …              length, checksum ◀─ each segment's
+//!   IPv4       addresses, class …              length, checksum ◀─ each segment's
 //!   TCP        ports, ACK, window …          sequence number, PSH, checksum ◀─
 //!   options    timestamps
 //! ```
@@ -17,8 +17,7 @@ use crate::buf::{Buf, TxOffload};
 use crate::four_tuple::FourTuple;
 use crate::seq::SeqNum;
 use crate::wire::{
-    EcnField, EtherType, EthernetHeader, IpProtocol, Ipv4Header, MacAddr, Sum, TcpFlags, TcpHeader,
-    Timestamps,
+    EtherType, EthernetHeader, IpProtocol, Ipv4Header, MacAddr, Sum, TcpFlags, TcpHeader, Timestamps,
 };
 
 /// Offset of the TCP header.
@@ -97,14 +96,14 @@ impl<B: Buf> Interface<B> {
         &self,
         mac: MacAddr,
         flow: &FourTuple,
-        ecn: EcnField,
+        traffic_class: u8,
         (header, timestamps): (&TcpHeader, Timestamps),
     ) -> Option<Template> {
         let (src, dst) = flow.ipv4().filter(|_| self.config.vlan.is_none())?;
         let (offloaded, ip_offloaded) = (self.config.tx_checksum_offload, self.config.tx_ip_checksum_offload);
         let mut headers = self.template_base;
         set(&mut headers, 0, mac.0);
-        set(&mut headers, TRAFFIC_CLASS, [ecn.bits()]);
+        set(&mut headers, TRAFFIC_CLASS, [traffic_class]);
         set(&mut headers, ADDRESSES, src.octets());
         set(&mut headers, ADDRESSES + 4, dst.octets());
         set(&mut headers, TCP, header.src_port.to_be_bytes());

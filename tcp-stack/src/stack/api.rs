@@ -9,10 +9,11 @@ use crate::conn::{Conn, Cx, Origin, Pending, Target, TxState};
 use crate::error::{CloseReason, ConnectError, ListenError, SendError};
 use crate::event::{ConnId, ConnInfo, ListenerId};
 use crate::four_tuple::FourTuple;
+use crate::iface::NotReady;
 use crate::state::State;
 use crate::time::Instant;
 use crate::timer::TimerKind;
-use crate::wire::flow_hash;
+use crate::wire::{EcnField, flow_hash};
 
 /// Source ports of active opens (RFC 6335 §6: dynamic ports).
 const PORTS: core::ops::RangeInclusive<u16> = 49_152..=65_535;
@@ -21,6 +22,12 @@ const PORT_COUNT: u32 = 16_384;
 /// Bytes that [`Stack::send`] accepts at a time even if the peer's segments are shorter; it then splits them. RFC
 /// 5044 §4.5 lets MPA pass no less (a MULPDU of 128, framed, with a marker).
 pub const SEND_LEAST: usize = 140;
+
+/// Returns false for addresses of no host or of many.
+const fn is_one_host(ip: IpAddr) -> bool {
+    let broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
+    !(ip.is_unspecified() || ip.is_multicast() || broadcast)
+}
 
 impl<B: Buf> Stack<B> {
     /// Accepts connections to a port, over IPv4 and IPv6. Errors: port 0, a port in use, or 1024 listeners.
@@ -50,6 +57,20 @@ impl<B: Buf> Stack<B> {
         self.listeners.set_options(listener, options);
     }
 
+    /// Sets the traffic class of the connections that a listener accepts from now on, as
+    /// [`ConnOptions::traffic_class`]. Does nothing if it is not there.
+    pub fn set_listen_traffic_class(&mut self, listener: ListenerId, class: u8) {
+        self.listeners.set_traffic_class(listener, class);
+    }
+
+    /// Sets the traffic class of a connection, as [`ConnOptions::traffic_class`]: that of the segments that are sent
+    /// from now on. Does nothing if it is not there.
+    pub fn set_traffic_class(&mut self, conn: ConnId, class: u8) {
+        if let Some(conn) = self.conns.get_mut(conn) {
+            conn.snd.traffic_class = class & !EcnField::MASK;
+        }
+    }
+
     /// Sets the maximum number of connections from one source, 1 or more. Connections beyond it stay.
     pub fn set_connections_per_source_max(&mut self, max: u32) {
         self.config.connections_per_source_max = max;
@@ -68,6 +89,35 @@ impl<B: Buf> Stack<B> {
     /// True if an address is one of ours, the link-local one included.
     pub fn is_local(&self, address: IpAddr) -> bool {
         self.interface.is_local(address)
+    }
+
+    /// Returns true if the link address of the next hop to `remote` is known, so that a connection could be opened at
+    /// once. Starts its resolution otherwise: callers ask again.
+    ///
+    /// # Errors
+    /// [`ConnectError::NoRoute`]: no gateway leads there. [`ConnectError::BadAddress`]: the address is not that of one
+    /// host.
+    pub fn resolve_neighbor(&mut self, now: Instant, remote: IpAddr) -> Result<bool, ConnectError> {
+        if !is_one_host(remote) {
+            return Err(ConnectError::BadAddress);
+        }
+        match self.interface.resolve(now, remote) {
+            Ok(_) => Ok(true),
+            Err(NotReady::Resolving | NotReady::Unreachable) => Ok(false),
+            Err(NotReady::NoRoute) => Err(ConnectError::NoRoute),
+        }
+    }
+
+    /// Returns a local end from which [`Self::connect_from`] could open a connection to `remote` now, with a port for
+    /// which `is_free` is true. It stays free for others.
+    pub fn free_end(
+        &mut self,
+        local: Option<IpAddr>,
+        remote: SocketAddr,
+        is_free: &mut dyn FnMut(u16) -> bool,
+    ) -> Option<SocketAddr> {
+        let local = local.or_else(|| self.interface.source_for(remote.ip()))?;
+        self.choose_port(local, remote, is_free)
     }
 
     /// Opens a connection; [`Event::Connected`](crate::Event::Connected) or
@@ -99,8 +149,7 @@ impl<B: Buf> Stack<B> {
         claim: &mut dyn FnMut(u16) -> bool,
     ) -> Result<ConnId, ConnectError> {
         let ip = remote.ip();
-        let broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
-        if remote.port() == 0 || ip.is_unspecified() || ip.is_multicast() || broadcast {
+        if remote.port() == 0 || !is_one_host(ip) {
             return Err(ConnectError::BadAddress);
         }
         let source = self.interface.source_for(ip).ok_or(ConnectError::NoRoute)?;

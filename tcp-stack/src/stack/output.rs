@@ -86,7 +86,7 @@ impl<B: Buf> Stack<B> {
         self.neighbor_wait.push(&mut self.conns, index);
     }
 
-    /// Queues the connections that wait for a neighbor again, after any neighbor has answered.
+    /// Queues the connections that wait for a neighbor again, after any neighbor has answered or has failed to.
     fn wake_neighbor_waiters(&mut self) {
         let resolutions = self.interface.resolutions();
         if resolutions == self.resolutions {
@@ -226,7 +226,9 @@ fn make_reply<B: Buf, P: BufPool<Buf = B>>(
 ) -> Result<TxFrame<B>, Failure> {
     let buf = pool.alloc(BufClass::Control).ok_or(Failure::NoBuffer)?;
     let flow = FourTuple::new(reply.local, reply.remote);
-    wrap(interface, buf, &reply.header, &reply.options, &flow, mac, ecn).map_err(|_| Failure::NoRoom)
+    let traffic_class = reply.traffic_class | ecn.bits();
+    wrap(interface, buf, &reply.header, &reply.options, &flow, mac, traffic_class)
+        .map_err(|_| Failure::NoRoom)
 }
 
 /// Prepends all headers to the payload in `buf`; returns `buf` if it has no room for them.
@@ -238,9 +240,10 @@ fn wrap<B: Buf>(
     options: &TcpOptions,
     flow: &FourTuple,
     mac: MacAddr,
-    ecn: EcnField,
+    traffic_class: u8,
 ) -> Result<TxFrame<B>, B> {
-    if let Some(offload) = interface.encapsulate_plain(mac, flow, ecn, (header, options), (&mut buf, None)) {
+    let plain = interface.encapsulate_plain(mac, flow, traffic_class, (header, options), (&mut buf, None));
+    if let Some(offload) = plain {
         return Ok(TxFrame { buf, offload });
     }
     let written = match buf.prepend(TcpHeader::len_with(options)) {
@@ -250,7 +253,7 @@ fn wrap<B: Buf>(
     if !written {
         return Err(buf);
     }
-    match interface.encapsulate(mac, flow.local().ip(), flow.remote().ip(), ecn.bits(), &mut buf) {
+    match interface.encapsulate(mac, flow.local().ip(), flow.remote().ip(), traffic_class, &mut buf) {
         Some(offload) => Ok(TxFrame { buf, offload }),
         None => Err(buf),
     }
@@ -282,9 +285,9 @@ fn make<B: Buf, P: BufPool<Buf = B>>(
         Frame::Syn => {
             let buf = pool.alloc(BufClass::Control).ok_or(Failure::NoBuffer)?;
             let (header, options) = conn.syn_header(cx);
-            let ecn = conn.ecn.syn_field(conn.state);
-            let frame =
-                wrap(interface, buf, &header, &options, &conn.flow, mac, ecn).map_err(|_| Failure::NoRoom)?;
+            let traffic_class = conn.traffic_class(conn.ecn.syn_field(conn.state));
+            let frame = wrap(interface, buf, &header, &options, &conn.flow, mac, traffic_class)
+                .map_err(|_| Failure::NoRoom)?;
             conn.on_header_sent(true, false);
             conn.on_syn_sent(cx);
             Ok(frame)
@@ -295,9 +298,9 @@ fn make<B: Buf, P: BufPool<Buf = B>>(
             let mut buf = pool.alloc(BufClass::Control).ok_or(Failure::NoBuffer)?;
             *buf.append(1).and_then(|room| room.first_mut()).ok_or(Failure::NoRoom)? = byte;
             let (header, options) = conn.header(cx, seq, TcpFlags::ACK, 1);
-            let ecn = conn.ecn.control_field();
-            let frame =
-                wrap(interface, buf, &header, &options, &conn.flow, mac, ecn).map_err(|_| Failure::NoRoom)?;
+            let traffic_class = conn.traffic_class(conn.ecn.control_field());
+            let frame = wrap(interface, buf, &header, &options, &conn.flow, mac, traffic_class)
+                .map_err(|_| Failure::NoRoom)?;
             conn.on_header_sent(!options.sack.is_empty(), true);
             conn.on_probe_sent(cx, seq);
             Ok(frame)
@@ -322,8 +325,9 @@ fn make_ack<B: Buf, P: BufPool<Buf = B>>(
         Frame::Keepalive => conn.header(cx, conn.snd.nxt - 1, TcpFlags::ACK, 0),
         _ => conn.header(cx, conn.snd.nxt, TcpFlags::ACK, 0),
     };
-    let ecn = conn.ecn.control_field();
-    let made = wrap(interface, buf, &header, &options, &conn.flow, mac, ecn).map_err(|_| Failure::NoRoom)?;
+    let traffic_class = conn.traffic_class(conn.ecn.control_field());
+    let made = wrap(interface, buf, &header, &options, &conn.flow, mac, traffic_class)
+        .map_err(|_| Failure::NoRoom)?;
     if frame == Frame::CeChangeAck {
         conn.on_ce_change_ack_sent();
     } else {
@@ -405,15 +409,17 @@ fn make_data<B: Buf, P: BufPool<Buf = B>>(
     let (ecn, cwr) = conn.data_marks(seq, len);
     flags |= cwr;
     let (header, options) = conn.header(cx, seq, flags, len);
+    let traffic_class = conn.traffic_class(ecn);
     let queued = cx.tx.get_mut(node).and_then(|segment| Some((segment.buf.as_mut()?, segment.sum)));
     let bare = queued.filter(|(buf, _)| fresh && len > 0 && buf.bytes().len() == usize::from(len));
     let plain = bare.and_then(|(buf, sum)| {
-        let offload = interface.encapsulate_plain(mac, &conn.flow, ecn, (&header, &options), (buf, sum))?;
+        let headers = (&header, &options);
+        let offload = interface.encapsulate_plain(mac, &conn.flow, traffic_class, headers, (buf, sum))?;
         Some(TxFrame { buf: buf.share(), offload })
     });
     let frame = match plain {
         Some(frame) => frame,
-        None => make_again(cx, interface, pool, node, (&header, &options), &conn.flow, mac, ecn)?,
+        None => make_again(cx, interface, pool, node, (&header, &options), &conn.flow, mac, traffic_class)?,
     };
     conn.on_header_sent(!options.sack.is_empty(), true);
     conn.on_data_marked(cx, ecn, flags);
@@ -433,7 +439,7 @@ fn make_again<B: Buf, P: BufPool<Buf = B>>(
     (header, options): (&TcpHeader, &TcpOptions),
     flow: &FourTuple,
     mac: MacAddr,
-    ecn: EcnField,
+    traffic_class: u8,
 ) -> Result<TxFrame<B>, Failure> {
     let segment = cx.tx.get_mut(node).ok_or(Failure::NoRoom)?;
     let (len, again, taken) = (segment.len, segment.transmissions > 0, segment.buf.take());
@@ -442,7 +448,8 @@ fn make_again<B: Buf, P: BufPool<Buf = B>>(
         None => pool.alloc(BufClass::Control).ok_or((None, Failure::NoBuffer)),
     };
     let made = ready.and_then(|buf| {
-        wrap(interface, buf, header, options, flow, mac, ecn).map_err(|buf| (Some(buf), Failure::NoRoom))
+        wrap(interface, buf, header, options, flow, mac, traffic_class)
+            .map_err(|buf| (Some(buf), Failure::NoRoom))
     });
     let (kept, result) = match made {
         // A FIN keeps no buffer: it is built anew each time.
@@ -504,7 +511,9 @@ fn make_path_probe<B: Buf, P: BufPool<Buf = B>>(
     let seq = cx.tx.get(first).ok_or(Failure::NoRoom)?.seq;
     let (ecn, cwr) = conn.data_marks(seq, len);
     let (header, options) = conn.header(cx, seq, TcpFlags::ACK | cwr, len);
-    let frame = wrap(interface, buf, &header, &options, &conn.flow, mac, ecn).map_err(|_| Failure::NoRoom)?;
+    let traffic_class = conn.traffic_class(ecn);
+    let frame = wrap(interface, buf, &header, &options, &conn.flow, mac, traffic_class)
+        .map_err(|_| Failure::NoRoom)?;
     conn.on_header_sent(!options.sack.is_empty(), true);
     let mut at = first;
     loop {

@@ -9,8 +9,8 @@ use super::{Stack, UNLIMITED};
 use crate::buf::Buf;
 use crate::config::SynCookies;
 use crate::conn::{
-    COOKIE_LIFE, Conn, Cookies, HalfOpen, HalfOpenVerdict, Incoming, Listener, NOT_TIMED, Origin, SynOffer,
-    SynOptions, Target, syn_ack, ts_clock,
+    COOKIE_LIFE, Conn, Cookies, HalfOpen, HalfOpenVerdict, Incoming, Listener, NOT_TIMED, Origin, Reply,
+    SynOffer, SynOptions, Target, syn_ack, ts_clock,
 };
 use crate::event::ListenerId;
 use crate::four_tuple::FourTuple;
@@ -65,10 +65,11 @@ impl<B: Buf> Stack<B> {
         }
         let ts_recent = incoming.options.timestamps.map_or(0, |ts| ts.value);
         let irs = incoming.header.seq;
-        let record = HalfOpen::new(now, FourTuple::new(local, remote), syn_options, iss, irs, ts_recent);
+        let mut record = HalfOpen::new(now, FourTuple::new(local, remote), syn_options, iss, irs, ts_recent);
         let Some((id, listener)) = self.listeners.find(local) else {
             return Err(DropReason::TcpNoConnection);
         };
+        record.traffic_class = listener.traffic_class();
         let placed = self.half_open.insert(now, &self.config.tcp, record, &mut listener.waiting);
         let index = placed.ok_or(DropReason::TcpTableFull)?;
         listener.half_open = listener.half_open.saturating_add(1);
@@ -194,7 +195,9 @@ impl<B: Buf> Stack<B> {
             let clock = ts_clock(now, self.entropy.timestamp_offset(local, remote));
             (Cookies::timestamp(clock, syn_options), ts.value)
         });
-        let reply = syn_ack(&self.config, &flow, (iss, irs), syn_options, times);
+        let listener = self.listeners.find(local).map(|(_, listener)| listener);
+        let traffic_class = listener.map_or(0, |listener| listener.traffic_class());
+        let reply = Reply { traffic_class, ..syn_ack(&self.config, &flow, (iss, irs), syn_options, times) };
         // The reply goes to the SYN's link address: a flood must not cause neighbor discovery for hosts that do not
         // exist.
         if !self.replies.push_to(reply, incoming.src_mac) {

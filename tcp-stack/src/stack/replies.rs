@@ -119,7 +119,7 @@ pub(super) fn reset_for(local: SocketAddr, remote: SocketAddr, header: &TcpHeade
         let flags = TcpFlags::RST | TcpFlags::ACK;
         TcpHeader { seq: SeqNum::new(0), ack: header.seq + seq_len, flags, ..answer }
     };
-    Reply { local, remote, header, options: TcpOptions::NONE }
+    Reply { local, remote, header, options: TcpOptions::NONE, traffic_class: 0 }
 }
 
 #[cfg(test)]

@@ -121,6 +121,8 @@ fn collect<B: Buf, P: BufPool<Buf = B>>(
     let addresses = (conn.local().ip(), conn.remote().ip());
     let written =
         frame.prepend(TcpHeader::len_with(&options)).is_some_and(|room| header.emit(&options, room));
-    let offload = interface.encapsulate_run(mac, addresses, ecn.bits(), run, &mut frame).filter(|_| written);
+    let traffic_class = conn.traffic_class(ecn);
+    let offload =
+        interface.encapsulate_run(mac, addresses, traffic_class, run, &mut frame).filter(|_| written);
     Some(offload.map(|offload| TxFrame { buf: frame, offload }).ok_or(Failure::NoRoom))
 }

@@ -1,4 +1,6 @@
 mod loopback;
+mod no_neighbor;
+mod traffic_class;
 
 use alloc::vec::Vec;
 use core::net::{Ipv4Addr, SocketAddr};

@@ -21,7 +21,8 @@ pub(super) fn send_train<B: Buf>(
     let Some(mut train) = conn.next_train(cx) else { return Ok(0) };
     let mac = interface.resolve(cx.now, conn.flow.remote().ip())?;
     let (header, timestamps) = conn.train_header(cx);
-    let template = interface.template(mac, &conn.flow, train.ecn, (&header, timestamps));
+    let traffic_class = conn.traffic_class(train.ecn);
+    let template = interface.template(mac, &conn.flow, traffic_class, (&header, timestamps));
     let Some(template) = template else { return Ok(0) };
     let stamp = conn.train_stamp(cx.now, &train);
     let mut sent = 0_usize;

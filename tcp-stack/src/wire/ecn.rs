@@ -15,10 +15,13 @@ pub enum EcnField {
 }
 
 impl EcnField {
+    /// The field's bits in a traffic class.
+    pub const MASK: u8 = 3;
+
     /// Returns the field of a traffic class; the other six bits (DSCP) are ignored.
     #[inline]
     pub const fn of(traffic_class: u8) -> Self {
-        match traffic_class & 3 {
+        match traffic_class & Self::MASK {
             0 => Self::NotEct,
             1 => Self::Ect1,
             2 => Self::Ect0,

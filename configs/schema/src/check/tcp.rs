@@ -319,6 +319,7 @@ pub(super) fn conn_options(section: &mut Section<'_>, report: &Report, tcp: &Tcp
         ecn,
         // The region service enables it, as it places RDMA Writes behind a gap.
         out_of_order: false,
+        traffic_class: 0,
     }
 }
 

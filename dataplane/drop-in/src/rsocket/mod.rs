@@ -5,10 +5,11 @@
 //! | `wire.rs` | private data and messages |
 //! | `sizes.rs` | sizes, and the layout of memory |
 //! | `stream.rs` | the protocol over a queue pair |
-//! | `socket.rs` | phases of a socket, and waits |
+//! | `socket.rs`, `listener.rs` | phases of a socket, and waits; connections of a listener |
 //! | `poll.rs`, `options.rs` | `rpoll`, `rselect`; options |
 
 mod completions;
+mod listener;
 mod options;
 mod poll;
 mod sizes;
@@ -18,14 +19,14 @@ mod wire;
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use iwarp_verbs::Access;
 
 pub(crate) use self::poll::PollEntry;
-use self::socket::{Phase, Socket};
+use self::socket::{Direction, Phase, Socket};
 use self::stream::first_length;
 use crate::abi_cm::encode;
 use crate::context::{lock, number};
@@ -84,13 +85,20 @@ fn put_address(found: Option<SocketAddr>, out: *mut c_void, length: Option<&mut 
 
 fn recv(fd: c_int, out: &mut [u8], flags: c_int) -> Result<usize, c_int> {
     let socket = socket(fd)?;
-    let blocking = flags & libc::MSG_DONTWAIT == 0 && !socket.is_nonblocking();
+    // A stream has no urgent data, and no queue of errors.
+    match flags {
+        _ if flags & libc::MSG_OOB != 0 => return Err(libc::EINVAL),
+        _ if flags & libc::MSG_ERRQUEUE != 0 => return Err(libc::EAGAIN),
+        _ if flags & libc::MSG_TRUNC != 0 => return Err(libc::EOPNOTSUPP),
+        _ => {}
+    }
+    let limit = socket.limit(flags, Direction::Receive);
     let (peek, all) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_WAITALL != 0);
     if out.is_empty() {
         return Ok(0);
     }
     let mut read = 0_usize;
-    let result = socket.until(blocking, |stream| {
+    let result = socket.until(limit, |stream| {
         let part = out.get_mut(read..).unwrap_or_default();
         read += stream.read(part, peek);
         let enough = read > 0 && (peek || !all || read == out.len());
@@ -102,13 +110,19 @@ fn recv(fd: c_int, out: &mut [u8], flags: c_int) -> Result<usize, c_int> {
     if read > 0 { Ok(read) } else { result.map(|()| 0) }
 }
 
+/// Returns an error for flags of a send that would change what it does, and do not.
+fn check_send(flags: c_int) -> Result<(), c_int> {
+    if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN) == 0 { Ok(()) } else { Err(libc::EOPNOTSUPP) }
+}
+
 fn send(fd: c_int, data: &[u8], flags: c_int) -> Result<usize, c_int> {
     let socket = socket(fd)?;
-    let blocking = flags & libc::MSG_DONTWAIT == 0 && !socket.is_nonblocking();
+    check_send(flags)?;
+    let limit = socket.limit(flags, Direction::Send);
     let (mut sent, mut length) = (0_usize, first_length());
-    let result = socket.until(blocking, |stream| {
+    let result = socket.until(limit, |stream| {
         if !stream.writable {
-            return Err(if stream.error == 0 { libc::ECONNRESET } else { stream.error });
+            return Err(stream.send_error());
         }
         sent += stream.send(data.get(sent..).unwrap_or_default(), &mut length)?;
         Ok((sent == data.len()).then_some(()))
@@ -167,11 +181,12 @@ fn map(fd: c_int, start: *mut c_void, length: usize, protection: c_int, offset: 
 
 fn write_mapped(fd: c_int, data: &[u8], offset: u64, flags: c_int) -> Result<usize, c_int> {
     let socket = socket(fd)?;
-    let blocking = flags & libc::MSG_DONTWAIT == 0 && !socket.is_nonblocking();
+    check_send(flags)?;
+    let limit = socket.limit(flags, Direction::Send);
     let (mut written, mut length) = (0_usize, first_length());
-    let result = socket.until(blocking, |stream| {
+    let result = socket.until(limit, |stream| {
         if !stream.writable {
-            return Err(libc::ECONNRESET);
+            return Err(stream.send_error());
         }
         let part = data.get(written..).unwrap_or_default();
         let Some(count) = stream.write_mapped(part, offset.wrapping_add(written as u64), &mut length)? else {
@@ -188,7 +203,15 @@ fn address_of(fd: c_int, peer: bool) -> Result<Option<SocketAddr>, c_int> {
     let socket = socket(fd)?;
     let inner = lock(&socket.inner);
     let head = &inner.endpoint.id()?.head;
-    Ok(if peer { head.dst.get() } else { head.src.get() })
+    if peer {
+        return Ok(head.dst.get());
+    }
+    let any: IpAddr = if inner.domain == libc::AF_INET6 {
+        Ipv6Addr::UNSPECIFIED.into()
+    } else {
+        Ipv4Addr::UNSPECIFIED.into()
+    };
+    Ok(Some(head.src.get().unwrap_or(SocketAddr::new(any, 0))))
 }
 
 /// `struct msghdr`.
@@ -222,7 +245,7 @@ export! {
             // Datagrams need unreliable queue pairs, which iWARP does not have.
             Err(libc::EOPNOTSUPP)
         } else {
-            Socket::new()
+            Socket::new(domain)
         };
         match made {
             Ok(socket) => {
@@ -332,8 +355,7 @@ export! {
     }
 
     fn rgetsockname(fd: c_int, out: *mut c_void, length: Option<&mut u32>) -> c_int {
-        let any = SocketAddr::from(([0, 0, 0, 0], 0));
-        done(address_of(fd, false).and_then(|found| put_address(Some(found.unwrap_or(any)), out, length)))
+        done(address_of(fd, false).and_then(|found| put_address(found, out, length)))
     }
 
     fn riomap(

@@ -2,12 +2,12 @@
 
 use std::ffi::{c_int, c_short};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::find;
-use super::socket::{Phase, Socket};
-use crate::context::lock;
+use super::socket::{Inner, Phase, Socket};
 use crate::raw::poll_descriptors;
+use crate::sleepers::{Asleep, Limit, Sleeper};
 
 /// `struct pollfd`.
 #[repr(C)]
@@ -46,30 +46,34 @@ fn place(fd: c_int) -> (usize, u64) {
     (fd / 64, 1 << (fd % 64))
 }
 
+/// Events of a socket that can be read, and of one that can be written.
+const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
+const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
+
 /// Returns the events of a socket that have come, of those asked for.
-fn ready(socket: &Socket, events: c_short) -> c_short {
-    // An error is an event of its own, below.
-    let _ = socket.established(false);
-    let mut inner = lock(&socket.inner);
+fn of_phase(inner: &mut Inner, events: c_short) -> c_short {
     match &mut inner.phase {
-        Phase::Listening => {
-            if socket.has_event() {
-                events & libc::POLLIN
-            } else {
+        Phase::Listening(of) => {
+            if of.accepted.is_empty() {
                 0
+            } else {
+                events & READ
             }
         }
-        Phase::New => events & libc::POLLOUT | libc::POLLHUP,
+        Phase::New => events & WRITE | libc::POLLHUP,
         Phase::Opening(_) => 0,
-        Phase::Failed => events & (libc::POLLIN | libc::POLLOUT) | libc::POLLERR,
+        Phase::Failed => events & (READ | WRITE) | libc::POLLERR,
         Phase::Open(stream) => {
-            socket.advance(stream);
             let mut revents = 0;
             if stream.has_data() || !stream.readable {
-                revents |= events & libc::POLLIN;
+                revents |= events & READ;
             }
-            if stream.writable && stream.can_send() {
-                revents |= events & libc::POLLOUT;
+            if !stream.readable {
+                revents |= events & libc::POLLRDHUP;
+            }
+            // A send fails at once on a stream that was shut down.
+            if !stream.writable || stream.can_send() {
+                revents |= events & WRITE;
             }
             // The program reads what has come before the end.
             if !stream.connected && !stream.has_data() {
@@ -80,54 +84,58 @@ fn ready(socket: &Socket, events: c_short) -> c_short {
     }
 }
 
-/// Returns the descriptor that is readable when something changes; `None` if the socket must be polled once more.
-fn descriptor(socket: &Socket) -> Option<c_int> {
-    let inner = lock(&socket.inner);
-    match &inner.phase {
-        Phase::Open(stream) => socket.arm(stream).then(|| stream.completions.events().fd()),
-        _ => Some(socket.fd()),
-    }
+/// Returns the events of a socket that have come. If there are none and the thread is to sleep, later ones wake it.
+fn ready(socket: &Socket, events: c_short, sleeps: bool) -> c_short {
+    let mut attempt = |inner: &mut Inner| Ok(Some(of_phase(inner, events)).filter(|revents| *revents != 0));
+    // The attempt has no errors.
+    socket.attempt(sleeps, &mut attempt).ok().flatten().unwrap_or(0)
 }
 
 /// Waits until a descriptor has one of its events, and returns how many have.
-#[allow(clippy::disallowed_methods, reason = "a wait with a time limit reads the clock")]
 pub(super) fn poll(entries: &mut [PollEntry], timeout_ms: c_int) -> Result<c_int, c_int> {
     let sockets: Vec<Option<Arc<Socket>>> = entries.iter().map(|entry| find(entry.fd)).collect();
-    let limit = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
-    let until = limit.and_then(|limit| Instant::now().checked_add(limit));
-    let mut wait_ms = 0;
+    let limit = match u64::try_from(timeout_ms) {
+        Ok(0) => Limit::Now,
+        Ok(milliseconds) => Limit::after(Duration::from_millis(milliseconds)),
+        Err(_) => Limit::Never,
+    };
+    // The thread, and its places among the sleepers of all sockets, once it is to sleep.
+    let mut asleep: Option<(Arc<Sleeper>, Vec<Asleep>)> = None;
     loop {
-        let mut asked = entries.to_vec();
         let mut count = 0;
         for (entry, socket) in entries.iter_mut().zip(&sockets) {
-            entry.revents = socket.as_ref().map_or(0, |socket| ready(socket, entry.events));
+            entry.revents = socket.as_ref().map_or(0, |socket| ready(socket, entry.events, asleep.is_some()));
             count += c_int::from(entry.revents != 0);
         }
-        let mut sleeps = wait_ms != 0 && count == 0;
-        for (asked, socket) in asked.iter_mut().zip(&sockets) {
-            let Some(socket) = socket else { continue };
-            // A descriptor below 0 is left out.
-            asked.fd = if sleeps { descriptor(socket).unwrap_or(-1) } else { -1 };
-            asked.events = libc::POLLIN;
-            sleeps &= asked.fd >= 0;
-        }
-        poll_descriptors(&mut asked, if sleeps { wait_ms } else { 0 })?;
-        for ((entry, asked), socket) in entries.iter_mut().zip(&asked).zip(&sockets) {
-            match socket {
-                None => {
-                    entry.revents = asked.revents;
-                    count += c_int::from(entry.revents != 0);
-                }
-                Some(socket) if asked.revents != 0 => socket.take_event(),
-                Some(_) => {}
+        // In this order: once the time is over, the sockets are looked at once more.
+        let wait_ms = if count == 0 && asleep.is_some() { limit.milliseconds() } else { 0 };
+        // The others, with a descriptor below 0 in place of each socket, and the thread's own.
+        let of_other = |(entry, socket): (&PollEntry, &Option<Arc<Socket>>)| {
+            let fd = if socket.is_none() { entry.fd } else { -1 };
+            PollEntry { fd, revents: 0, ..*entry }
+        };
+        let mut others: Vec<PollEntry> = entries.iter().zip(&sockets).map(of_other).collect();
+        let own = asleep.as_ref().map_or(-1, |(sleeper, _)| sleeper.fd());
+        others.push(PollEntry { fd: own, events: libc::POLLIN, revents: 0 });
+        poll_descriptors(&mut others, wait_ms)?;
+        for ((entry, other), socket) in entries.iter_mut().zip(&others).zip(&sockets) {
+            if socket.is_none() {
+                entry.revents = other.revents;
+                count += c_int::from(entry.revents != 0);
             }
         }
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        if count > 0 || left.is_some_and(|left| left.is_zero()) && wait_ms != 0 || timeout_ms == 0 {
+        let is_woken = others.last().is_some_and(|own| own.revents != 0);
+        if let Some((sleeper, _)) = asleep.as_ref().filter(|_| is_woken) {
+            sleeper.take()?;
+        }
+        if count > 0 || limit == Limit::Now || asleep.is_some() && wait_ms == 0 {
             return Ok(count);
         }
-        // At least a millisecond: less than one is left, not none.
-        wait_ms = left.map_or(-1, |left| c_int::try_from(left.as_millis()).unwrap_or(c_int::MAX).max(1));
+        if asleep.is_none() {
+            let sleeper = Sleeper::own()?;
+            let places = sockets.iter().flatten().map(|socket| socket.sleepers.add(&sleeper)).collect();
+            asleep = Some((sleeper, places));
+        }
     }
 }
 

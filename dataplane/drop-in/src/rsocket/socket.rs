@@ -1,20 +1,21 @@
 //! A socket: its phases from `rsocket` to `rclose`, and the waits of its calls.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_int;
-use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use iwarp_verbs::ConnParam;
 
 use super::sizes::Sizes;
 use super::stream::Stream;
 use super::wire::{ConnData, Message};
-use crate::cm::{self, CONNECT_REQUEST, ESTABLISHED, Entry, EventChannel, Id, REJECTED};
+use crate::cm::{self, ESTABLISHED, Entry, EventChannel, Id, REJECTED};
 use crate::cm_calls::{self, peer_to_peer, rdma_create_event_channel};
 use crate::context::lock;
 use crate::queue::Queue;
+use crate::sleepers::{Limit, Sleeper, Sleepers};
 
 /// Sizes that a socket has unless the program sets others, those of rdma-core.
 const SIZES: Sizes = Sizes {
@@ -31,54 +32,70 @@ const SIZES: Sizes = Sizes {
 pub(super) struct Socket {
     pub(super) inner: Mutex<Inner>,
     /// Events of the listener or connection.
-    connection: Arc<Queue<Entry>>,
+    pub(super) connection: Arc<Queue<Entry>>,
     fd: c_int,
-    /// Taken by the thread that takes events of the completion queue.
-    wait: Mutex<()>,
-    /// True while the completion queue is armed, or its event waits.
-    armed: AtomicBool,
-    /// Number of times that completions have come.
-    rounds: AtomicU64,
+    /// Threads that sleep until something happens to the socket.
+    pub(super) sleepers: Arc<Sleepers>,
 }
 
-/// Variable state of a socket.
+/// Variable state of a socket. Whoever changes what another thread may wait for wakes the sleepers.
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) phase: Phase,
+    /// Family of its addresses.
+    pub(super) domain: c_int,
     pub(super) sizes: Sizes,
     /// Flags of the descriptor (`F_GETFL`).
     pub(super) flags: c_int,
     pub(super) descriptor_flags: c_int,
-    /// Options that are on, by level and name.
-    pub(super) options: std::collections::BTreeMap<(c_int, c_int), c_int>,
+    pub(super) options: Options,
     /// Error of the last failed connection (`SO_ERROR`).
     pub(super) error: c_int,
     pub(super) endpoint: Endpoint,
+}
+
+/// Options of a socket, which connections of a listener begin with.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Options {
+    /// Numbers that the program has set, by level and name.
+    pub(super) numbers: BTreeMap<(c_int, c_int), c_int>,
+    /// Longest wait of calls that receive, and of those that send (`SO_RCVTIMEO`, `SO_SNDTIMEO`).
+    pub(super) receive_timeout: Option<Duration>,
+    pub(super) send_timeout: Option<Duration>,
+    /// Longest wait of `close` (`SO_LINGER`); at zero the connection is reset.
+    pub(super) linger: Option<Duration>,
 }
 
 /// Phase of a socket. A stream is dropped before its endpoint.
 #[derive(Debug)]
 pub(super) enum Phase {
     New,
-    Listening,
+    Listening(Backlog),
     /// The connection is requested or accepted, and not established yet.
     Opening(Box<Stream>),
     Open(Box<Stream>),
+    /// The connection could not be made, or the listener has ended.
     Failed,
+}
+
+/// Connections of a listener that the program has not taken yet.
+#[derive(Debug)]
+pub(super) struct Backlog {
+    pub(super) accepted: VecDeque<Socket>,
+    /// Most connections in `accepted`.
+    pub(super) limit: usize,
 }
 
 /// Id of the socket, and its event channel.
 #[derive(Debug)]
 pub(super) struct Endpoint {
-    id: Option<Box<Id>>,
+    pub(super) id: Option<Box<Id>>,
     _channel: Box<EventChannel>,
 }
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        if let Some(id) = self.id.take() {
-            cm::destroy(id);
-        }
+        self.destroy();
     }
 }
 
@@ -86,54 +103,72 @@ impl Endpoint {
     pub(super) fn id(&self) -> Result<&Id, c_int> {
         self.id.as_deref().ok_or(libc::EBADF)
     }
-}
 
-/// Returns the error number of a failed wait.
-fn waited(error: &std::io::Error) -> c_int {
-    match error.kind() {
-        ErrorKind::WouldBlock => libc::EAGAIN,
-        _ => error.raw_os_error().unwrap_or(libc::EIO),
+    /// Ends the listener or connection.
+    pub(super) fn destroy(&mut self) {
+        if let Some(id) = self.id.take() {
+            cm::destroy(id);
+        }
     }
 }
 
-fn new_channel() -> Result<Box<EventChannel>, c_int> {
+pub(super) fn new_channel() -> Result<Box<EventChannel>, c_int> {
     rdma_create_event_channel().ok_or_else(|| errno::errno().0)
 }
 
+/// Direction of a call that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Receive,
+    Send,
+}
+
 impl Socket {
-    pub(super) fn new() -> Result<Self, c_int> {
+    pub(super) fn new(domain: c_int) -> Result<Self, c_int> {
         let channel = new_channel()?;
         let id = Id::create(&channel, false);
-        Ok(Self::with(channel, id, SIZES, Phase::New))
+        let sleepers = Arc::default();
+        channel.queue.wake_instead(&sleepers);
+        Ok(Self::with(channel, id, sleepers, (domain, SIZES, Options::default()), Phase::New))
     }
 
-    fn with(channel: Box<EventChannel>, id: Box<Id>, sizes: Sizes, phase: Phase) -> Self {
+    /// Makes a socket of an id whose events wake `sleepers`.
+    pub(super) fn with(
+        channel: Box<EventChannel>,
+        id: Box<Id>,
+        sleepers: Arc<Sleepers>,
+        (domain, sizes, options): (c_int, Sizes, Options),
+        phase: Phase,
+    ) -> Self {
         let (fd, connection) = (channel.fd, Arc::clone(&channel.queue));
         let inner = Inner {
             phase,
+            domain,
             sizes,
             flags: libc::O_RDWR,
             descriptor_flags: 0,
-            options: Default::default(),
+            options,
             error: 0,
             endpoint: Endpoint { id: Some(id), _channel: channel },
         };
-        Self {
-            inner: Mutex::new(inner),
-            connection,
-            fd,
-            wait: Mutex::new(()),
-            armed: AtomicBool::new(false),
-            rounds: AtomicU64::new(0),
-        }
+        Self { inner: Mutex::new(inner), connection, fd, sleepers }
     }
 
     pub(super) const fn fd(&self) -> c_int {
         self.fd
     }
 
-    pub(super) fn is_nonblocking(&self) -> bool {
-        lock(&self.inner).flags & libc::O_NONBLOCK != 0
+    /// Returns how long a call with these flags waits.
+    pub(super) fn limit(&self, flags: c_int, direction: Direction) -> Limit {
+        let inner = lock(&self.inner);
+        if flags & libc::MSG_DONTWAIT != 0 || inner.flags & libc::O_NONBLOCK != 0 {
+            return Limit::Now;
+        }
+        let timeout = match direction {
+            Direction::Receive => inner.options.receive_timeout,
+            Direction::Send => inner.options.send_timeout,
+        };
+        timeout.map_or(Limit::Never, Limit::after)
     }
 
     pub(super) fn bind(&self, local: SocketAddr) -> Result<(), c_int> {
@@ -144,79 +179,22 @@ impl Socket {
         cm_calls::bind(inner.endpoint.id()?, local)
     }
 
-    pub(super) fn listen(&self, backlog: c_int) -> Result<(), c_int> {
-        let mut inner = lock(&self.inner);
-        if matches!(inner.phase, Phase::Listening) {
-            return Ok(());
-        }
-        if !matches!(inner.phase, Phase::New) {
-            return Err(libc::EINVAL);
-        }
-        cm_calls::listen(inner.endpoint.id()?, backlog.max(1))?;
-        inner.phase = Phase::Listening;
-        Ok(())
-    }
-
-    /// Takes an event of the listener or connection.
-    fn event(&self, blocking: bool) -> Result<Entry, c_int> {
-        let taken = if blocking { self.connection.take() } else { self.connection.try_take() };
-        taken.map_err(|error| waited(&error))
-    }
-
-    pub(super) fn has_event(&self) -> bool {
-        !self.connection.is_empty()
-    }
-
-    /// Accepts the next connection of a listener.
-    pub(super) fn accept(&self) -> Result<Self, c_int> {
-        let (sizes, blocking) = {
-            let inner = lock(&self.inner);
-            if !matches!(inner.phase, Phase::Listening) {
-                return Err(libc::EINVAL);
-            }
-            (inner.sizes, inner.flags & libc::O_NONBLOCK == 0)
-        };
-        loop {
-            let entry = self.event(blocking)?;
-            if entry.kind != CONNECT_REQUEST {
-                continue;
-            }
-            // A peer that is no rsocket, or has gone, does not end the listener.
-            if let Ok(socket) = self.accept_one(entry, sizes)
-                && (!blocking || socket.established(true).is_ok())
-            {
-                return Ok(socket);
-            }
-        }
-    }
-
-    fn accept_one(&self, entry: Entry, sizes: Sizes) -> Result<Self, c_int> {
-        let channel = new_channel()?;
-        let (connection, shared) = entry.request.ok_or(libc::EPROTO)?;
-        let id = {
-            let inner = lock(&self.inner);
-            cm::accepted(inner.endpoint.id()?, connection, shared, &channel)
-        };
-        let peer = ConnData::decode(&entry.private_data).ok_or(libc::EPROTO)?;
-        let mut stream = Stream::new(&id, sizes)?;
-        stream.open(&peer)?;
-        cm_calls::accept_with(&id, &stream.qp, &stream.conn_data().encode())?;
-        Ok(Self::with(channel, id, sizes, Phase::Opening(Box::new(stream))))
-    }
-
     pub(super) fn connect(&self, peer: SocketAddr) -> Result<(), c_int> {
-        let blocking = {
+        let limit = self.limit(0, Direction::Send);
+        {
             let mut inner = lock(&self.inner);
+            self.progress(&mut inner);
             match inner.phase {
                 Phase::New => {}
                 Phase::Opening(_) => return Err(libc::EALREADY),
                 Phase::Open(_) => return Err(libc::EISCONN),
-                Phase::Listening | Phase::Failed => return Err(libc::EINVAL),
+                Phase::Failed if inner.error != 0 => return Err(std::mem::take(&mut inner.error)),
+                Phase::Listening(_) | Phase::Failed => return Err(libc::EINVAL),
             }
             let sizes = inner.sizes;
             let id = inner.endpoint.id()?;
             cm_calls::select(id, None, peer)?;
-            let stream = Stream::new(id, sizes)?;
+            let stream = Stream::new(id, sizes, &self.sleepers)?;
             let private_data = stream.conn_data().encode();
             let param = ConnParam {
                 private_data: &private_data,
@@ -226,26 +204,38 @@ impl Socket {
                 ..ConnParam::default()
             };
             cm_calls::connect_with(id, &stream.qp, &param)?;
+            // The port that the daemon has chosen.
+            let local =
+                lock(&id.state.inner).ids.first().and_then(|(connection, _)| connection.addresses().ok());
+            if let Some((Some(local), _)) = local {
+                id.head.src.set(local);
+            }
             inner.phase = Phase::Opening(Box::new(stream));
-            inner.flags & libc::O_NONBLOCK == 0
-        };
-        match self.established(blocking) {
+        }
+        match self.established(limit) {
             Err(libc::EAGAIN) => Err(libc::EINPROGRESS),
             result => result,
         }
     }
 
-    /// Ends the phase in which a connection opens. Waits for that, or fails with `EAGAIN`.
-    pub(super) fn established(&self, blocking: bool) -> Result<(), c_int> {
-        if !matches!(lock(&self.inner).phase, Phase::Opening(_)) {
-            return Ok(());
-        }
-        let entry = self.event(blocking)?;
-        let mut inner = lock(&self.inner);
-        let Phase::Opening(mut stream) = std::mem::replace(&mut inner.phase, Phase::Failed) else {
-            // Another thread has received the event.
-            return Ok(());
-        };
+    /// Waits until the connection is established.
+    ///
+    /// # Errors
+    /// The connection could not be made, or the time is over (EAGAIN).
+    pub(super) fn established(&self, limit: Limit) -> Result<(), c_int> {
+        self.wait(limit, |inner| match inner.phase {
+            Phase::Opening(_) => Ok(None),
+            Phase::Failed if inner.error != 0 => Err(std::mem::take(&mut inner.error)),
+            // Another thread has the error.
+            Phase::Failed => Err(libc::ENOTCONN),
+            _ => Ok(Some(())),
+        })
+    }
+
+    /// Ends the phase in which the connection opens, if its event has come.
+    fn open(&self, inner: &mut Inner) {
+        let Some(entry) = self.connection.pop() else { return };
+        let Phase::Opening(mut stream) = std::mem::replace(&mut inner.phase, Phase::Failed) else { return };
         let result = match entry.kind {
             // The reply to this side's request, which the acceptor does not have.
             ESTABLISHED if entry.private_data.is_empty() => Ok(()),
@@ -263,100 +253,134 @@ impl Socket {
             }
             Err(error) => inner.error = error,
         }
-        result
+        self.sleepers.wake();
     }
 
-    /// Arms the completion queue. Returns false if it was not armed: the caller polls once more before it waits.
-    pub(super) fn arm(&self, stream: &Stream) -> bool {
-        let was_armed = self.armed.swap(true, Ordering::AcqRel);
-        if !was_armed {
-            stream.completions.cq().req_notify(false);
+    /// Takes what has come: events and completions. Wakes the other threads if they may have waited for it.
+    pub(super) fn progress(&self, inner: &mut Inner) {
+        if matches!(inner.phase, Phase::Opening(_)) {
+            self.open(inner);
         }
-        was_armed
-    }
-
-    /// Takes the event of the completion queue, if it has come and no other thread waits for it.
-    pub(super) fn take_event(&self) {
-        let Ok(_one) = self.wait.try_lock() else { return };
-        let events = match &lock(&self.inner).phase {
-            Phase::Open(stream) => Arc::clone(stream.completions.events()),
-            _ => return,
-        };
-        if self.armed.load(Ordering::Acquire) && events.try_take().is_ok() {
-            self.armed.store(false, Ordering::Release);
-        }
-    }
-
-    /// Polls completions, and notes that some have come.
-    pub(super) fn advance(&self, stream: &mut Stream) {
-        if stream.advance() {
-            self.rounds.fetch_add(1, Ordering::AcqRel);
-        }
-    }
-
-    /// Calls `attempt` whenever completions have come, until it returns something. Without `blocking` fails with
-    /// `EAGAIN` if it does not at once.
-    pub(super) fn until<T>(
-        &self,
-        blocking: bool,
-        mut attempt: impl FnMut(&mut Stream) -> Result<Option<T>, c_int>,
-    ) -> Result<T, c_int> {
-        self.established(blocking)?;
-        loop {
-            let (rounds, events) = {
-                let mut inner = lock(&self.inner);
-                let Phase::Open(stream) = &mut inner.phase else { return Err(libc::ENOTCONN) };
-                self.advance(stream);
-                if let Some(done) = attempt(stream)? {
-                    // What the program has read is granted at once.
-                    self.advance(stream);
-                    return Ok(done);
-                }
-                if !blocking {
-                    return Err(libc::EAGAIN);
-                }
-                if !self.arm(stream) {
-                    continue;
-                }
-                (self.rounds.load(Ordering::Acquire), Arc::clone(stream.completions.events()))
-            };
-            let _one = lock(&self.wait);
-            // Otherwise another thread has received what this one waits for.
-            if self.armed.load(Ordering::Acquire) && self.rounds.load(Ordering::Acquire) == rounds {
-                events.take().map_err(|error| waited(&error))?;
-                self.armed.store(false, Ordering::Release);
+        if let Phase::Open(stream) = &mut inner.phase {
+            stream.completions.take_event();
+            if stream.advance() {
+                self.sleepers.wake();
             }
         }
     }
 
+    /// Calls `attempt` with all that has come. If it returns nothing and the thread is to sleep, what comes later wakes
+    /// the thread.
+    pub(super) fn attempt<T>(
+        &self,
+        sleeps: bool,
+        attempt: &mut impl FnMut(&mut Inner) -> Result<Option<T>, c_int>,
+    ) -> Result<Option<T>, c_int> {
+        let mut inner = lock(&self.inner);
+        loop {
+            self.progress(&mut inner);
+            if let Some(done) = attempt(&mut inner)? {
+                // What the program has read is granted at once.
+                self.progress(&mut inner);
+                return Ok(Some(done));
+            }
+            let is_armed = match &mut inner.phase {
+                Phase::Open(stream) if sleeps => stream.completions.arm(),
+                _ => true,
+            };
+            if is_armed {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Calls `attempt` whenever something has come, until it returns something.
+    ///
+    /// # Errors
+    /// That of `attempt`; EAGAIN once the time is over; EINTR if a signal has ended the wait.
+    pub(super) fn wait<T>(
+        &self,
+        limit: Limit,
+        mut attempt: impl FnMut(&mut Inner) -> Result<Option<T>, c_int>,
+    ) -> Result<T, c_int> {
+        if let Some(done) = self.attempt(false, &mut attempt)? {
+            return Ok(done);
+        }
+        if limit == Limit::Now {
+            return Err(libc::EAGAIN);
+        }
+        let sleeper = Sleeper::own()?;
+        let _asleep = self.sleepers.add(&sleeper);
+        loop {
+            if let Some(done) = self.attempt(true, &mut attempt)? {
+                return Ok(done);
+            }
+            sleeper.sleep(limit)?;
+        }
+    }
+
+    /// Calls `attempt` with the stream, once there is one, as [`Self::wait`] does.
+    pub(super) fn until<T>(
+        &self,
+        limit: Limit,
+        mut attempt: impl FnMut(&mut Stream) -> Result<Option<T>, c_int>,
+    ) -> Result<T, c_int> {
+        self.wait(limit, |inner| match &mut inner.phase {
+            Phase::Opening(_) => Ok(None),
+            Phase::Open(stream) => attempt(stream),
+            Phase::Failed if inner.error != 0 => Err(std::mem::take(&mut inner.error)),
+            Phase::New | Phase::Listening(_) | Phase::Failed => Err(libc::ENOTCONN),
+        })
+    }
+
     pub(super) fn shutdown(&self, how: c_int) -> Result<(), c_int> {
+        if !matches!(how, libc::SHUT_RD | libc::SHUT_WR | libc::SHUT_RDWR) {
+            return Err(libc::EINVAL);
+        }
+        self.end(how, Limit::Never)
+    }
+
+    /// Shuts down a stream, and waits until the peer has all that was sent; or ends a listener.
+    fn end(&self, how: c_int, limit: Limit) -> Result<(), c_int> {
         let message = {
             let mut inner = lock(&self.inner);
+            self.progress(&mut inner);
+            if matches!(inner.phase, Phase::Listening(_)) && how != libc::SHUT_WR {
+                self.end_listener(inner);
+                return Ok(());
+            }
             let Phase::Open(stream) = &mut inner.phase else { return Err(libc::ENOTCONN) };
             if !stream.connected {
                 return Ok(());
             }
-            match how {
-                libc::SHUT_RD => stream.readable = false,
-                libc::SHUT_WR => stream.writable = false,
-                libc::SHUT_RDWR => (stream.readable, stream.writable) = (false, false),
-                _ => return Err(libc::EINVAL),
-            }
+            let had_ended = !stream.writable;
+            stream.readable &= how == libc::SHUT_WR;
+            stream.writable &= how == libc::SHUT_RD;
+            // A call of another thread may wait for data.
+            self.sleepers.wake();
             match (stream.readable, stream.writable) {
                 (_, true) => return Ok(()),
+                (true, false) if had_ended => return Ok(()),
                 (true, false) => Message::Shutdown,
                 (false, false) => Message::Disconnect,
             }
         };
-        self.until(true, |stream| {
+        self.until(limit, |stream| {
             Ok(if stream.connected { stream.send_end(message)?.then_some(()) } else { Some(()) })
         })?;
-        self.until(true, |stream| Ok((!stream.connected || stream.is_idle()).then_some(())))
+        self.until(limit, |stream| Ok((!stream.connected || stream.is_idle()).then_some(())))
     }
 
-    /// Closes the socket. What was sent still reaches the peer.
+    /// Closes the socket. What was sent still reaches the peer, unless the program wants a reset or the time is over.
     pub(super) fn close(&self) {
-        let _ = self.shutdown(libc::SHUT_RDWR);
+        let (linger, is_listener) = {
+            let inner = lock(&self.inner);
+            (inner.options.linger, matches!(inner.phase, Phase::Listening(_)))
+        };
+        if linger == Some(Duration::ZERO) && !is_listener {
+            return;
+        }
+        let _ = self.end(libc::SHUT_RDWR, linger.map_or(Limit::Never, Limit::after));
         let inner = lock(&self.inner);
         if let (Phase::Open(_), Ok(id)) = (&inner.phase, inner.endpoint.id()) {
             let _ = cm_calls::disconnect(id);

@@ -10,8 +10,11 @@
     reason = "buffers have at most 64 MiB, queues at most 4096 entries"
 )]
 
+mod maps;
+
 use std::collections::VecDeque;
 use std::ffi::c_int;
+use std::sync::Arc;
 
 use iwarp_verbs::{
     Access, Data, Mr, QpCap, QpOptions, QueuePair, RecvWr, SendFlags, SendOp, SendWr, Sge, Stag, WcStatus,
@@ -20,11 +23,12 @@ use iwarp_verbs::{
 
 use super::completions::Completions;
 use super::sizes::Sizes;
-use super::wire::{ConnData, IOMAP_BYTES, IoMap, MESSAGE_BYTES, Message, TARGET_BYTES, TARGETS, Target};
+use super::wire::{ConnData, IoMap, MESSAGE_BYTES, Message, TARGET_BYTES, TARGETS, Target};
 use crate::cm::Id;
 use crate::context::number;
 use crate::objects::Pd;
 use crate::raw::object;
+use crate::sleepers::Sleepers;
 
 /// Bytes of the send buffer that must be free for the program to send.
 const SEND_LOW: u32 = 2048;
@@ -86,27 +90,20 @@ pub(super) struct Stream {
     remote_at: u32,
 
     /// Places of the peer's map of buffers, with this side's buffers.
-    maps: Vec<Option<Mapped>>,
+    maps: Vec<Option<maps::Mapped>>,
     remote_maps: Target,
-}
-
-/// A buffer of the program into which the peer may write.
-#[derive(Debug)]
-struct Mapped {
-    mr: Mr,
-    offset: u64,
-    length: u32,
-    announced: bool,
+    /// The peer's map of buffers.
+    peer_maps: Vec<IoMap>,
 }
 
 impl Stream {
-    /// Creates the queue pair and the buffers of a connection. `id` has a device.
-    pub(super) fn new(id: &Id, sizes: Sizes) -> Result<Self, c_int> {
+    /// Creates the queue pair and the buffers of a connection. `id` has a device. Completions wake `sleepers`.
+    pub(super) fn new(id: &Id, sizes: Sizes, sleepers: &Arc<Sleepers>) -> Result<Self, c_int> {
         let open = id.verbs().ok_or(libc::EINVAL)?;
         let pd = object::<Pd>(id.head.pd.load(std::sync::atomic::Ordering::Acquire)).ok_or(libc::ENOMEM)?;
         let recv_wr = sizes.recv_buffers();
         let entries = u32::from(sizes.send_queue) + u32::from(recv_wr);
-        let completions = Completions::new(open, entries)?;
+        let completions = Completions::new(open, entries, sleepers)?;
         let cap = QpCap {
             max_send_wr: sizes.send_queue,
             max_recv_wr: recv_wr,
@@ -148,6 +145,7 @@ impl Stream {
             remote_at: 1,
             maps: Vec::new(),
             remote_maps: Target::default(),
+            peer_maps: Vec::new(),
         };
         for _ in 0..recv_wr {
             stream.post_buffer()?;
@@ -191,6 +189,12 @@ impl Stream {
 
     pub(super) fn established(&mut self) {
         (self.connected, self.readable, self.writable) = (true, true, true);
+    }
+
+    /// Returns the error of sending on a stream that the program cannot write to: what has ended it, or else that one
+    /// of the two ends has shut it down.
+    pub(super) const fn send_error(&self) -> c_int {
+        if self.error == 0 { libc::EPIPE } else { self.error }
     }
 
     fn end(&mut self, error: c_int) {
@@ -258,9 +262,9 @@ impl Stream {
         let failed = wc.status != WcStatus::Success;
         match kind {
             RECEIVE if failed => {
-                // The connection has ended.
+                // The connection has ended, without a message of the peer that says so.
                 if self.connected {
-                    self.end(0);
+                    self.end(libc::ECONNRESET);
                 }
                 return;
             }
@@ -306,7 +310,8 @@ impl Stream {
             Message::Grant(allowed) => self.allowed = allowed,
             Message::Shutdown if self.writable => self.readable = false,
             Message::Shutdown | Message::Disconnect => self.end(0),
-            Message::Mapped | Message::Other => {}
+            Message::Mapped => self.read_map(),
+            Message::Other => {}
         }
         Ok(())
     }
@@ -342,6 +347,16 @@ impl Stream {
         if let Err(error) = posted {
             self.end(error);
         }
+    }
+
+    /// Returns the number of bytes that the program can read (`FIONREAD`).
+    pub(super) const fn unread(&self) -> u32 {
+        self.unread_bytes
+    }
+
+    /// Returns the number of bytes that were sent and are not acknowledged (`SIOCOUTQ`).
+    pub(super) const fn unacknowledged(&self) -> u32 {
+        self.sizes.send_bytes - self.send_free
     }
 
     pub(super) fn has_data(&self) -> bool {
@@ -400,14 +415,16 @@ impl Stream {
             && self.target.length > 0
     }
 
-    /// Takes the next target from the list, if the peer has written it.
+    /// Takes the next target from the list, if the peer has written it. Its last word has the length, and is loaded
+    /// before the address: the peer's Write may be placed meanwhile.
     fn next_target(&mut self) {
         let offset = u64::from(self.sizes.targets_start()) + u64::from(self.target_at) * TARGET_BYTES as u64;
-        let mut bytes = [0; TARGET_BYTES];
-        if self.memory.read(offset, &mut bytes).is_ok() {
+        let last = self.memory.load(offset + (TARGET_BYTES - size_of::<u64>()) as u64);
+        if last.is_ok_and(|last| Target::of_last_word(last).length > 0) {
+            let mut bytes = [0; TARGET_BYTES];
+            // Within the memory, as the word above.
+            let _ = self.memory.read(offset, &mut bytes);
             self.target = Target::from_bytes(&bytes);
-        }
-        if self.target.length > 0 {
             // The peer writes its place again when this target is used up.
             let _ = self.memory.write(offset, &[0; TARGET_BYTES]);
         }
@@ -486,86 +503,6 @@ impl Stream {
     /// Returns true if all requests have completed.
     pub(super) fn is_idle(&self) -> bool {
         self.slots_free == self.sizes.send_queue - CONTROL_MAX as u16 && self.controls_free() == CONTROL_MAX
-    }
-
-    // --- buffers of the program (`riomap`)
-
-    /// Maps a buffer for RDMA Writes of the peer at `offset`. Fails while the peer's private data have not come.
-    pub(super) fn map(&mut self, mr: Mr, length: u32, offset: u64) -> Result<(), c_int> {
-        if self.remote.length == 0 {
-            return Err(libc::ENOTCONN);
-        }
-        let place = self.maps.iter_mut().find(|place| place.is_none()).ok_or(libc::ENOMEM)?;
-        *place = Some(Mapped { mr, offset, length, announced: false });
-        Ok(())
-    }
-
-    /// Unmaps the buffer at this address.
-    pub(super) fn unmap(&mut self, address: u64, length: u32) -> Result<(), c_int> {
-        let is_it = |mapped: &Mapped| mapped.mr.addr() == address && mapped.length == length;
-        let place =
-            self.maps.iter_mut().find(|place| place.as_ref().is_some_and(is_it)).ok_or(libc::EINVAL)?;
-        *place = None;
-        Ok(())
-    }
-
-    /// Writes the maps that the peer does not have yet, as far as is possible now. Returns true if none is left.
-    pub(super) fn announce_maps(&mut self) -> Result<bool, c_int> {
-        for index in 0..self.maps.len() {
-            let Some(Some(mapped)) = self.maps.get(index) else { continue };
-            if mapped.announced {
-                continue;
-            }
-            let target = Target { address: mapped.mr.addr(), key: mapped.mr.rkey().0, length: mapped.length };
-            let map = IoMap { offset: mapped.offset, target };
-            if !self.can_send() {
-                return Ok(false);
-            }
-            let place = self.remote_maps.address.wrapping_add((index * IOMAP_BYTES) as u64);
-            self.post_bytes(&map.to_bytes(), (place, self.remote_maps.key), Some(Message::Mapped))?;
-            if let Some(Some(mapped)) = self.maps.get_mut(index) {
-                mapped.announced = true;
-            }
-        }
-        Ok(true)
-    }
-
-    /// Returns the peer's buffer at an offset, from that offset on.
-    fn mapped_at(&self, offset: u64) -> Option<Target> {
-        (0..self.sizes.iomaps).find_map(|index| {
-            let at = u64::from(self.sizes.maps_start()) + u64::from(index) * IOMAP_BYTES as u64;
-            let mut bytes = [0; IOMAP_BYTES];
-            self.memory.read(at, &mut bytes).ok()?;
-            let IoMap { offset: start, target } = IoMap::from_bytes(&bytes);
-            let skipped =
-                u32::try_from(offset.checked_sub(start)?).ok().filter(|skip| *skip < target.length)?;
-            let address = target.address.wrapping_add(skipped.into());
-            Some(Target { address, key: target.key, length: target.length - skipped })
-        })
-    }
-
-    /// Writes into the peer's buffers as much as is possible now, and returns its length; `None` if no buffer has the
-    /// offset.
-    pub(super) fn write_mapped(
-        &mut self,
-        bytes: &[u8],
-        offset: u64,
-        length: &mut u32,
-    ) -> Result<Option<usize>, c_int> {
-        if !self.announce_maps()? {
-            return Ok(Some(0));
-        }
-        let mut done = 0_usize;
-        while done < bytes.len() && self.writable && self.can_send() {
-            let Some(target) = self.mapped_at(offset.wrapping_add(done as u64)) else {
-                return Ok(if done > 0 { Some(done) } else { None });
-            };
-            let now = next_length(bytes.len() - done, length).min(self.send_free).min(target.length);
-            let part = bytes.get(done..done + now as usize).unwrap_or_default();
-            self.post_bytes(part, (target.address, target.key), None)?;
-            done += now as usize;
-        }
-        Ok(Some(done))
     }
 }
 

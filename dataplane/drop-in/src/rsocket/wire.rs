@@ -89,6 +89,16 @@ impl Target {
         join(&[&self.address.to_ne_bytes(), &self.key.to_ne_bytes(), &self.length.to_ne_bytes()])
     }
 
+    /// Returns what the last eight bytes state, without the address.
+    pub(super) fn of_last_word(word: u64) -> Self {
+        let bytes = word.to_ne_bytes();
+        Self {
+            address: 0,
+            key: u32::from_ne_bytes(part(&bytes, 0)),
+            length: u32::from_ne_bytes(part(&bytes, 4)),
+        }
+    }
+
     pub(super) fn from_bytes(bytes: &[u8; TARGET_BYTES]) -> Self {
         Self {
             address: u64::from_ne_bytes(part(bytes, 0)),
@@ -227,6 +237,13 @@ mod tests {
         assert_eq!(with(0, 3), None, "another version");
         assert_eq!(with(1, FLAG_NETWORK_ORDER), None, "another byte order");
         assert_eq!(with(1, FLAG_IOMAP).unwrap().iomaps, 0, "a peer without a map");
+    }
+
+    #[test]
+    fn the_last_word_of_a_target_states_its_length() {
+        let bytes = DATA.buffer.to_bytes();
+        let last = u64::from_ne_bytes(*bytes.last_chunk().unwrap());
+        assert_eq!(Target::of_last_word(last), Target { address: 0, ..Target::from_bytes(&bytes) });
     }
 
     #[test]

@@ -117,8 +117,10 @@ impl<M: ContextMemory> Context<M> {
             | Request::AllocMw(_)
             | Request::DeallocMw(_) => self.memory_request(request, device, stags),
             Request::CreateCq(cqe) => self.create_cq(cqe, device),
-            // The rings of completion queues are those of all contexts.
-            Request::ResizeCq(..) | Request::DestroyQp(_) => Err(VerbsError::Invalid),
+            // The rings of completion queues are those of all contexts; neighbors are the transport's.
+            Request::ResizeCq(..) | Request::DestroyQp(_) | Request::Resolve { .. } => {
+                Err(VerbsError::Invalid)
+            }
             Request::DestroyCq(cq) => {
                 must_own(self.objects.cqs.contains_key(&cq))?;
                 device.destroy_cq(cq)?;
@@ -140,6 +142,10 @@ impl<M: ContextMemory> Context<M> {
                 }
                 device.modify_qp(qp, state, now).map(|()| Response::Done)
             }
+            Request::ModifyQpAccess(qp, access) => {
+                must_own(self.objects.qps.contains_key(&qp))?;
+                device.modify_qp_access(qp, access).map(|()| Response::Done)
+            }
             Request::QueryQp(qp) => {
                 must_own(self.objects.qps.contains_key(&qp))?;
                 device.query_qp(qp).map(Response::QpAttr)
@@ -151,7 +157,8 @@ impl<M: ContextMemory> Context<M> {
             | Request::Accept { .. }
             | Request::Reject { .. }
             | Request::Disconnect(_)
-            | Request::Addresses(_) => self.connection_request(request, device, now),
+            | Request::Addresses(_)
+            | Request::SetTrafficClass(..) => self.connection_request(request, device, now),
         }
     }
 
@@ -210,7 +217,7 @@ impl<M: ContextMemory> Context<M> {
         device: &mut Device<C>,
     ) -> Result<Response, VerbsError> {
         room(self.objects.cqs.len(), self.limits.cqs)?;
-        let place = self.allocate_cq(cqe)?;
+        let place = self.allocate_cq(cqe, device.limits().cqe_max)?;
         match device.create_cq(cqe) {
             Ok(cq) => {
                 self.objects.cqs.insert(cq, place);
@@ -223,8 +230,11 @@ impl<M: ContextMemory> Context<M> {
         }
     }
 
-    /// Allocates the memory of a completion queue.
-    fn allocate_cq(&mut self, cqe: u32) -> Result<CqPlace, VerbsError> {
+    /// Allocates the memory of a completion queue of at most `max` entries.
+    fn allocate_cq(&mut self, cqe: u32, max: u32) -> Result<CqPlace, VerbsError> {
+        if cqe > max {
+            return Err(VerbsError::Invalid);
+        }
         let shape = CqPlace::shape_for(cqe).ok_or(VerbsError::Invalid)?;
         let header = LINE_WORDS.saturating_add(RingShape::HEADER_WORDS);
         let start = self.allocate(CqPlace::words(shape), header)?;
@@ -246,7 +256,7 @@ impl<M: ContextMemory> Context<M> {
         let place = match ring.new_place() {
             Some(place) => place,
             None => {
-                let place = self.allocate_cq(cqe)?;
+                let place = self.allocate_cq(cqe, device.limits().cqe_max)?;
                 ring.begin_resize(place, cqe, device).inspect_err(|_| self.free_cq(place))?;
                 place
             }
@@ -379,13 +389,17 @@ impl<M: ContextMemory> Context<M> {
                 let param = ConnParam { responder_resources, initiator_depth, ..ConnParam::default() };
                 device.listen(*id, *backlog, &param).map(|()| Response::Done)
             }
-            Request::Connect { id, qp, peer, private_data, depths, revision, peer_to_peer } => {
+            Request::Connect { id, qp, peer, private_data, depths, revision, peer_to_peer, any_port } => {
                 must_own(ids.contains(id) && qps.contains_key(qp))?;
                 let (responder_resources, initiator_depth) = *depths;
                 let revision = *revision;
                 let rtr = peer_to_peer.then_some(RtrOptions { send: false, write: true, read: true });
                 let param = ConnParam { private_data, responder_resources, initiator_depth, revision, rtr };
-                device.connect(*id, *qp, *peer, &param).map(|()| Response::Done)
+                device.connect(*id, *qp, *peer, &param)?;
+                if *any_port {
+                    device.allow_any_port(*id)?;
+                }
+                Ok(Response::Done)
             }
             Request::Accept { id, qp, private_data } => {
                 must_own(ids.contains(id) && qps.contains_key(qp))?;
@@ -403,6 +417,10 @@ impl<M: ContextMemory> Context<M> {
             Request::Addresses(id) => {
                 must_own(ids.contains(id))?;
                 device.addresses(*id).map(|(local, peer)| Response::Addresses(local, peer))
+            }
+            Request::SetTrafficClass(id, class) => {
+                must_own(ids.contains(id))?;
+                device.set_traffic_class(*id, *class).map(|()| Response::Done)
             }
             _ => Err(VerbsError::Invalid),
         }

@@ -318,8 +318,16 @@ fn events_that_the_ring_has_no_room_for_arrive_once_it_has() {
         let Ok(Response::Qp(qp, _)) = lab.request(0, context, &Request::CreateQp(init)) else { panic!() };
         ids.push((id, pd, cq));
         let (peer, private_data) = (address(1), Vec::new());
-        let request =
-            Request::Connect { id, qp, peer, private_data, depths: (1, 1), revision: 2, peer_to_peer: false };
+        let request = Request::Connect {
+            id,
+            qp,
+            peer,
+            private_data,
+            depths: (1, 1),
+            revision: 2,
+            peer_to_peer: false,
+            any_port: false,
+        };
         lab.request(0, context, &request).unwrap();
         lab.run();
         lab.request(0, context, &Request::DestroyQp(qp)).unwrap();
@@ -369,11 +377,13 @@ fn a_context_names_its_own_objects_only() {
             depths: (1, 1),
             revision: 2,
             peer_to_peer: false,
+            any_port: false,
         },
         Request::Accept { id, qp, private_data: none() },
         Request::Reject { id, private_data: none() },
         Request::Disconnect(id),
         Request::Addresses(id),
+        Request::SetTrafficClass(id, 0x28),
     ];
     for request in &requests {
         assert_eq!(lab.request(0, other, request), Err(VerbsError::NoSuchObject), "{request:?}");

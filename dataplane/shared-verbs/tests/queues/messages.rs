@@ -46,15 +46,16 @@ fn request() -> impl Strategy<Value = Request> {
         (id(), any::<u16>()).prop_map(|(id, limit)| Request::ModifySrq(SrqId(id), limit)),
         init().prop_map(Request::CreateQp),
         id().prop_map(|id| Request::ModifyQp(QpNum(id), QpState::Error)),
+        id().prop_map(|id| Request::ModifyQpAccess(QpNum(id), Access::REMOTE_READ)),
         proptest::option::of(address()).prop_map(Request::CreateId),
         (id(), 1_u16.., any::<(u16, u16)>()).prop_map(|(id, backlog, depths)| {
             let backlog = NonZeroU16::new(backlog).unwrap_or(NonZeroU16::MIN);
             Request::Listen { id: CmId(id), backlog, depths }
         }),
-        (id(), id(), address(), data(), any::<(u16, u16)>(), any::<(u8, bool)>()).prop_map(
-            |(id, qp, peer, private_data, depths, (revision, peer_to_peer))| {
+        (id(), id(), address(), data(), any::<(u16, u16)>(), any::<(u8, bool, bool)>()).prop_map(
+            |(id, qp, peer, private_data, depths, (revision, peer_to_peer, any_port))| {
                 let (id, qp) = (CmId(id), QpNum(qp));
-                Request::Connect { id, qp, peer, private_data, depths, revision, peer_to_peer }
+                Request::Connect { id, qp, peer, private_data, depths, revision, peer_to_peer, any_port }
             }
         ),
         (id(), id(), data()).prop_map(|(id, qp, private_data)| Request::Accept {
@@ -64,6 +65,9 @@ fn request() -> impl Strategy<Value = Request> {
         }),
         (id(), data()).prop_map(|(id, private_data)| Request::Reject { id: CmId(id), private_data }),
         id().prop_map(|id| Request::Disconnect(CmId(id))),
+        (id(), any::<u8>()).prop_map(|(id, class)| Request::SetTrafficClass(CmId(id), class)),
+        (proptest::option::of(address()), address())
+            .prop_map(|(local, peer)| Request::Resolve { local, peer }),
     ]
 }
 

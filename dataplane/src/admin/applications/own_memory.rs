@@ -310,7 +310,7 @@ mod tests {
         worker.attach(region, Backing::Parts(Box::new(Parts::new(0, vec![part]).unwrap()))).unwrap();
         let mut stags = StagTable::new(4, [7; 32]);
         let stag = stags.grant(region, 8, Access::REMOTE_ATOMIC, Scope::Stream(stream)).unwrap();
-        let word = stags.check_atomic(stag, 0, Origin { stream, pd: None }).unwrap().unwrap();
+        let word = stags.check_atomic(stag, 0, Origin::new(stream, None)).unwrap().unwrap();
         let offered = |program| OfferedMemory {
             memory: RefCell::new(None),
             copier: OnceCell::from(Arc::clone(&copier)),

@@ -295,7 +295,16 @@ fn connections_slots_and_counters_are_those_of_the_worker() {
         let (peer, private_data) = (address(1, PORT), Vec::new());
         a.ask(
             &applications,
-            Request::Connect { id, qp, peer, private_data, depths: (1, 1), revision: 2, peer_to_peer: false },
+            Request::Connect {
+                id,
+                qp,
+                peer,
+                private_data,
+                depths: (1, 1),
+                revision: 2,
+                peer_to_peer: false,
+                any_port: false,
+            },
         )
         .await;
         let mut events = iwarp_shared_verbs::program::Events::new(b.session.queues.clone().unwrap()).unwrap();

@@ -149,7 +149,8 @@ fn templates_write_the_same_headers() {
                 let expected =
                     lab.interface.encapsulate(PEER, V4.into(), V4_FAR.into(), 2, &mut buf).unwrap();
                 let other = TcpHeader { seq: SeqNum::new(1), ..common };
-                let template = lab.interface.template(PEER, &flow, EcnField::Ect0, (&other, timestamps));
+                let template =
+                    lab.interface.template(PEER, &flow, EcnField::Ect0.bits(), (&other, timestamps));
                 let mut templated = lab.pool.copy(payload).unwrap();
                 let sum = known.then(|| Sum::of(payload).fold());
                 let done = template.unwrap().put((header.seq, flags), &mut templated, sum).unwrap();
@@ -163,7 +164,7 @@ fn templates_write_the_same_headers() {
 fn segments_without_a_template() {
     let flow = FourTuple::new((V4, 1).into(), (V4_PEER, 2).into());
     let (header, timestamps) = (TcpHeader::default(), Timestamps::default());
-    let make = |lab: &Lab, flow| lab.interface.template(PEER, flow, EcnField::NotEct, (&header, timestamps));
+    let make = |lab: &Lab, flow| lab.interface.template(PEER, flow, 0, (&header, timestamps));
     let tagged = Lab::new(InterfaceConfig { vlan: Some(7), ..config() });
     assert!(make(&tagged, &flow).is_none() && !tagged.interface.has_template(&flow));
     let mut lab = Lab::new(config());

@@ -172,8 +172,16 @@ pub(crate) fn listen(lab: &mut Lab, b: &Program) -> CmId {
 pub(crate) fn connect(lab: &mut Lab, a: &mut Program, b: &mut Program) {
     let Party { id, qp, .. } = a.party;
     let (peer, private_data) = (address(1), b"hello".to_vec());
-    let request =
-        Request::Connect { id, qp, peer, private_data, depths: (16, 16), revision: 2, peer_to_peer: false };
+    let request = Request::Connect {
+        id,
+        qp,
+        peer,
+        private_data,
+        depths: (16, 16),
+        revision: 2,
+        peer_to_peer: false,
+        any_port: false,
+    };
     lab.request(0, a.context, &request).unwrap();
     lab.run();
     let events = b.all_events();
