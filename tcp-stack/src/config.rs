@@ -150,6 +150,10 @@ pub struct TcpConfig {
     /// Retransmissions of a SYN or SYN-ACK before the connection is given up (RFC 9293 §3.8.3: R2, for a SYN at
     /// least three minutes, which 7 retransmissions exceed).
     pub syn_retries: u8,
+    /// True if a connection that is being opened ends once its next hop has not answered three requests for its link
+    /// address, as Linux's do (`EHOSTUNREACH`). Otherwise that is a soft error, and the retries of the SYN go on (RFC
+    /// 9293 §3.9.2.2).
+    pub syn_needs_neighbor: bool,
     /// Retransmissions of a segment before the connection is given up (RFC 9293 §3.8.3: R2).
     pub data_retries: u8,
     /// Time that a peer may keep its window closed to queued data without accepting a byte, milliseconds; checked
@@ -219,6 +223,7 @@ impl Default for TcpConfig {
             rto_min_ms: 200,
             rto_max_ms: 60_000,
             syn_retries: 7,
+            syn_needs_neighbor: false,
             data_retries: 15,
             zero_window_ms: 0,
             time_wait_ms: 240_000,
@@ -446,13 +451,13 @@ impl Default for Keepalive {
 /// Local addresses of a listener. Two listeners may have one port unless their addresses overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenScope {
-    /// One address.
+    /// One of our addresses.
     Address(IpAddr),
-    /// All IPv4 addresses.
+    /// All addresses of IPv4.
     Ipv4,
-    /// All IPv6 addresses.
+    /// All addresses of IPv6.
     Ipv6,
-    /// All addresses.
+    /// All addresses of both families.
     Any,
 }
 

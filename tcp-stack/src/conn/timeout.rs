@@ -143,11 +143,12 @@ impl Conn {
     }
 
     /// Starts the retransmission timer because a segment could not be sent: the neighbor's link address is not
-    /// known. A connection that is being opened ends with the timer, at once, if the neighbor is `unreachable`: it has
-    /// not answered three requests. For one that is open this is a soft error (RFC 9293 §3.9.2.2).
+    /// known. If the neighbor is `unreachable`, because it has not answered three requests, a connection that is being
+    /// opened may end with the timer, at once ([`TcpConfig::syn_needs_neighbor`](crate::TcpConfig)). For one that is
+    /// open this is a soft error (RFC 9293 §3.9.2.2).
     pub(crate) fn on_no_neighbor(&mut self, now: Instant, config: &StackConfig, unreachable: bool) {
         self.snd.soft_error |= unreachable;
-        if unreachable && self.state == State::SynSent {
+        if unreachable && config.tcp.syn_needs_neighbor && self.state == State::SynSent {
             self.recovery.attempts = config.tcp.syn_retries;
             self.set_timer(TimerKind::Retransmit, now, Duration::ZERO);
             return;

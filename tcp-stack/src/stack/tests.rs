@@ -170,7 +170,7 @@ fn a_port_has_one_listener() {
     assert_eq!(stack.listen(7, options), Err(ListenError::InUse), "a dead name removes nothing");
 }
 
-/// Listeners of one port exclude each other only if an address would belong to both. A SYN finds the one of its address.
+/// Listeners of one port exclude each other only if an address would belong to both. A SYN finds that of its address.
 #[test]
 fn a_port_has_one_listener_for_each_address() {
     let scopes = ["0.0.0.0", "::", "10.0.0.1", "10.0.0.9", "fd77::1", "fd77::9"];

@@ -61,7 +61,13 @@ fn preset(section: &mut Section<'_>) -> TcpConfig {
     let help = "`data-center` is for round trips below a millisecond between hosts that are all configured like this";
     let preset = section.choice("profile", &profiles, help).unwrap_or_default();
     // These differ from the RFCs; `docs/deviations.md` gives the reasons.
-    TcpConfig { syn_retries: 6, time_wait_ms: 60_000, initial_window_bytes: INITIAL_WINDOW, ..preset }
+    TcpConfig {
+        syn_retries: 6,
+        syn_needs_neighbor: true,
+        time_wait_ms: 60_000,
+        initial_window_bytes: INITIAL_WINDOW,
+        ..preset
+    }
 }
 
 pub(super) fn tcp(mut section: Section<'_>, report: &Report) -> Tcp {

@@ -361,6 +361,7 @@ fn tcp_is_what_the_file_says() {
         rto_min_ms: 10,
         rto_max_ms: 9000,
         syn_retries: 3,
+        syn_needs_neighbor: true,
         data_retries: 4,
         time_wait_ms: 5,
         zero_window_ms: 8,
@@ -401,6 +402,7 @@ fn a_profile_gives_way_to_keys() {
     let tcp = |lines: &str| parse(&format!("{RING}[tcp]\n{lines}\n")).tcp.stack;
     let stated = TcpConfig {
         syn_retries: 6,
+        syn_needs_neighbor: true,
         time_wait_ms: 60_000,
         initial_window_bytes: 10 * 8960,
         ..TcpConfig::data_center()
