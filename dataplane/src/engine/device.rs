@@ -253,9 +253,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     pub(super) fn rdma_closed(&mut self, conn: ConnId, closed: &RdmaConn, reason: CloseReason) {
         self.deadlines.change(conn, closed.deadline, None);
-        if let (Some(user), Some(until)) = (closed.lingers_for, closed.deadline) {
-            self.lingering.remove(user, conn, until);
-        }
+        self.lingering.remove(conn, closed.deadline);
         self.held.remove(conn);
         let Some(id) = closed.id else { return };
         if self.device.stream_info(id).is_some() {
@@ -271,11 +269,8 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     /// Handles an expired deadline, which is not queued any more.
     pub(super) fn rdma_timeout(&mut self, now: Instant, conn: ConnId) {
         let Some(rdma_conn) = self.rdma_conn(conn) else { return };
-        let lingered = rdma_conn.lingers_for.take().zip(rdma_conn.deadline.take());
-        let id = rdma_conn.id;
-        if let Some((user, until)) = lingered {
-            self.lingering.remove(user, conn, until);
-        }
+        let (id, deadline) = (rdma_conn.id, rdma_conn.deadline.take());
+        self.lingering.remove(conn, deadline);
         match id {
             Some(id) => {
                 self.device.handle_timeout(id, since_start(now), &mut self.rdma.stats);
@@ -412,9 +407,6 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     /// Counts a connection that its program has left for the program's user, who may have `most` of them.
     fn linger(&mut self, now: Instant, conn: ConnId, (user, most): (UserId, u32), until: Duration) {
-        if let Some(rdma_conn) = self.rdma_conn(conn) {
-            rdma_conn.lingers_for = Some(user);
-        }
         if let Some(oldest) = self.lingering.add(user, conn, until, most) {
             self.stats.lingering_reset += 1;
             self.stack.abort(now, oldest);

@@ -9,29 +9,39 @@ use tcp_stack::ConnId;
 
 use crate::transport::Deadlines;
 
-/// Lingering connections of each user, by the end of their time.
+/// Lingering connections.
 #[derive(Debug, Default)]
-pub(super) struct Lingering(HashMap<UserId, Deadlines>);
+pub(super) struct Lingering {
+    /// User of each connection.
+    users: HashMap<ConnId, UserId>,
+    /// Connections of each user, by the end of their time.
+    conns: HashMap<UserId, Deadlines>,
+}
 
 impl Lingering {
     /// Adds a connection. Returns the oldest of its user if there are more than `most` now.
     pub(super) fn add(&mut self, user: UserId, conn: ConnId, until: Duration, most: u32) -> Option<ConnId> {
-        let of_user = self.0.entry(user).or_insert_with(|| Deadlines::new(0));
+        self.users.insert(conn, user);
+        let of_user = self.conns.entry(user).or_insert_with(|| Deadlines::new(0));
         of_user.change(conn, None, Some(until));
         if of_user.len() > most as usize { of_user.first_conn() } else { None }
     }
 
     #[cfg(test)]
     pub(super) fn count(&self, user: UserId) -> usize {
-        self.0.get(&user).map_or(0, Deadlines::len)
+        self.conns.get(&user).map_or(0, Deadlines::len)
     }
 
-    /// Removes a connection that has ended.
-    pub(super) fn remove(&mut self, user: UserId, conn: ConnId, until: Duration) {
-        if let Some(of_user) = self.0.get_mut(&user) {
+    /// Removes a connection that has ended, if it is one of these.
+    pub(super) fn remove(&mut self, conn: ConnId, until: Option<Duration>) {
+        if self.users.is_empty() {
+            return;
+        }
+        let Some((user, until)) = self.users.remove(&conn).zip(until) else { return };
+        if let Some(of_user) = self.conns.get_mut(&user) {
             of_user.change(conn, Some(until), None);
             if of_user.len() == 0 {
-                self.0.remove(&user);
+                self.conns.remove(&user);
             }
         }
     }
@@ -50,17 +60,13 @@ mod tests {
             assert_eq!(lingering.add(UserId(2), conn(10 + second), at(60), 3), None, "another user's");
         }
         assert_eq!(lingering.add(UserId(1), conn(3), at(63), 3), Some(conn(0)));
-        lingering.remove(UserId(1), conn(0), at(60));
-        lingering.remove(UserId(1), conn(2), at(62));
+        lingering.remove(conn(0), Some(at(60)));
+        lingering.remove(conn(2), Some(at(62)));
+        lingering.remove(conn(2), Some(at(62)));
         assert_eq!(lingering.count(UserId(1)), 2);
         assert_eq!(lingering.add(UserId(1), conn(4), at(64), 3), None, "one has ended meanwhile");
-        for (user, first) in [(UserId(1), [1, 3, 4]), (UserId(2), [10, 11, 12])] {
-            for at_second in 0..100 {
-                for index in first {
-                    lingering.remove(user, conn(index), at(at_second));
-                }
-            }
-        }
-        assert!(lingering.0.is_empty(), "nothing is kept of users without connections");
+        let ends = [(1, 61), (3, 63), (4, 64), (10, 60), (11, 60), (12, 60)];
+        ends.into_iter().for_each(|(index, second)| lingering.remove(conn(index), Some(at(second))));
+        assert!(lingering.conns.is_empty() && lingering.users.is_empty(), "nothing is kept");
     }
 }

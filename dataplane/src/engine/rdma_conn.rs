@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use iwarp_shared_verbs::worker::UserId;
 use rdma::verbs::{CmId, Device};
 use rdma::{Memory, RdmaStats};
 use tcp_stack::{Buf, BufPool, ConnId, EvictionPolicy, Instant, Segment, Stack};
@@ -23,8 +22,6 @@ pub(super) struct RdmaConn {
     retained: u16,
     /// Eviction policy that was last reported to the stack.
     eviction_policy: EvictionPolicy,
-    /// User whose program has left the connection, which lingers until `deadline`.
-    pub(super) lingers_for: Option<UserId>,
     /// Way of the output.
     pub(super) looped: Looped,
     /// Time at which something last passed directly, in units of 64 ms, modulo 2^16. TCP does not see it.
@@ -54,7 +51,6 @@ impl RdmaConn {
             deadline: None,
             retained: 0,
             eviction_policy,
-            lingers_for: None,
             looped,
             looped_at: 0,
         }
