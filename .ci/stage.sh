@@ -4,7 +4,7 @@
 set -uo pipefail
 notes=target/stages
 
-# failures STAGE: the checks and tests that failed, with the beginning of what each said; otherwise the end of the output.
+# failures STAGE: the checks and tests that failed, with the beginning of what each said; or the end of the output.
 failures() {
     local shown
     echo "--- $1"

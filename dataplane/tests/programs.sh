@@ -132,7 +132,9 @@ ENDINGS_COUNT=${ENDINGS_COUNT:-$([ -n "$QUICK" ] && echo 200 || echo 2000)}
 endings() { # COUNT SIZE: connections whose client ends when its message has completed
     pair "$LAB/endings" server 10.78.0.10 "$@" -- "$LAB/endings" client 10.78.0.10 "$@"
 }
-registration() { # BYTES: at most LIMIT_MS_PER_GIB to register, access and deregister touched memory; the best of ten rounds
+# registration BYTES: at most LIMIT_MS_PER_GIB to register, access and deregister touched memory; the best of ten
+# rounds.
+registration() {
     local together
     on 0 "$LAB/registration" "$1" 10 | tee "$LAB/registration.out"
     together=$(grep -o 'together [0-9]*' "$LAB/registration.out" | cut -d ' ' -f 2)
@@ -246,8 +248,8 @@ sockets() { # rsockets
     done
     for test in "" "-B 4096"; do
         # shellcheck disable=SC2086
-        LIMIT=$((3 * LIMIT)) row "rstream -T n $test, 1 MiB 200 times, $of" pair rstream -T n $test -S 1048576 -C 200 -- \
-            rstream -T n $test -S 1048576 -C 200 -s 10.78.0.10
+        LIMIT=$((3 * LIMIT)) row "rstream -T n $test, 1 MiB 200 times, $of" \
+            pair rstream -T n $test -S 1048576 -C 200 -- rstream -T n $test -S 1048576 -C 200 -s 10.78.0.10
     done
     row "rstream over IPv6, $of" pair rstream -b fd78::10 -C 20 -- rstream -C 20 -s fd78::10
     for test in "" -R; do

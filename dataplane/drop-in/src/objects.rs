@@ -115,7 +115,7 @@ pub(crate) struct Srq {
     pub(crate) srq: SharedReceiveQueue,
     /// Number of buffers, and elements of each.
     pub(crate) size: (u16, u16),
-    /// Queue pairs.
+    /// Queue pairs that take its buffers.
     pub(crate) users: Users,
     pd: Use,
 }

@@ -27,7 +27,7 @@ const MASK_PKEY_INDEX: c_int = 1 << 4;
 const MASK_PORT: c_int = 1 << 5;
 const MASK_AV: c_int = 1 << 7;
 const MASK_DEST_QPN: c_int = 1 << 20;
-/// What a program can change.
+/// Attributes that a program can change.
 const MASK_KNOWN: c_int = MASK_STATE | MASK_CUR_STATE | MASK_ACCESS | MASK_PKEY_INDEX | MASK_PORT;
 /// Bits that are not those of all devices.
 const MASK_PARTICULAR: c_int = !((1 << 21) - 1);

@@ -2,8 +2,8 @@
 //!
 //! Several threads may use one socket, and any of them takes what has come: events, completions, the data and credits
 //! that these bring. So a thread does not sleep on a descriptor whose event another thread may take. It sleeps on a
-//! counter of its own, which it adds to each socket before it looks for what it waits for; whoever changes a socket
-//! wakes all that sleep there, and each looks again.
+//! counter of its own, which it adds to each socket before it looks for what it waits for; a thread that changes a
+//! socket wakes all that sleep there, and each looks again.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -102,7 +102,7 @@ impl Sleeper {
         self.take()
     }
 
-    /// Forgets a wake, of which `fd` has told.
+    /// Forgets a wake, for which `fd` is readable.
     pub(crate) fn take(&self) -> Result<(), c_int> {
         let read = (&self.counter).read(&mut [0; 8]);
         // In this order: a wake between the two is not written, and the caller looks again now.

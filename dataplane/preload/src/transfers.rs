@@ -24,7 +24,7 @@ const SENDFILE_MAX: usize = 0x7fff_f000;
 const SOL_RDMA: c_int = 0x10000;
 const UNREAD: c_int = 0x100;
 const UNACKNOWLEDGED: c_int = 0x101;
-/// `SIOCATMARK`
+/// `SIOCATMARK`: whether the next byte is urgent.
 const AT_MARK: c_ulong = 0x8905;
 
 /// Fails with an error number.
@@ -36,8 +36,8 @@ fn fail<T: From<i8>>(number: c_int) -> T {
 /// Raises the signal of a send that has failed with EPIPE, as the kernel does, unless the flags say otherwise.
 pub(crate) fn signaled(result: isize, flags: c_int) -> isize {
     if result < 0 && errno() == Errno(libc::EPIPE) && flags & libc::MSG_NOSIGNAL == 0 {
-        // SAFETY: the calling thread exists.
-        unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE) };
+        // SAFETY: raises a signal in the calling thread.
+        unsafe { libc::raise(libc::SIGPIPE) };
         set_errno(Errno(libc::EPIPE));
     }
     result

@@ -2,9 +2,9 @@
  * endings server ADDRESS COUNT SIZE
  * endings client ADDRESS COUNT SIZE
  *
- * Each of COUNT connections carries one message. As soon as it has completed, the client ends without rdma_disconnect: in
- * turn by destroying the queue pair and the id, by destroying the endpoint, by moving the queue pair to the error state,
- * by exit, and by SIGKILL. The server compares each message; none may be missing.
+ * Each of COUNT connections carries one message. As soon as it has completed, the client ends without rdma_disconnect:
+ * in turn by destroying the queue pair and the id, by destroying the endpoint, by moving the queue pair to the error
+ * state, by exit, and by SIGKILL. The server compares each message; none may be missing.
  */
 #include <pthread.h>
 #include <rdma/rdma_cma.h>

@@ -49,7 +49,7 @@ static void options(void)
 	NEED(errno == EINVAL);
 }
 
-/* A listener of IPv6 alone does not hear of a client that comes by IPv4; then, one of both families does. */
+/* A client that comes by IPv4 is refused where a listener of IPv6 alone is; then, one of both families hears of it. */
 static void one_family(struct sockaddr_in address)
 {
 	struct sockaddr_in6 any = { .sin6_family = AF_INET6, .sin6_port = htons(7176), .sin6_addr = IN6ADDR_ANY_INIT };
@@ -66,7 +66,7 @@ static void one_family(struct sockaddr_in address)
 		create_qp(id, NULL, NULL);
 		NEED(rdma_connect(id, &param) == 0);
 		if (only) {
-			NEED(cm_event(RDMA_CM_EVENT_CONNECT_ERROR) == id);
+			NEED(cm_event(RDMA_CM_EVENT_REJECTED) == id);
 		} else {
 			other = cm_event(RDMA_CM_EVENT_CONNECT_REQUEST);
 			NEED(rdma_reject(other, NULL, 0) == 0 && rdma_destroy_id(other) == 0);

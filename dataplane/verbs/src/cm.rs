@@ -59,7 +59,8 @@ impl Id {
         self.id
     }
 
-    /// Listens at the local address (`rdma_listen`), or, at an unspecified one, at all addresses of its family. Of `param`, the read depths count.
+    /// Listens at the local address (`rdma_listen`), or, at an unspecified one, at all addresses of its family. Of
+    /// `param`, the read depths count.
     ///
     /// # Errors
     /// The device refuses, or the daemon has ended. An address that is not the device's, or in use, is reported by an

@@ -141,11 +141,9 @@ pub(crate) unsafe fn to_shared(pages: Pages, file: &OwnedFd) -> Result<(), Errno
     let huge = make_huge(pages, shared);
     replace(pages, shared, || {
         let (offset, bytes) = huge.unwrap_or_default();
+        let (from, to) = (pages.address().wrapping_byte_add(offset), shared.wrapping_byte_add(offset));
         // SAFETY: both ranges have these bytes and do not overlap; nobody writes the source: its writers wait.
-        unsafe {
-            let (from, to) = (pages.address().byte_add(offset), shared.byte_add(offset));
-            ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast::<u8>(), bytes);
-        };
+        unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast::<u8>(), bytes) };
         copy_to(pages, 0..offset, (file, lead))?;
         copy_to(pages, offset.saturating_add(bytes)..pages.bytes, (file, lead))
     })

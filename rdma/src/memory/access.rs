@@ -62,7 +62,7 @@ impl Access {
         ("window-bind", Self::WINDOW_BIND),
     ];
 
-    /// All rights.
+    /// All rights that there are.
     pub const ALL: Self = Self(0x7f);
 
     /// All rights of a peer.
@@ -83,8 +83,8 @@ impl Access {
         self.0
     }
 
-    /// Returns the rights that a queue pair with this set, a part of [`Self::REGION`], leaves to accesses of its stream:
-    /// the others are not its to deny.
+    /// Returns the rights that a queue pair with this set, a part of [`Self::REGION`], leaves to accesses of its
+    /// stream: the others are not its to deny.
     #[must_use]
     pub const fn of_stream(self) -> Self {
         Self(self.0 & Self::REGION.0 | Self::ALL.0 & !Self::REGION.0)

@@ -316,8 +316,8 @@ impl<C: AsRef<[u8]>> Device<C> {
     }
 
     /// Changes the state of a queue pair (`ibv_modify_qp`): to `Error` from any state, which ends the connection as
-    /// [`Self::destroy_qp`] and flushes all work; from `Error` to `Idle`, which drops its completions and creates new queues; from `Rts` to
-    /// `Closing`. Only a connection leads to `Rts`.
+    /// [`Self::destroy_qp`] and flushes all work; from `Error` to `Idle`, which drops its completions and creates new
+    /// queues; from `Rts` to `Closing`. Only a connection leads to `Rts`.
     ///
     /// # Errors
     /// `NoSuchObject`. `State`: no such transition.

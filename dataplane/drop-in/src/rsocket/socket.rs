@@ -38,7 +38,7 @@ pub(super) struct Socket {
     pub(super) sleepers: Arc<Sleepers>,
 }
 
-/// Variable state of a socket. Whoever changes what another thread may wait for wakes the sleepers.
+/// Variable state of a socket. A thread that changes what another one may wait for wakes the sleepers.
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) phase: Phase,

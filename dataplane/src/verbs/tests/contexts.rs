@@ -302,21 +302,21 @@ fn completed_sends_arrive_whatever_ends_their_program() {
         for (link, piece, count) in
             [(CLEAN, 64, 1), (CLEAN, 65_536, 16), (ROUGH, 65_536, 16), (ROUGH, 900, 60)]
         {
-            let seed = (at * 100 + count as usize) as u64;
+            let seed = (at * 100 + count) as u64;
             let mut net = Net::new(Setup { unheard: true, seed, link, ..Setup::default() });
             let [mut a, mut b] = connected(&mut net);
-            for wr_id in 0..count {
+            for wr_id in (0..).take(count) {
                 b.program.post_recv(wr_id, &[b.sge(0, piece)]);
                 let list = [a.sge(wr_id * 64, piece)];
                 a.program.send.push(&SendWr::new(wr_id, SendOp::SEND, &list)).unwrap();
             }
             a.program.send.ring();
-            let sent = a.completions(&mut net, count as usize);
+            let sent = a.completions(&mut net, count);
             assert!(sent.iter().all(|wc| wc.status == WcStatus::Success), "{ending:?}");
             let left = end(&mut net, a, ending);
             net.poll_once();
             assert_eq!(net.hosts[0].verbs.lingering(UserId(0)), 1, "{ending:?}: it counts for its user");
-            let received = b.completions(&mut net, count as usize);
+            let received = b.completions(&mut net, count);
             let whole = |wc: &WorkCompletion| (wc.status, wc.byte_len) == (WcStatus::Success, piece);
             assert!(received.iter().all(whole), "{ending:?}, {piece} bytes: {received:?}");
             let id = b.program.id;
