@@ -1,6 +1,6 @@
 //! The server: listens, reads the clients' texts and writes them back.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::time::Duration;
 
@@ -68,7 +68,8 @@ struct Session {
 #[derive(Debug)]
 pub struct Server {
     plan: ServerPlan,
-    listener: CmId,
+    /// At an unspecified address one for each family.
+    listeners: Vec<CmId>,
     /// Free memory for further connections.
     memories: Vec<TextMemory>,
     sessions: Vec<Session>,
@@ -79,6 +80,14 @@ pub struct Server {
     /// Number of failed connections.
     pub failed: u64,
     verbosity: Verbosity,
+}
+
+/// Returns the addresses to listen at: the unspecified one stands for those of both families.
+fn locals(local: SocketAddr) -> impl Iterator<Item = SocketAddr> {
+    let ipv6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, local.port()));
+    let ipv4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, local.port()));
+    let both = local.ip().is_unspecified();
+    [if both { ipv4 } else { local }].into_iter().chain(both.then_some(ipv6))
 }
 
 impl Server {
@@ -93,12 +102,16 @@ impl Server {
         memories: Vec<TextMemory>,
         verbosity: Verbosity,
     ) -> Result<Self, Error> {
-        let listener = verbs.create_id(Some(plan.local))?;
-        verbs.listen(listener, BACKLOG, param)?;
+        let mut listeners = Vec::new();
+        for local in locals(plan.local) {
+            let listener = verbs.create_id(Some(local))?;
+            verbs.listen(listener, BACKLOG, param)?;
+            listeners.push(listener);
+        }
         let sessions = Vec::with_capacity(memories.len());
         Ok(Self {
             plan,
-            listener,
+            listeners,
             memories,
             sessions,
             over: None,
@@ -152,7 +165,7 @@ impl Server {
         for session in self.sessions {
             session.objects.destroy(verbs)?;
         }
-        verbs.destroy_id(self.listener)
+        self.listeners.into_iter().try_for_each(|listener| verbs.destroy_id(listener))
     }
 
     fn async_events<V: Verbs>(&mut self, verbs: &mut V) {
