@@ -158,6 +158,35 @@ perftest() {
     shift
     row "$program $*, $of" pair "$program" -R -d iwarp0 "$@" -- "$program" -R -d iwarp0 "$@" 10.78.0.10
 }
+persistent() { # rping's server with a thread for each client, and a backlog of three
+    local server pid pids=() status=0
+    ip netns exec "$NS" timeout -k 5 "$LIMIT" "$RUN" --socket "$LAB/0.verbs" rping -s -P >"$LAB/server.out" 2>&1 &
+    server=$!
+    for _ in $(seq 100); do listens && break; sleep 0.05; done
+    sleep 0.3
+    for pid in $(seq 20); do
+        on "$CLIENT" rping -c -a 10.78.0.10 -V -C 20 >"$LAB/client.$pid" 2>&1 &
+        pids+=($!)
+    done
+    for pid in "${!pids[@]}"; do
+        wait "${pids[pid]}" || { status=$? && echo "client $pid: $status" && cat "$LAB/client.$((pid + 1))"; }
+    done
+    kill "$server" 2>/dev/null
+    wait "$server"
+    [ "$status" = 0 ] || tail -n 15 "$LAB/server.out"
+    return "$status"
+}
+portal() { # the target daemon of iSCSI listens over RDMA
+    local server status
+    ip netns exec "$NS" "$RUN" --socket "$LAB/0.verbs" tgtd -f -d 1 -C 7 >"$LAB/server.out" 2>&1 &
+    server=$!
+    becomes 1 10 grep -c 'listening for iser connections' "$LAB/server.out" || cat "$LAB/server.out"
+    grep -q 'listening for iser connections' "$LAB/server.out"
+    status=$?
+    kill -KILL "$server" 2>/dev/null
+    wait "$server"
+    return "$status"
+}
 basics() { # the rows of programs-quick
     if [ -x "$LAB/endings" ]; then
         check "$ENDINGS_COUNT messages of 64 KiB, whatever ends their program, $of" endings "$ENDINGS_COUNT" 65536
@@ -166,6 +195,7 @@ basics() { # the rows of programs-quick
     for size in 64 4096 65535; do
         row "rping, $size bytes, $of" pair rping -s -V -C 50 -S "$size" -- rping -c -a 10.78.0.10 -V -C 50 -S "$size"
     done
+    row "rping -s -P serves twenty clients at once, $of" persistent rping
     row "rping over IPv6, $of" pair rping -s -a ::0 -V -C 50 -- rping -c -a fd78::10 -V -C 50
     row "rdma_client, $of" pair rdma_server -- rdma_client -s 10.78.0.10
     row "rdma_xclient, $of" pair rdma_xserver -c r -- rdma_xclient -s 10.78.0.10 -c r
@@ -173,6 +203,7 @@ basics() { # the rows of programs-quick
     row "ucmatose, 10 connections, $of" \
         pair ucmatose -c 10 -C 20 -S 1000 -- ucmatose -s 10.78.0.10 -c 10 -C 20 -S 1000
     row "ucmatose, ids that migrate, $of" pair ucmatose -m -- ucmatose -m -s 10.78.0.10
+    row "tgtd opens its iSER portal, $of" portal tgtd
     ENDLESS=1 row "cmtime, $of" pair cmtime -- cmtime -s 10.78.0.10 -c 50
     perftest ib_write_bw -n "$ROUNDS"
     perftest ib_send_bw -n 1000 -e

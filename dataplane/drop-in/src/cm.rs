@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use iwarp_verbs::{CmEvent as VerbsEvent, CmEventKind};
 
@@ -168,6 +168,14 @@ impl Entry {
         let (private_data, depths, request) = (Box::default(), (0, 0), None);
         Self { state: Arc::clone(state), kind, status, private_data, depths, request, place: None }
     }
+
+    /// Rejects a request.
+    fn reject(self) {
+        if let Some((connection, _)) = self.request {
+            // Fails only if the peer has gone.
+            let _ = connection.reject(&[]);
+        }
+    }
 }
 
 impl IdState {
@@ -300,15 +308,10 @@ pub(crate) fn dispatch(shared: &Arc<Shared>, event: VerbsEvent) {
     let entry = match event.kind {
         CmEventKind::ConnectRequest { private_data, responder_resources, initiator_depth, .. } => {
             let connection = shared.context.id(event.id);
-            let Some(place) = Place::take(&state) else {
-                // As the kernel's CM. It fails only if the peer has gone.
-                let _ = connection.reject(&[]);
-                return;
-            };
             let depths = (depth(initiator_depth.unwrap_or(0)), depth(responder_resources.unwrap_or(0)));
             let request = Some((connection, Arc::clone(shared)));
-            let place = Some(place);
-            Entry { private_data, depths, request, place, ..entry(CONNECT_REQUEST, 0) }
+            let request = Entry { private_data, depths, request, ..entry(CONNECT_REQUEST, 0) };
+            return place_request(shared, request);
         }
         CmEventKind::Established { private_data, responder_resources, initiator_depth } => {
             let depths = (depth(responder_resources), depth(initiator_depth));
@@ -338,6 +341,51 @@ pub(crate) fn dispatch(shared: &Arc<Shared>, event: VerbsEvent) {
         }
     };
     state.push(entry);
+}
+
+/// Longest time that a request waits for a place in its listener's backlog. The kernel's CM rejects it at once; its
+/// events come one by one, and those of the daemon together.
+const UNPLACED: Duration = Duration::from_millis(500);
+/// Most requests that wait so.
+const UNPLACED_MAX: usize = 128;
+
+/// Queues a request if there is a place in its listener's backlog, or has it wait for one.
+#[allow(clippy::disallowed_methods, reason = "the start of a time limit")]
+fn place_request(shared: &Shared, mut request: Entry) {
+    let mut unplaced = lock(&shared.unplaced);
+    let is_first = !unplaced.iter().any(|(_, other)| Arc::ptr_eq(&other.state, &request.state));
+    request.place = if is_first { Place::take(&request.state) } else { None };
+    if request.place.is_some() {
+        let state = Arc::clone(&request.state);
+        state.push(request);
+    } else if unplaced.len() < UNPLACED_MAX {
+        unplaced.push((Instant::now(), request));
+    } else {
+        request.reject();
+    }
+}
+
+/// Queues the requests for which there is a place now, and rejects those that have waited too long. Returns true if
+/// some still wait.
+#[allow(clippy::disallowed_methods, reason = "the end of a time limit")]
+pub(crate) fn place_requests(shared: &Shared) -> bool {
+    let mut unplaced = lock(&shared.unplaced);
+    for (since, mut request) in std::mem::take(&mut *unplaced) {
+        if request.state.id().is_none() {
+            // The listener is destroyed.
+            continue;
+        }
+        request.place = Place::take(&request.state);
+        if request.place.is_some() {
+            let state = Arc::clone(&request.state);
+            state.push(request);
+        } else if since.elapsed() < UNPLACED {
+            unplaced.push((since, request));
+        } else {
+            request.reject();
+        }
+    }
+    !unplaced.is_empty()
 }
 
 /// Reports that the daemon has ended.

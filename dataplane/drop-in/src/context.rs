@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use iwarp_verbs::{
     AsyncEvent, ClientError, CmId, CqId, DEFAULT_SOCKET, DeviceInfo, Error, Event, QpNum, QpState, QueuePair,
@@ -15,7 +15,7 @@ use iwarp_verbs::{
 
 use crate::abi;
 use crate::abi_ex::Extended;
-use crate::cm::{self, IdState};
+use crate::cm::{self, Entry, IdState};
 use crate::devices::{self, PORT};
 use crate::objects::{self, CqState};
 use crate::qp::Qp;
@@ -26,6 +26,8 @@ use crate::{cq_ex, qp_ex, work};
 
 /// Longest sleep of the thread, after which it looks if the context is closed.
 const SLEEP: Duration = Duration::from_secs(1);
+/// Sleep while requests wait for a place in a backlog.
+const PLACES: Duration = Duration::from_millis(10);
 // `IBV_NODE_RNIC`
 const NODE_RNIC: c_int = 4;
 // `IBV_TRANSPORT_IWARP`
@@ -214,6 +216,8 @@ pub(crate) struct Shared {
     /// Addresses of shared receive queues.
     pub(crate) srqs: Mutex<HashMap<u32, usize>>,
     pub(crate) ids: Mutex<HashMap<CmId, Arc<IdState>>>,
+    /// Requests that wait for a place in their listener's backlog, since when.
+    pub(crate) unplaced: Mutex<Vec<(Instant, Entry)>>,
     /// Addresses of the open contexts, and their asynchronous events.
     opens: Mutex<Vec<(usize, Arc<Queue<AsyncEntry>>)>>,
     /// Asynchronous events that the program has received and not acknowledged, by the address of their object.
@@ -255,6 +259,7 @@ fn connect(
         qps: Mutex::default(),
         srqs: Mutex::default(),
         ids: Mutex::default(),
+        unplaced: Mutex::default(),
         opens: Mutex::default(),
         received: Mutex::default(),
         acknowledged: Condvar::new(),
@@ -271,7 +276,8 @@ fn connect(
 fn distribute(shared: Arc<Shared>) -> Result<(), c_int> {
     let run = move || {
         while !shared.closing.load(Ordering::Acquire) {
-            let ended = shared.context.wait(SLEEP).is_err();
+            let sleep = if cm::place_requests(&shared) { PLACES } else { SLEEP };
+            let ended = shared.context.wait(sleep).is_err();
             shared.dispatch();
             if ended {
                 return;

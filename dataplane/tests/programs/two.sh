@@ -30,7 +30,9 @@ socket = "$LAB/$port.control"
 [applications]
 socket = "$LAB/$port.verbs"
 mode = "0666"
-user_memory = "2G"
+contexts_max = 128
+user_contexts_max = 64
+user_memory = "4G"
 TOML
 done
 source dataplane/tests/daemons.sh
