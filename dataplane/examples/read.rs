@@ -26,7 +26,7 @@ fn target(mut node: Node) -> Result<()> {
     Ok(())
 }
 
-/// Connects and reads.
+/// Connects to the peer and reads.
 fn initiator(mut node: Node) -> Result<String> {
     let _thread = node.enter()?;
     let pd = node.device_mut().alloc_pd()?;

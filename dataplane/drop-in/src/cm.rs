@@ -169,7 +169,7 @@ impl Entry {
         Self { state: Arc::clone(state), kind, status, private_data, depths, request, place: None }
     }
 
-    /// Rejects a request.
+    /// Rejects the request that the entry carries.
     fn reject(self) {
         if let Some((connection, _)) = self.request {
             // Fails only if the peer has gone.

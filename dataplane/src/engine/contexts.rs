@@ -34,7 +34,8 @@ pub(super) struct SharedContexts {
     signals: AllWakers,
     /// Number of open contexts.
     open: u32,
-    /// True if programs have queued work that was not posted in the last poll.
+    /// True if programs have queued work that was not posted in the last poll, or a request has been executed since: it
+    /// may have raised events.
     busy: bool,
 }
 
@@ -196,6 +197,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             return Poll::Ready(self.context_resolve(now, id, local, peer));
         }
         let Self { shared, device, rdma, .. } = self;
+        shared.busy = true;
         let done = shared.contexts.execute_part(id, request, device, &mut rdma.stags, since_start(now));
         if let (Request::SetTrafficClass(id, _), Poll::Ready(Ok(_))) = (request, &done) {
             self.apply_traffic_class(*id);
@@ -278,6 +280,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         // Connections that the part before has ended: the context, which tells their user, may be gone after this one.
         self.apply_requests(now);
         let Self { shared, device, rdma, .. } = self;
+        shared.busy = true;
         let closed = shared.contexts.close_part(id, device, &mut rdma.stags, released);
         if let Poll::Ready(Ok(())) = closed {
             if let Some(place) = shared.signals.0.get_mut(id.0 as usize) {

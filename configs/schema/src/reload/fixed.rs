@@ -131,16 +131,17 @@ fn refuse_tcp(lines: &mut Vec<Line>, old: &Tcp, new: &Tcp) {
     let (old, new) = (&old.stack, &new.stack);
     fixed!(lines, "tcp", TcpConfig, old, new,
         { rto_min_ms, rto_max_ms, syn_retries, syn_needs_neighbor, data_retries, zero_window_ms,
-          time_wait_ms, fin_wait_2_ms, delayed_ack_ms, challenge_acks_max, challenge_interval_ms, peer_delayed_ack_ms, congestion, ecn,
-          dctcp_ect_control, pacing, sack, timestamps, window_scale, half_open_max, give_way_after_ms,
-          syn_cookies, initial_window_segments, initial_window_bytes },
+          time_wait_ms, fin_wait_2_ms, delayed_ack_ms, challenge_acks_max, challenge_interval_ms,
+          peer_delayed_ack_ms, congestion, ecn, dctcp_ect_control, pacing, sack, timestamps, window_scale,
+          half_open_max, give_way_after_ms, syn_cookies, initial_window_segments, initial_window_bytes },
         free { path_mtu_min, path_mtu_age_s, black_hole_timeouts });
     fixed!(lines, "ip", TcpConfig, old, new,
         { path_mtu_min, path_mtu_age_s, black_hole_timeouts },
         free { rto_min_ms, rto_max_ms, syn_retries, syn_needs_neighbor, data_retries, zero_window_ms,
-               time_wait_ms, fin_wait_2_ms, delayed_ack_ms, challenge_acks_max, challenge_interval_ms, peer_delayed_ack_ms, congestion, ecn,
-               dctcp_ect_control, pacing, sack, timestamps, window_scale, half_open_max, give_way_after_ms,
-               syn_cookies, initial_window_segments, initial_window_bytes });
+               time_wait_ms, fin_wait_2_ms, delayed_ack_ms, challenge_acks_max, challenge_interval_ms,
+               peer_delayed_ack_ms, congestion, ecn, dctcp_ect_control, pacing, sack, timestamps,
+               window_scale, half_open_max, give_way_after_ms, syn_cookies, initial_window_segments,
+               initial_window_bytes });
 }
 
 /// Refuses other values of the keys whose defaults depend on other keys, unless both files have the default: the keys

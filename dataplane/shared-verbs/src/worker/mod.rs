@@ -126,8 +126,8 @@ impl<M: ContextMemory> Contexts<M> {
         Ok(id)
     }
 
-    /// Closes a context: ends its connections, as `Device::destroy_id`, destroys all its objects, and passes each of its
-    /// regions to `released`. The worker does not access its memory any more.
+    /// Closes a context: ends its connections, as `Device::destroy_id`, destroys all its objects, and passes each of
+    /// its regions to `released`. The worker does not access its memory any more.
     ///
     /// # Errors
     /// `NoSuchObject`.

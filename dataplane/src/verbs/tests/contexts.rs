@@ -358,6 +358,22 @@ fn a_program_that_leaves_unfinished_work_resets_its_connection() {
     }
 }
 
+/// A worker without traffic polls again after a request, which may have raised an event or flushed work.
+#[test]
+fn what_a_request_has_raised_is_delivered_without_traffic() {
+    let mut net = Net::new(Setup { unheard: true, ..Setup::default() });
+    let mut guest = Guest::new(&mut net, 0);
+    guest.program.post_recv(7, &[guest.sge(0, 100)]);
+    net.run_until("rest", TIME_LIMIT, |net| !net.hosts[0].verbs.has_output());
+    guest.execute(&mut net, &Request::ModifyQp(guest.program.qp, QpState::Error));
+    assert!(net.hosts[0].verbs.has_output(), "the worker polls");
+    net.poll_once();
+    let flushed = guest.completions(&mut net, 1);
+    assert_eq!((flushed[0].wr_id, flushed[0].status), (7, WcStatus::WrFlushError));
+    net.run_until("rest", TIME_LIMIT, |net| !net.hosts[0].verbs.has_output());
+    guest.close(&mut net);
+}
+
 #[test]
 fn an_armed_completion_queue_wakes_its_program_once() {
     let mut net = Net::new(Setup { unheard: true, ..Setup::default() });

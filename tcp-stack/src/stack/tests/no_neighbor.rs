@@ -34,8 +34,8 @@ fn closed(stack: &mut Stack<HeapBuf>) -> (CloseReason, Duration) {
     panic!("the connection is still there");
 }
 
-/// Three requests without an answer, a second apart, end a connection that is being opened, if it is configured so; else
-/// the retries of the SYN do, after the three minutes of RFC 9293 §3.8.3.
+/// Three requests without an answer, a second apart, end a connection that is being opened, if it is configured so;
+/// else the retries of the SYN do, after the three minutes of RFC 9293 §3.8.3.
 #[test]
 fn a_connection_to_a_silent_neighbor_ends_after_three_requests() {
     for (ends_early, seconds) in [(true, 3..5), (false, 180..400)] {
