@@ -18,11 +18,6 @@ SUITES=${SUITES:-basics basic_sockets $([ -n "$QUICK" ] || echo measuring partic
 lab_open ironwarp-programs
 source dataplane/tests/programs/two.sh
 
-on() { # N COMMAND…: runs a program on daemon N
-    local n=$1
-    shift
-    ip netns exec "$NS" timeout -k 5 "$LIMIT" "$RUN" --socket "$LAB/$n.verbs" "$@"
-}
 listens() { "$IWARPCTL" --socket "$LAB/0.control" -j app list | jq -e 'length > 0' >/dev/null; }
 hears() { in_ns ss -Hltn "sport = :$1" | grep -q .; } # PORT: a program listens with the kernel's TCP
 # pair SERVER… -- CLIENT…: a server on daemon 0, and a client on daemon $CLIENT. Both must succeed; with $ENDLESS, the
@@ -195,7 +190,6 @@ basics() { # the rows of programs-quick
     for size in 64 4096 65535; do
         row "rping, $size bytes, $of" pair rping -s -V -C 50 -S "$size" -- rping -c -a 10.78.0.10 -V -C 50 -S "$size"
     done
-    row "rping -s -P serves twenty clients at once, $of" persistent rping
     row "rping over IPv6, $of" pair rping -s -a ::0 -V -C 50 -- rping -c -a fd78::10 -V -C 50
     row "rdma_client, $of" pair rdma_server -- rdma_client -s 10.78.0.10
     row "rdma_xclient, $of" pair rdma_xserver -c r -- rdma_xclient -s 10.78.0.10 -c r
@@ -219,8 +213,9 @@ measuring() { # programs of perftest
         perftest "${program}_lat" -n 5 -a
     done
 }
-particular() { # what not every program of perftest has
+particular() { # what not every program of perftest has, and twenty clients of one server
     local program
+    row "rping -s -P serves twenty clients at once, $of" persistent rping
     # RDMA Writes have no events: "Events feature not available on WRITE verb".
     perftest ib_read_bw -n "$ROUNDS" -e
     perftest ib_read_lat -n 20 -e

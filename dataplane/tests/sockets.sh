@@ -15,11 +15,6 @@ LIMIT=$((SECONDS_OF_SIZES + 70))
 lab_open ironwarp-sockets
 source dataplane/tests/programs/two.sh
 
-on() { # N COMMAND…: runs a program on daemon N
-    local n=$1
-    shift
-    ip netns exec "$NS" timeout -k 5 "$LIMIT" "$RUN" --socket "$LAB/$n.verbs" "$@"
-}
 build() { # NAME FLAGS…
     cc -O1 -Wall -Wextra -Werror -pthread -o "$LAB/$1" dataplane/tests/programs/streams.c "${@:2}"
 }

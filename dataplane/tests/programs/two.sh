@@ -36,3 +36,8 @@ user_memory = "4G"
 TOML
 done
 source dataplane/tests/daemons.sh
+on() { # N COMMAND…: runs a program on daemon N, for at most LIMIT seconds
+    local n=$1
+    shift
+    ip netns exec "$NS" timeout -k 5 "$LIMIT" "$RUN" --socket "$LAB/$n.verbs" "$@"
+}
