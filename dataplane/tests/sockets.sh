@@ -44,6 +44,10 @@ rounds() { # KIND N COUNT HOW
     local _
     for _ in $(seq "$ROUNDS"); do streams "$1" "$2" threads 10.78.0.10 "$3" "$4" || return; done
 }
+whole() { # KIND N
+    local _
+    for _ in $(seq $((2 * ROUNDS))); do streams "$1" "$2" whole 10.78.0.10 || return; done
+}
 long() { # OPTIONS…: rstream, non-blocking, in large transfers
     local pid status=0
     ip netns exec "$NS" timeout -k 5 "$LIMIT" "$RUN" --socket "$LAB/0.verbs" rstream "$@" >"$LAB/server.out" 2>&1 &
@@ -68,6 +72,7 @@ for kind in rsockets preload; do
             done
         done
         check "$kind: random sizes, $of" streams $kind $n sizes 10.78.0.10 "$SECONDS_OF_SIZES"
+        check "$kind: more than the buffer has at a time, $of" whole $kind $n
         check "$kind: 200 connections of eight threads, a backlog of 5, $of" streams $kind $n crowd 10.78.0.10
     done
     stop_server

@@ -266,16 +266,23 @@ struct Running {
 
 impl Running {
     fn start(table: &str) -> Self {
+        Self::start_after(table, || ())
+    }
+
+    /// Starts an exporter that accepts nobody before `clients`, which may connect, has returned.
+    fn start_after(table: &str, clients: impl FnOnce()) -> Self {
         let port = "[[port]]\ndriver = 'tap'\ninterface = 'iw0'\naddresses = ['192.0.2.2/24']\n";
         let config = Config::parse("test.toml", &format!("{port}[metrics]\n{table}\n")).unwrap();
         let (stop, stopped) = oneshot::channel::<oneshot::Sender<(MetricsStats, u64)>>();
         let (bound, ready) = std::sync::mpsc::channel();
+        let (go, gone) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let exporter = Exporter::bind(&config.metrics.unwrap()).unwrap();
                 let (stats, source) = (exporter.stats(), Rc::new(Fake::default()));
                 bound.send(()).unwrap();
+                gone.recv().unwrap();
                 tokio::select! {
                     ended = exporter.run(Rc::clone(&source)) => panic!("{ended:?}"),
                     reply = stopped => drop(reply.unwrap().send((stats.read(), source.0.get()))),
@@ -283,6 +290,8 @@ impl Running {
             });
         });
         ready.recv().unwrap();
+        clients();
+        go.send(()).unwrap();
         Self { stop: Some(stop), thread: Some(thread) }
     }
 
@@ -360,25 +369,28 @@ fn a_scrape_is_answered_over_tcp_and_over_a_unix_socket() {
     assert!(!path.exists(), "the file goes with the exporter");
 }
 
-/// A client of the Unix socket that sends a descriptor whose close blocks is the only one that waits.
+/// Clients of the Unix socket that send descriptors whose close blocks are the only ones that wait.
 #[test]
 fn a_descriptor_that_blocks_delays_no_other_client() {
     use std::os::fd::AsFd as _;
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("metrics.sock");
-    let running = Running::start(&format!("listen = '{}'\nmode = '0600'", path.display()));
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut ends = Vec::new();
-    for bytes in [&b"G"[..], GET] {
-        let mut lingering = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        ends.push(listener.accept().unwrap());
-        rustix::net::sockopt::set_socket_linger(&lingering, Some(Duration::from_secs(3600))).unwrap();
-        lingering.set_nonblocking(true).unwrap();
-        while lingering.write(&[0; 1 << 16]).is_ok() {}
-        let hostile = UnixStream::connect(&path).unwrap();
-        iwarp_control::transfer::send(&hostile, bytes, &[lingering.as_fd()]).unwrap();
-        drop((lingering, hostile));
+    // The exporter's is the last copy of each descriptor: were it the test's, the test would wait.
+    let running = Running::start_after(&format!("listen = '{}'\nmode = '0600'", path.display()), || {
+        for bytes in [&b"G"[..], GET] {
+            let mut lingering = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            ends.push(listener.accept().unwrap());
+            rustix::net::sockopt::set_socket_linger(&lingering, Some(Duration::from_secs(3600))).unwrap();
+            lingering.set_nonblocking(true).unwrap();
+            while lingering.write(&[0; 1 << 16]).is_ok() {}
+            let hostile = UnixStream::connect(&path).unwrap();
+            iwarp_control::transfer::send(&hostile, bytes, &[lingering.as_fd()]).unwrap();
+        }
+    });
+    for _ in 0..2 {
         let mut stream = UnixStream::connect(&path).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         stream.write_all(GET).unwrap();

@@ -5,6 +5,7 @@
  *   streams serve ADDRESS            echoes, until it is killed; takes a connection each 5 ms only
  *   streams threads ADDRESS N HOW    N threads on one socket, HOW: blocking, poll or select
  *   streams sizes ADDRESS SECONDS    sends of random sizes, and random partial reads
+ *   streams whole ADDRESS            receives more than the buffer has at a time, beside a thread that sends
  *   streams crowd ADDRESS            eight threads that connect 25 times each, to a backlog of 5
  *   streams calls ADDRESS            both ends in one thread: what calls return, and their effect
  */
@@ -264,6 +265,43 @@ static void sizes(int seconds)
 	NEED(close(shared) == 0);
 }
 
+/* --- more than the buffer has, at a time */
+
+static void *send_all(void *of)
+{
+	unsigned char bytes[5000];
+
+	(void)of;
+	while (sent < 64 * TOTAL) {
+		for (size_t i = 0; i < sizeof(bytes); i++)
+			bytes[i] = pattern(sent + i);
+		NEED(send(shared, bytes, sizeof(bytes), 0) == sizeof(bytes));
+		sent += sizeof(bytes);
+	}
+	NEED(shutdown(shared, SHUT_WR) == 0);
+	return NULL;
+}
+
+static void whole(void)
+{
+	ssize_t got, room = 300000;
+	unsigned char *bytes = malloc(room);
+	pthread_t thread;
+
+	alarm(50);
+	shared = connected(PORT);
+	NEED(pthread_create(&thread, NULL, send_all, NULL) == 0);
+	do {
+		NEED((got = recv(shared, bytes, room, MSG_WAITALL)) >= 0);
+		for (ssize_t i = 0; i < got; i++)
+			NEED(bytes[i] == pattern(received + i));
+		received += got;
+	} while (got == room);
+	NEED(pthread_join(thread, NULL) == 0);
+	NEED(sent == received && close(shared) == 0);
+	free(bytes);
+}
+
 /* --- many clients */
 
 static void *come(void *of)
@@ -465,6 +503,8 @@ int main(int argc, char **argv)
 		threads(atoi(argv[3]));
 	else if (!strcmp(argv[1], "sizes"))
 		sizes(atoi(argv[3]));
+	else if (!strcmp(argv[1], "whole"))
+		whole();
 	else if (!strcmp(argv[1], "crowd"))
 		crowd();
 	else

@@ -280,8 +280,6 @@ impl Socket {
         loop {
             self.progress(&mut inner);
             if let Some(done) = attempt(&mut inner)? {
-                // What the program has read is granted at once.
-                self.progress(&mut inner);
                 return Ok(Some(done));
             }
             let is_armed = match &mut inner.phase {

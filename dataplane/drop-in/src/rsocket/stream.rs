@@ -363,7 +363,8 @@ impl Stream {
         !self.unread.is_empty()
     }
 
-    /// Copies received bytes to `out`, and returns their number. With `peek`, they stay.
+    /// Copies received bytes to `out`, and returns their number. With `peek`, they stay. What is read is granted at once,
+    /// also if the call waits for more: the peer may wait for the grant.
     pub(super) fn read(&mut self, out: &mut [u8], peek: bool) -> usize {
         let (mut at, mut done) = (self.recv_at, 0_usize);
         let mut consumed = Vec::new();
@@ -387,6 +388,7 @@ impl Stream {
         if !peek {
             self.recv_at = at;
             consumed.into_iter().for_each(|count| self.consume(count));
+            self.grant();
         }
         done
     }
