@@ -191,6 +191,7 @@ basics() { # the rows of programs-quick
         row "rping, $size bytes, $of" pair rping -s -V -C 50 -S "$size" -- rping -c -a 10.78.0.10 -V -C 50 -S "$size"
     done
     row "rping over IPv6, $of" pair rping -s -a ::0 -V -C 50 -- rping -c -a fd78::10 -V -C 50
+    row "rping -s -P serves twenty clients at once, $of" persistent rping
     row "rdma_client, $of" pair rdma_server -- rdma_client -s 10.78.0.10
     row "rdma_xclient, $of" pair rdma_xserver -c r -- rdma_xclient -s 10.78.0.10 -c r
     row "ucmatose, $of" pair ucmatose -- ucmatose -s 10.78.0.10
@@ -213,9 +214,8 @@ measuring() { # programs of perftest
         perftest "${program}_lat" -n 5 -a
     done
 }
-particular() { # what not every program of perftest has, and twenty clients of one server
+particular() { # what not every program of perftest has
     local program
-    row "rping -s -P serves twenty clients at once, $of" persistent rping
     # RDMA Writes have no events: "Events feature not available on WRITE verb".
     perftest ib_read_bw -n "$ROUNDS" -e
     perftest ib_read_lat -n 20 -e

@@ -1,10 +1,10 @@
 //! Ids and event channels of librdmacm, and the events of the daemon on their way to them.
 
 use std::ffi::c_int;
-use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
+use std::{io, ptr};
 
 use iwarp_verbs::{CmEvent as VerbsEvent, CmEventKind};
 
@@ -35,12 +35,44 @@ pub(crate) const ESTABLISHED: c_int = 9;
 const DISCONNECTED: c_int = 10;
 const DEVICE_REMOVAL: c_int = 11;
 
+/// Longest time for which a request of a peer waits in its channel for the program's answer to the one before. Threads
+/// of `rping -s -P` hand over one request at a time, in a variable: the next one would overwrite it.
+const ANSWER_WAIT: Duration = Duration::from_millis(20);
+const ANSWER_LOOK: Duration = Duration::from_micros(50);
+
 /// Event channel (`struct rdma_event_channel`).
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct EventChannel {
     pub(crate) fd: c_int,
     pub(crate) queue: Arc<Queue<Entry>>,
+    /// Id of the request that was delivered last, if a thread has waited for it.
+    requested: Mutex<Option<Arc<IdState>>>,
+}
+
+impl EventChannel {
+    pub(crate) fn new() -> io::Result<Self> {
+        let queue = Queue::new()?;
+        Ok(Self { fd: queue.fd(), queue: Arc::new(queue), requested: Mutex::default() })
+    }
+
+    /// Takes the next event. A thread that waits gets a request once the one before is answered, or
+    /// [`ANSWER_WAIT`] is over.
+    #[allow(clippy::disallowed_methods, reason = "requests are rare, and the clock is read for them alone")]
+    pub(crate) fn next(&self) -> io::Result<Box<CmEvent>> {
+        let entry = self.queue.take()?;
+        if entry.kind != CONNECT_REQUEST || !self.queue.waits() {
+            return Ok(event(entry, self));
+        }
+        let mut requested = lock(&self.requested);
+        let until = Instant::now() + ANSWER_WAIT;
+        while requested.as_ref().is_some_and(|id| id.is_unanswered()) && Instant::now() < until {
+            std::thread::sleep(ANSWER_LOOK);
+        }
+        let event = event(entry, self);
+        *requested = object(event.head.id).map(|id: &Id| Arc::clone(&id.state));
+        Ok(event)
+    }
 }
 
 /// Listener or connection (`struct rdma_cm_id`).
@@ -169,8 +201,19 @@ impl Entry {
         Self { state: Arc::clone(state), kind, status, private_data, depths, request, place: None }
     }
 
+    /// Queues a request if there is a place in its listener's backlog; returns it otherwise.
+    fn place(mut self) -> Option<Self> {
+        self.place = Place::take(&self.state);
+        if self.place.is_none() {
+            return Some(self);
+        }
+        let state = Arc::clone(&self.state);
+        state.push(self);
+        None
+    }
+
     /// Rejects the request that the entry carries.
-    fn reject(self) {
+    pub(crate) fn reject(self) {
         if let Some((connection, _)) = self.request {
             // Fails only if the peer has gone.
             let _ = connection.reject(&[]);
@@ -183,6 +226,11 @@ impl IdState {
     fn id(&self) -> Option<&Id> {
         let address = usize::try_from(self.address.load(Ordering::Acquire)).ok()?;
         object(ptr::with_exposed_provenance::<Id>(address))
+    }
+
+    /// Returns true for a request that the program has neither accepted nor rejected.
+    fn is_unanswered(&self) -> bool {
+        self.address.load(Ordering::Acquire) != 0 && lock(&self.inner).stage == Stage::Requested
     }
 
     pub(crate) fn push(&self, entry: Entry) {
@@ -219,15 +267,24 @@ impl IdState {
         self.changed.notify_all();
     }
 
-    fn qp(&self) -> Option<&Qp> {
-        self.id().and_then(|id| object(id.head.qp.load(Ordering::Acquire)))
+    /// Calls `change` with the queue pair of the id, which is not destroyed meanwhile.
+    fn with_qp(&self, change: impl FnMut(&Qp)) {
+        let _held = lock(&self.inner);
+        self.id().and_then(|id| object(id.head.qp.load(Ordering::Acquire))).into_iter().for_each(change);
+    }
+
+    /// Forgets a queue pair that is destroyed, by `rdma_destroy_qp` or without the id.
+    pub(crate) fn forget_qp(&self, qp: &Qp) {
+        let _held = lock(&self.inner);
+        if let Some(id) = self.id() {
+            let qp = ptr::from_ref(qp).cast_mut();
+            let _ = id.head.qp.compare_exchange(qp, ptr::null_mut(), Ordering::AcqRel, Ordering::Acquire);
+        }
     }
 
     /// Changes the state that the program sees of the queue pair.
     fn set_qp_state(&self, state: u32) {
-        if let Some(qp) = self.qp() {
-            qp.head.state.store(state, Ordering::Release);
-        }
+        self.with_qp(|qp| qp.head.state.store(state, Ordering::Release));
     }
 }
 
@@ -315,9 +372,7 @@ pub(crate) fn dispatch(shared: &Arc<Shared>, event: VerbsEvent) {
         }
         CmEventKind::Established { private_data, responder_resources, initiator_depth } => {
             let depths = (depth(responder_resources), depth(initiator_depth));
-            if let Some(qp) = state.qp() {
-                qp.established(depths);
-            }
+            state.with_qp(|qp| qp.established(depths));
             Entry { private_data, depths, ..entry(ESTABLISHED, 0) }
         }
         CmEventKind::AddressError => {
@@ -351,17 +406,13 @@ const UNPLACED_MAX: usize = 128;
 
 /// Queues a request if there is a place in its listener's backlog, or has it wait for one.
 #[allow(clippy::disallowed_methods, reason = "the start of a time limit")]
-fn place_request(shared: &Shared, mut request: Entry) {
+fn place_request(shared: &Shared, request: Entry) {
     let mut unplaced = lock(&shared.unplaced);
     let is_first = !unplaced.iter().any(|(_, other)| Arc::ptr_eq(&other.state, &request.state));
-    request.place = if is_first { Place::take(&request.state) } else { None };
-    if request.place.is_some() {
-        let state = Arc::clone(&request.state);
-        state.push(request);
-    } else if unplaced.len() < UNPLACED_MAX {
-        unplaced.push((Instant::now(), request));
-    } else {
-        request.reject();
+    match if is_first { request.place() } else { Some(request) } {
+        None => {}
+        Some(request) if unplaced.len() < UNPLACED_MAX => unplaced.push((Instant::now(), request)),
+        Some(request) => request.reject(),
     }
 }
 
@@ -370,19 +421,15 @@ fn place_request(shared: &Shared, mut request: Entry) {
 #[allow(clippy::disallowed_methods, reason = "the end of a time limit")]
 pub(crate) fn place_requests(shared: &Shared) -> bool {
     let mut unplaced = lock(&shared.unplaced);
-    for (since, mut request) in std::mem::take(&mut *unplaced) {
+    for (since, request) in std::mem::take(&mut *unplaced) {
         if request.state.id().is_none() {
             // The listener is destroyed.
             continue;
         }
-        request.place = Place::take(&request.state);
-        if request.place.is_some() {
-            let state = Arc::clone(&request.state);
-            state.push(request);
-        } else if since.elapsed() < UNPLACED {
-            unplaced.push((since, request));
-        } else {
-            request.reject();
+        match request.place() {
+            None => {}
+            Some(request) if since.elapsed() < UNPLACED => unplaced.push((since, request)),
+            Some(request) => request.reject(),
         }
     }
     !unplaced.is_empty()
@@ -481,7 +528,10 @@ pub(crate) fn destroy(id: Box<Id>) {
     let channel = Arc::clone(&lock(&state.channel));
     channel.remove(|entry| Arc::ptr_eq(&entry.state, &state));
     state.wait_acknowledged();
-    state.address.store(0, Ordering::Release);
+    {
+        let _held = lock(&state.inner);
+        state.address.store(0, Ordering::Release);
+    }
     let own = if id.is_sync() { id.head.channel.load(Ordering::Acquire) } else { ptr::null_mut() };
     drop(id);
     drop(take(own));

@@ -17,7 +17,6 @@ use crate::context::{Device, OpenContext, Shared, context_of, devices, lock, nul
 use crate::endpoint::complete;
 use crate::options::set_option;
 use crate::qp::{self, Qp};
-use crate::queue::Queue;
 use crate::raw::{address, array, export, object, write};
 use crate::resolve::{self, Resolution};
 
@@ -408,8 +407,8 @@ fn migrate(id: &Id, to: &EventChannel) {
 
 export! {
     fn rdma_create_event_channel() -> Option<Box<EventChannel>> {
-        match Queue::new() {
-            Ok(queue) => Some(Box::new(EventChannel { fd: queue.fd(), queue: Arc::new(queue) })),
+        match EventChannel::new() {
+            Ok(channel) => Some(Box::new(channel)),
             Err(error) => null(error.raw_os_error().unwrap_or(libc::EMFILE)),
         }
     }
@@ -514,8 +513,8 @@ export! {
     fn rdma_get_cm_event(channel: Option<&EventChannel>, out: Option<&mut *const CmEvent>) -> c_int {
         let Some((channel, out)) = channel.zip(out) else { return answer(Err(libc::EINVAL)) };
         // The error number is that of the read.
-        let Ok(entry) = channel.queue.take() else { return -1 };
-        *out = Box::into_raw(cm::event(entry, channel));
+        let Ok(event) = channel.next() else { return -1 };
+        *out = Box::into_raw(event);
         0
     }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 
@@ -113,6 +114,7 @@ fn create_qp(id: &Id, pd: Option<&Pd>, init: &mut QpInitAttr, operations: Option
     match made {
         Ok(qp) => {
             qp.head.state.store(qp::INIT, Ordering::Release);
+            *lock(&qp.connection) = Some(Arc::clone(&id.state));
             head.pd.store(ptr::from_ref(pd).cast_mut(), Ordering::Release);
             head.qp.store(Box::into_raw(qp), Ordering::Release);
             Ok(())

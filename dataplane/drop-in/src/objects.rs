@@ -264,7 +264,7 @@ export! {
 
     fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
         let context = object(pd).and_then(|pd| object(pd.head.context));
-        // That of the ids of librdmacm, which the next one has, too.
+        // All ids of librdmacm have this one.
         if context.is_some_and(|context| context.pd.get() == Some(&pd.addr())) {
             return libc::EBUSY;
         }

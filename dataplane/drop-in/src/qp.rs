@@ -57,7 +57,7 @@ pub(crate) struct Qp {
     pub(crate) qp: QueuePair,
     cap: QpCap,
     signal_all: bool,
-    /// Connection that was made with the queue pair.
+    /// Id that the queue pair was made for, or whose connection was made with the queue pair.
     pub(crate) connection: Mutex<Option<Arc<IdState>>>,
     /// Inbound reads at a time of the connection.
     inbound_reads: AtomicU8,
@@ -172,6 +172,7 @@ pub(crate) fn destroy(qp: Box<Qp>) {
     let connection = lock(&qp.connection).take();
     if let Some(connection) = connection {
         connection.settle();
+        connection.forget_qp(&qp);
     }
     if let Some(context) = object(qp.head.context) {
         lock(&context.shared.qps).remove(&qp.qp.num());

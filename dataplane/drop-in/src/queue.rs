@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::context::lock;
 use crate::sleepers::Sleepers;
@@ -30,6 +31,11 @@ impl<T> Queue<T> {
     /// Returns the number of the descriptor.
     pub(crate) fn fd(&self) -> i32 {
         self.counter.as_raw_fd()
+    }
+
+    /// Returns true if a thread that takes an event waits for it: the program has not made the descriptor non-blocking.
+    pub(crate) fn waits(&self) -> bool {
+        fcntl_getfl(&self.counter).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK))
     }
 
     /// From now on, wakes these threads for each event, instead of making the descriptor readable. They take events by

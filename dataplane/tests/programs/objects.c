@@ -15,13 +15,7 @@
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 
-#define NEED(condition)                                                                                              \
-	do {                                                                                                         \
-		if (!(condition)) {                                                                                  \
-			fprintf(stderr, "line %d: %s: %m\n", __LINE__, #condition);                                  \
-			exit(1);                                                                                     \
-		}                                                                                                    \
-	} while (0)
+#include "need.h"
 
 enum { BYTES = 8192, BUFFERS = 8, WAIT_MS = 20000 };
 

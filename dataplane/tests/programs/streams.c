@@ -30,6 +30,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "need.h"
+
 #ifdef RSOCKETS
 #include <rdma/rsocket.h>
 #define socket rsocket
@@ -48,14 +50,6 @@
 #define getsockopt rgetsockopt
 #define fcntl rfcntl
 #endif
-
-#define NEED(condition)                                                                                              \
-	do {                                                                                                         \
-		if (!(condition)) {                                                                                  \
-			fprintf(stderr, "line %d: %s: %m\n", __LINE__, #condition);                                  \
-			exit(1);                                                                                     \
-		}                                                                                                    \
-	} while (0)
 
 enum { PORT = 7300, OWN_PORT = 7301, TOTAL = 1 << 20, CHUNK = 70000 };
 

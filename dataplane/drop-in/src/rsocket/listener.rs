@@ -58,11 +58,11 @@ impl Socket {
                 } else if waiting.len() < WAITING_MAX.into() {
                     waiting.push_back((Limit::after(WAITING_TIME), entry));
                 } else {
-                    refuse(entry);
+                    entry.reject();
                 }
             }
             while waiting.front().is_some_and(|(limit, _)| limit.left().is_some_and(|left| left.is_zero())) {
-                waiting.pop_front().into_iter().for_each(|(_, entry)| refuse(entry));
+                waiting.pop_front().into_iter().for_each(|(_, entry)| entry.reject());
             }
             let has_room = match &lock(&self.inner).phase {
                 Phase::Listening(of) => of.accepted.len() < of.limit,
@@ -78,7 +78,7 @@ impl Socket {
                 self.sleepers.wake();
                 continue;
             }
-            // What has ended the sleep is found by looking.
+            // The loop looks for all that may have ended the sleep.
             let _ = sleeper.sleep(waiting.front().map_or(Limit::Never, |(limit, _)| *limit));
         }
     }
@@ -128,13 +128,5 @@ impl Socket {
         drop(inner);
         self.sleepers.wake();
         drop(ended);
-    }
-}
-
-/// Refuses a request, of which the program does not learn.
-fn refuse(entry: Entry) {
-    if let Some((connection, _)) = entry.request {
-        // Fails only if the peer has gone.
-        let _ = connection.reject(&[]);
     }
 }

@@ -1,0 +1,12 @@
+/* A condition that a program of the tests needs: without it, the program ends and says where. */
+#pragma once
+#include <stdio.h>
+#include <stdlib.h>
+
+#define NEED(condition)                                                                                              \
+	do {                                                                                                         \
+		if (!(condition)) {                                                                                  \
+			fprintf(stderr, "line %d: %s: %m\n", __LINE__, #condition);                                  \
+			exit(1);                                                                                     \
+		}                                                                                                    \
+	} while (0)
