@@ -363,8 +363,8 @@ impl Stream {
         !self.unread.is_empty()
     }
 
-    /// Copies received bytes to `out`, and returns their number. With `peek`, they stay. What is read is granted at once,
-    /// also if the call waits for more: the peer may wait for the grant.
+    /// Copies received bytes to `out`, and returns their number. With `peek`, they stay. What is read is granted at
+    /// once, also if the call waits for more: the peer may wait for the grant.
     pub(super) fn read(&mut self, out: &mut [u8], peek: bool) -> usize {
         let (mut at, mut done) = (self.recv_at, 0_usize);
         let mut consumed = Vec::new();
