@@ -178,12 +178,13 @@ fmt:
 clippy: build-deps
 	$(CARGO) clippy --profile tests --workspace --all-targets --locked -- -D warnings
 
+FUZZ := tcp-stack/corpus/fuzz
+
 # A compiler that is not nightly checks them, so that a change of an API cannot break them unseen. Nothing is linked:
 # libFuzzer itself is not compiled.
 fuzz-check: ## the fuzz targets compile
-	@set -e; export CUSTOM_LIBFUZZER_PATH=/nonexistent/libfuzzer.a; \
-	for manifest in */fuzz/Cargo.toml */*/fuzz/Cargo.toml; do \
-	    $(CARGO) clippy --locked --quiet --manifest-path $$manifest --target-dir target/fuzz -- -D warnings; done
+	CUSTOM_LIBFUZZER_PATH=/nonexistent/libfuzzer.a \
+	    $(CARGO) clippy --locked --quiet --manifest-path $(FUZZ)/Cargo.toml --target-dir target/fuzz -- -D warnings
 
 doc: build-deps
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --profile tests --workspace --no-deps --document-private-items --locked --quiet
@@ -241,7 +242,7 @@ operations: root built ## metrics over HTTP and in DPDK's telemetry; live views,
 	dataplane/tests/operations.sh
 	dataplane/tests/transfers.sh
 
-captures: root built ## what docs/operations.md shows of top, doctor and monitor, from a daemon with traffic: target/captures
+captures: root built ## screens of top, doctor and monitor in docs/, from a daemon with traffic: target/captures
 	dataplane/tests/captures.sh target/captures
 
 reload: root built ## a configuration that is read again, grants that are revoked, connections that end before the daemon
@@ -411,13 +412,11 @@ deb-test: root built ## installs packages in a chroot, and in a container that s
 	$(call packages,$(BUILT),target/deb-test)
 	dataplane/tests/deb.sh target/deb-test
 
-fuzz: deps ## FUZZ_SECONDS of libFuzzer on each target of each crate (60 by default; nightly Rust)
+fuzz: deps ## FUZZ_SECONDS of libFuzzer on each target (60 by default; nightly Rust)
 	@$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install --locked --debug cargo-fuzz@0.13.2
-	@set -e; for folder in */fuzz */*/fuzz; do for target in $$(cd $$folder/fuzz_targets && echo *.rs); do \
-	    target=$${target%.rs}; mkdir -p $$folder/target/corpus/$$target; \
-	    (cd $$folder; $(CARGO) +nightly fuzz run --fuzz-dir . $$target target/corpus/$$target corpus/$$target -- \
-	        -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=10 -print_final_stats=1); \
-	done; done
+	@set -e; cd $(FUZZ); for target in $$(ls corpus); do mkdir -p target/corpus/$$target; \
+	    $(CARGO) +nightly fuzz run --fuzz-dir . $$target target/corpus/$$target corpus/$$target -- \
+	        -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=10 -print_final_stats=1; done
 
 # A target folder of its own: the flag changes every crate.
 loom: ## every order of memory accesses in the queues that programs share with the daemon

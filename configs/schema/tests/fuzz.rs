@@ -1,10 +1,10 @@
-//! Runs the fuzz target of `configs/schema/fuzz` on the stable toolchain, over its corpus and random inputs.
+//! Runs the fuzz target `config_files` on the stable toolchain, over its corpus and random inputs.
 
 use iwarp_config::testutil;
 use iwarp_corpus::Corpora;
 
 fn corpora() -> Corpora {
-    Corpora::of(env!("CARGO_MANIFEST_DIR"))
+    Corpora::of("config")
 }
 
 #[test]

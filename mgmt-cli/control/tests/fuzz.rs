@@ -1,10 +1,10 @@
-//! The target of `mgmt-cli/control/fuzz` on the stable toolchain.
+//! The target `control_requests` on the stable toolchain.
 
 use iwarp_control::testutil;
 use iwarp_corpus::Corpora;
 
 fn corpora() -> Corpora {
-    Corpora::of(env!("CARGO_MANIFEST_DIR"))
+    Corpora::of("control")
 }
 
 #[test]

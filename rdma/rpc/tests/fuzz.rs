@@ -1,10 +1,10 @@
-//! Runs the fuzz targets of `rdma/rpc/fuzz` on the stable toolchain, over their corpora and random inputs.
+//! Runs the fuzz targets `rpc_…` on the stable toolchain, over their corpora and random inputs.
 
 use iwarp_corpus::Corpora;
 use iwarp_rpc::testutil::{argument_seeds, arguments, call_seeds, calls, messages, seeds};
 
 fn corpora() -> Corpora {
-    Corpora::of(env!("CARGO_MANIFEST_DIR"))
+    Corpora::of("rpc")
 }
 
 #[test]

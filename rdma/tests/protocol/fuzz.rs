@@ -1,10 +1,10 @@
-//! Runs the fuzz targets of `rdma/fuzz` on the stable toolchain, over their corpora and random inputs.
+//! Runs the fuzz targets `rdma_…` on the stable toolchain, over their corpora and random inputs.
 
 use iwarp_corpus::Corpora;
 use rdma::testutil::fuzz::{TARGETS, seeds};
 
 fn corpora() -> Corpora {
-    Corpora::of(env!("CARGO_MANIFEST_DIR"))
+    Corpora::of("rdma")
 }
 
 fn run(name: &str, cases: u32) {

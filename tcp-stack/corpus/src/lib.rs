@@ -1,6 +1,6 @@
 //! Runs a crate's fuzz targets on the stable toolchain: on every input of their committed corpora, and on a bounded
-//! number of mutations, the same in each run. `make fuzz` searches further. The test `fuzz` of each crate with fuzz
-//! targets calls it.
+//! number of mutations, the same in each run. `make fuzz` searches further, by the programs in `fuzz`. The test `fuzz`
+//! of each crate with fuzz targets calls it.
 //!
 //! `UPDATE_CORPUS=1` in the environment of the test writes the seed inputs.
 #![forbid(unsafe_code)]
@@ -18,23 +18,25 @@ const CORPORA_MAX: u64 = 200 << 10;
 /// The inputs of a target, with their paths.
 pub type Corpus = Vec<(PathBuf, Vec<u8>)>;
 
-/// The corpora of one crate: a folder per fuzz target in its `fuzz/corpus`.
-#[derive(Clone, Debug)]
-pub struct Corpora {
-    folder: PathBuf,
-}
+/// The corpora of one crate: a folder per fuzz target in `fuzz/corpus`.
+#[derive(Clone, Copy, Debug)]
+pub struct Corpora(&'static str);
 
 impl Corpora {
-    /// Names the corpora of the crate in this folder, `env!("CARGO_MANIFEST_DIR")` of the caller.
+    /// Names the corpora of the targets whose names begin with `prefix` and `_`.
     #[must_use]
-    pub fn of(crate_folder: &str) -> Self {
-        Self { folder: Path::new(crate_folder).join("fuzz/corpus") }
+    pub const fn of(prefix: &'static str) -> Self {
+        Self(prefix)
+    }
+
+    fn folder(self, target: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("fuzz/corpus/{}_{target}", self.0))
     }
 
     /// Reads the corpus of a target, which begins with `seeds`. Panics if it has fewer inputs than these.
     #[must_use]
-    pub fn read(&self, target: &str, seeds: &[Vec<u8>]) -> Corpus {
-        let folder = self.folder.join(target);
+    pub fn read(self, target: &str, seeds: &[Vec<u8>]) -> Corpus {
+        let folder = self.folder(target);
         if env::var_os("UPDATE_CORPUS").is_some() {
             fs::create_dir_all(&folder).unwrap();
             for (index, seed) in seeds.iter().enumerate() {
@@ -48,8 +50,8 @@ impl Corpora {
     }
 
     /// Panics unless the corpora stay small enough for a repository.
-    pub fn assert_small(&self, targets: impl IntoIterator<Item = &'static str>) {
-        let files = targets.into_iter().flat_map(|name| fs::read_dir(self.folder.join(name)).unwrap());
+    pub fn assert_small(self, targets: impl IntoIterator<Item = &'static str>) {
+        let files = targets.into_iter().flat_map(|name| fs::read_dir(self.folder(name)).unwrap());
         let bytes: u64 = files.map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
         assert!(bytes <= CORPORA_MAX, "{bytes} bytes of corpora");
     }

@@ -1,11 +1,11 @@
-//! Runs the fuzz targets of `tcp-stack/fuzz` on the stable toolchain.
+//! Runs the fuzz targets `tcp_…` on the stable toolchain.
 
 use iwarp_corpus::Corpora;
 use proptest::prelude::*;
 use tcp_stack::testutil::fuzz::{TARGETS, prediction, seeds};
 
 fn corpora() -> Corpora {
-    Corpora::of(env!("CARGO_MANIFEST_DIR"))
+    Corpora::of("tcp")
 }
 
 fn run(name: &str, cases: u32) {

@@ -1,4 +1,4 @@
-//! The fuzz target `fpdu_stream`: see `rdma::testutil::fuzz`.
+//! The fuzz target `rdma_fpdu_stream`: see `rdma::testutil::fuzz`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| rdma::testutil::fuzz::fpdu_stream(data));

@@ -1,4 +1,4 @@
-//! The fuzz target `operations`: see `tcp_stack::testutil::fuzz`.
+//! The fuzz target `tcp_operations`: see `tcp_stack::testutil::fuzz`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| tcp_stack::testutil::fuzz::operations(data));
