@@ -1,6 +1,6 @@
 #!/bin/bash
-# stage.sh NAME COMMAND…: runs a stage of `make test`, and says how long it took, and for how long it used a CPU. A stage
-# that takes 40 minutes has failed: it must not take the others' time.
+# stage.sh NAME COMMAND…: runs a stage of `make test`, and says how long it took, and for how long it used a CPU. The
+# stage fails after 40 minutes: it must not take the others' time.
 # stage.sh --score: lists the stages that ran, the longest first, and last what failed; fails if something has.
 set -uo pipefail
 notes=target/stages

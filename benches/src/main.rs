@@ -7,7 +7,7 @@ use benches::plot::readme;
 use benches::verbs::{self, Operation, application, bandwidth, fpdus, latency, lossy};
 use benches::{compare, copies, peers, roofline, slow_clients, suite};
 use clap::Parser as _;
-use dataplane::prefetch;
+use iwarp_engine::prefetch;
 use per_packet as tcp;
 use tracing_subscriber::filter::LevelFilter;
 

@@ -27,7 +27,6 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_tx_prepare",
     "rte_eth_stats_get",
     "rte_eth_xstats_get(_names)?",
-    "rte_extmem_(un)?register",
     "rte_log_set_global_level",
     "rte_mempool_(avail_count|default_cache|free)",
     "rte_pktmbuf_(alloc_bulk|free|free_bulk|free_seg|linearize|pool_create)",

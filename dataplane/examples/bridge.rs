@@ -12,9 +12,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use arrayvec::ArrayVec;
 use dataplane::dpdk::{BURST, Eal, EalConfig, EalMemory, Iova, Mempool, MempoolConfig, TxBatch};
-use dataplane::memory::Pages;
 use dataplane::port::{Port, PortQueues, PortSpec};
 use iwarp_config::{Driver, Memif, MemifRole};
+use iwarp_engine::memory::Pages;
 use tcp_stack::{TxFrame, TxOffload};
 
 /// Empty polls before the bridge sleeps.

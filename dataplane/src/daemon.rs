@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use iwarp_config::{Config, Idle};
+use iwarp_engine::Clock;
+use iwarp_engine::wake::{WakeThread, Wakes};
 use tokio::sync::{Mutex, Notify};
 use tokio::time::MissedTickBehavior;
 
@@ -25,8 +27,7 @@ use crate::privileges::Privileges;
 use crate::service_manager;
 use crate::setup::{self, Runtime};
 use crate::signals::{SignalRequest, Signals};
-use crate::wake::{WakeThread, Wakes};
-use crate::worker::{Clock, Worker};
+use crate::worker::Worker;
 
 /// Interval at which the events of the workers are read.
 const NOTICES_INTERVAL: Duration = Duration::from_millis(100);

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! daemon ─ setup ─┬─ port ── dpdk            frames in and out
-//!                 ├─ worker ─ port ─ engine  one thread per core: TCP, the RDMA device, the services
-//!                 ├─ memory                  regions: the only target of received payload
+//!                 ├─ worker ─ port           one thread per core, which polls the engine of each port
 //!                 ├─ events                  what operators ask about later: the log and the monitors
 //!                 └─ control ─ admin         the Unix socket and its methods
 //! ```
+//! The protocols of a port and region memory are [`iwarp_engine`], which needs neither DPDK nor root.
 //!
 //! A program that runs its own poll loop in place of the daemon uses [`verbs`]: queue pairs on a port of its own, on
-//! the same [`engine`].
+//! the same engine.
 //!
 //! # Example
 //! A program connects with a peer and writes to memory that the peer has described in its private data. `examples` has
@@ -49,22 +49,13 @@ mod checksum;
 pub mod control;
 pub mod daemon;
 pub mod dpdk;
-pub mod engine;
 mod events;
 pub mod log;
-pub mod memory;
 pub mod metrics;
 pub mod port;
-pub mod prefetch;
 mod privileges;
 mod service_manager;
-mod services;
 mod setup;
 mod signals;
-#[cfg(any(test, feature = "testutil"))]
-#[allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
-pub mod testutil;
-mod transport;
 pub mod verbs;
-pub mod wake;
 pub mod worker;

@@ -9,6 +9,10 @@ use ipnet::IpNet;
 use iwarp_config::{
     Config, Driver, Hugepages, Listener, Machine, MemoryPlan, Placement, Service, memory_plan,
 };
+use iwarp_engine::memory::{HUGEPAGE_BYTES, Pages, WorkerMemory};
+use iwarp_engine::{
+    Clock, Engine, EngineConfig, ListenerService, ListenerSetup, LocalPorts, NoticeReader, notice_ring,
+};
 use iwarp_shared_verbs::methods::DeviceInfo;
 use rdma::verbs::Limits;
 use rdma::{CrcPolicy, EndpointConfig, NegotiationConfig, OutOfOrderPolicy};
@@ -20,12 +24,8 @@ use crate::dpdk::{
     Eal, EalConfig, EalMemory, Iova, MbufPool, Mempool, MempoolConfig, PoolError, RESERVE_MIN, Reuse,
     WORKER_CACHE,
 };
-use crate::engine::{Engine, EngineConfig, ListenerService, ListenerSetup};
-use crate::events::{NoticeReader, notice_ring};
-use crate::memory::{HUGEPAGE_BYTES, Pages, WorkerMemory};
 use crate::port::{Port, PortQueues, PortSpec};
-use crate::transport::LocalPorts;
-use crate::worker::{Clock, PollLoop, Published, Relays, Transmit, Worker, WorkerPort, command_ring, mesh};
+use crate::worker::{PollLoop, Published, Relays, Transmit, Worker, WorkerPort, command_ring, mesh};
 
 /// Capacity of a worker's command ring.
 const COMMANDS: usize = 64;
@@ -97,7 +97,7 @@ fn regions(config: &Config, plan: &MemoryPlan) -> Regions {
 /// Checks the free hugepages against the need of all configurations. Returns a message if there are too few and every
 /// configuration accepts ordinary pages; fails if one does not.
 fn check_hugepages(configs: &[&Config]) -> Result<Option<String>> {
-    let huge = crate::memory::hugepages();
+    let huge = iwarp_engine::memory::hugepages();
     let needed = configs.iter().map(|config| memory_plan(config).hugepages()).sum::<u64>();
     let free = huge.available();
     if free >= needed {

@@ -6,8 +6,8 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use dataplane::dpdk::BURST;
-use dataplane::memory::RegionMemory;
 use dataplane::verbs::Node;
+use iwarp_engine::memory::RegionMemory;
 use rdma::verbs::{
     Access, AddressBase, CmEventKind, CmId, ConnParam, CqId, Data, MemoryRegion, QpCap, QpInit, QpNum,
     RegionId, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion,

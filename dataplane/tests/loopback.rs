@@ -8,10 +8,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dataplane::memory::RegionMemory;
 use dataplane::verbs::{Node, NodeOptions};
-use dataplane::worker::Clock;
 use iwarp_config::Config;
+use iwarp_engine::Clock;
+use iwarp_engine::memory::RegionMemory;
 use rdma::Stag;
 use rdma::verbs::{
     Access, AddressBase, CmEventKind, CmId, ConnParam, CqId, Data, MemoryRegion, QpCap, QpInit, QpNum,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use dataplane::dpdk::{Mbuf, MbufPool};
-use dataplane::memory::WorkerMemory;
+use iwarp_engine::memory::WorkerMemory;
 use rdma::service::{self, Grant};
 use rdma::{
     Access, ConnectRequest, Endpoint, EndpointConfig, Env, Event as Rdma, LocalSlice, RdmaStats, Sink,

@@ -18,8 +18,8 @@ use anyhow::{Result, anyhow};
 use dataplane::dpdk::{
     Eal, EalConfig, EalMemory, Iova, Mbuf, MbufPool, Mempool, MempoolConfig, Reuse, WORKER_CACHE,
 };
-use dataplane::engine::{Engine, EngineConfig, ListenerService, LocalPorts};
-use dataplane::memory::{HUGEPAGE_BYTES, RegionMemory, WorkerMemory, hugepages};
+use iwarp_engine::memory::{HUGEPAGE_BYTES, RegionMemory, WorkerMemory, hugepages};
+use iwarp_engine::{Engine, EngineConfig, ListenerService, LocalPorts};
 use rdma::service::{RegionEntry, Token};
 use rdma::{Access, EndpointConfig, RegionId};
 use tcp_stack::{

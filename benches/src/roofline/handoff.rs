@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 use dataplane::dpdk::BURST;
-use dataplane::memory::{Pages, RegionMemory};
+use iwarp_engine::memory::{Pages, RegionMemory};
 use rtrb::{Consumer, Producer, RingBuffer};
 use serde::Serialize;
 

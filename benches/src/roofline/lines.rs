@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use dataplane::prefetch::LINE;
+use iwarp_engine::prefetch::LINE;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;

@@ -9,9 +9,9 @@ use anyhow::{Context, Result};
 use arrayvec::ArrayVec;
 use dataplane::dpdk::{BURST, Eal, Mbuf, MbufPool, Mempool, RegisteredThread, RxQueue, TxBatch, TxQueue};
 use dataplane::port::{Port, PortQueues, PortSpec};
-use dataplane::worker::Clock;
 use hdrhistogram::Histogram;
 use iwarp_config::Driver;
+use iwarp_engine::Clock;
 use serde::Serialize;
 use tcp_stack::{Buf, BufClass, BufPool, TxFrame, TxOffload};
 

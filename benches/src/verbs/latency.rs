@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Args;
-use dataplane::worker::Clock;
 use hdrhistogram::Histogram;
+use iwarp_engine::Clock;
 use rdma::CrcPolicy;
 use rdma::verbs::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion};
 use serde::{Deserialize, Serialize, Serializer};

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use dataplane::dpdk::Eal;
 use dataplane::verbs::Node;
-use dataplane::worker::Clock;
+use iwarp_engine::Clock;
 use rdma::CrcPolicy;
 use serde::Serialize;
 use tcp_stack::Instant;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use dataplane::memory::RegionMemory;
 use dataplane::verbs::Node;
+use iwarp_engine::memory::RegionMemory;
 use rdma::CrcPolicy;
 use rdma::verbs::{AsyncEvent, CqId, MemoryRegion, QpCap, QpNum, RecvWr, RegionId, SendWr, WorkCompletion};
 use rdma::wire::Stag;

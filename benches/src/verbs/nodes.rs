@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use dataplane::dpdk::Eal;
-use dataplane::memory::RegionMemory;
 use dataplane::verbs::{Node, NodeOptions};
-use dataplane::worker::Clock;
 use iwarp_config::Config;
+use iwarp_engine::Clock;
+use iwarp_engine::memory::RegionMemory;
 use rdma::OutOfOrderPolicy;
 use rdma::verbs::{Access, AddressBase, CmEventKind, ConnParam, MemoryRegion, PdId, QpInit, RegionId};
 

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
-use dataplane::worker::Clock;
+use iwarp_engine::Clock;
 use iwarp_verbs::{CompletionQueue, Context, Event, Id, Mr, ProtectionDomain, QpOptions, QueuePair};
 use rdma::verbs::{
     Access, AsyncEvent, CmEvent, CmEventKind, CmId, ConnParam, CqId, MemoryRegion, MrId, PdId, PostError,

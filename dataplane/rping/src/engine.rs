@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
 
-use dataplane::engine::Engine;
-use dataplane::memory::WorkerMemory;
+use iwarp_engine::Engine;
+use iwarp_engine::memory::WorkerMemory;
 use rdma::verbs::{
     Access, AddressBase, AsyncEvent, CmEvent, CmId, ConnParam, CqId, MemoryRegion, MrId, PdId, PostError,
     QpCap, QpInit, QpNum, RecvWr, RegionId, SendWr, VerbsError, WorkCompletion,

@@ -8,7 +8,7 @@
 //!                       a context of iwarpd
 //! ```
 //! [`Client`] and [`Server`] depend on neither DPDK nor a clock: they take [`Verbs`] and the time. A node's
-//! [`Engine`](dataplane::engine::Engine) provides the verbs of a program that is its own dataplane.
+//! [`Engine`](iwarp_engine::Engine) provides the verbs of a program that is its own dataplane.
 #![forbid(unsafe_code)]
 
 mod application;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use dataplane::memory::RegionMemory;
 use dataplane::verbs::{Node, PortEngine};
 use iwarp_control::Exit;
+use iwarp_engine::memory::RegionMemory;
 use iwarp_remote::{
     Completion, ConnectReply, ConnectionRequest, Connector, Fill, Inspect, Negotiated, READS_MAX,
     RdmaConnection, SEND_QUEUE, refusal,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use iwarp_control::{CaptureMethod, CaptureStart, Capturing, ErrorKind, ErrorObject, params};
+use iwarp_engine::Clock;
 use serde_json::Value;
 use tokio::sync::mpsc::{self, Sender};
 use tokio::time::MissedTickBehavior;
@@ -14,7 +15,7 @@ use tokio::time::MissedTickBehavior;
 use super::{ControlHandler, WorkerHandle, report};
 use crate::capture::{TapReader, pcapng, tap};
 use crate::control::{Peer, Reply};
-use crate::worker::{Clock, Command};
+use crate::worker::Command;
 
 /// Interval at which the rings of a capture are read.
 const READ_INTERVAL: Duration = Duration::from_millis(5);

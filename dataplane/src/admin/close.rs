@@ -2,11 +2,11 @@
 
 use iwarp_control::bounds::CONNECTIONS_LISTED_MAX;
 use iwarp_control::{ConnClose, ConnClosed, ConnsClosed, ErrorKind, ErrorObject};
+use iwarp_engine::{ConnRow, ConnSelector};
 
 use super::report::{ConnNumber, pack, unpack};
 use super::worker_handle::WorkerHandle;
-use crate::engine::ConnRow;
-use crate::worker::{Command, ConnSelector};
+use crate::worker::Command;
 
 /// Connections that a worker resets per command; their RSTs fit the stack's queue of replies.
 const PAGE: usize = 64;

@@ -14,8 +14,9 @@ use serde_json::Value;
 use super::metrics::LOCK_WAIT;
 use super::{ControlHandler, report};
 use crate::control::{Peer, Reply};
-use crate::events::{DropBursts, Event, EventLog, Notice, NoticeReader};
+use crate::events::{DropBursts, Event, EventLog};
 use crate::log::Log;
+use iwarp_engine::{Notice, NoticeReader};
 
 /// Methods that [`ControlHandler::log_method`] answers.
 pub(super) const METHODS: [&str; 2] = [MonitorMethod::NAME, LogLevelMethod::NAME];

@@ -131,7 +131,7 @@ impl ControlHandler {
     }
 
     async fn daemon_families(&self) -> Vec<Family> {
-        let hugepages = crate::memory::hugepages();
+        let hugepages = iwarp_engine::memory::hugepages();
         let gauges = DaemonGauges {
             uptime_seconds: self.clock.now().as_nanos() / 1_000_000_000,
             connections_max: self.info.connections_max,

@@ -31,6 +31,7 @@ use iwarp_control::{
     RegionDeregisterMethod, RegionInfo, RegionListMethod, RegionRegister, RegionRegisterMethod,
     RegionShowMethod, RegionTotals, ReloadMethod, Request, State, StatsMethod, Status, StatusMethod, params,
 };
+use iwarp_engine::Clock;
 use serde_json::Value;
 use tokio::sync::Mutex;
 
@@ -46,7 +47,7 @@ pub use worker_handle::WorkerHandle;
 use crate::control::{Handler, Peer, Reply, SharedStats};
 use crate::events::Event;
 use crate::metrics::SharedMetricsStats;
-use crate::worker::{Clock, Command, SettingsCommand};
+use crate::worker::{Command, SettingsCommand};
 
 /// Longest wait for the workers to publish their counters before a report.
 const PUBLISH_WAIT: Duration = Duration::from_millis(100);
@@ -244,7 +245,7 @@ impl ControlHandler {
 
     async fn status(&self) -> Result<Status, ErrorObject> {
         self.refresh_counters().await;
-        let huge = crate::memory::hugepages();
+        let huge = iwarp_engine::memory::hugepages();
         let ((count, max, bytes), (ports, degraded)) = {
             let regions = self.regions.lock().await;
             (regions.totals(), self.degraded(&regions)?)

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use iwarp_config::RegionName;
 use iwarp_control::{Backing, ErrorKind, ErrorObject, Origin, RegionDeregistered, RegionInfo};
+use iwarp_engine::GrantRule;
+use iwarp_engine::memory::{HUGEPAGE_BYTES, RegionMemory};
 use rdma::service::{Prefix, RegionEntry, Token};
 use rdma::{Access, RegionId};
 
 use super::worker_handle::WorkerHandle;
-use crate::engine::GrantRule;
-use crate::memory::{HUGEPAGE_BYTES, RegionMemory};
 use crate::worker::{Command, RegionUse, SettingsCommand};
 
 /// Specification of a region, from the configuration or a control request.

@@ -19,9 +19,10 @@ use super::regions::Regions;
 use super::watch::PortEntry;
 use super::worker_handle::WorkerHandle;
 use crate::dpdk::{Mempool, worker_reserve};
-use crate::engine::ConnRow;
 use crate::port::Port;
-use crate::worker::{Command, ConnSelector, Row, is_histogram};
+use crate::worker::{Command, Row, is_histogram};
+use iwarp_engine::ConnRow;
+use iwarp_engine::ConnSelector;
 
 /// Names of what connections use.
 #[derive(Debug)]

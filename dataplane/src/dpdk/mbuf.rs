@@ -21,12 +21,14 @@ use std::slice;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering, fence};
 
 use dpdk_sys::{field, rte_mbuf};
+use iwarp_engine::prefetch;
 use tcp_stack::wire::Sum;
 use tcp_stack::{Buf, RxChecksum, TxOffload};
 
 use super::config::Offloads;
 use super::release::release;
-use crate::{checksum, prefetch};
+
+use crate::checksum;
 
 /// A buffer whose bytes lie elsewhere: a fact about the memory, not an offload; to be kept.
 const ATTACHED: u64 = dpdk_sys::DPDK_MBUF_EXTERNAL | dpdk_sys::DPDK_MBUF_INDIRECT;

@@ -7,10 +7,11 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use iwarp_engine::memory::{MemoryError, Pages, RegionMemory};
+
 use super::eal::Eal;
 use super::error::{DpdkError, Errno};
 use super::thread::lcore_id;
-use crate::memory::{MemoryError, Pages, RegionMemory};
 
 /// The largest per-thread cache that DPDK allows, buffers.
 const CACHE_MAX: u32 = 512;

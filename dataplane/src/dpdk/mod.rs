@@ -46,7 +46,6 @@ pub(crate) mod testutil;
 pub use config::{DeviceConfig, Offloads};
 pub use device::{Device, PortQueues};
 pub use eal::{Eal, EalConfig, EalMemory, Iova};
-pub(crate) use error::check_for;
 pub use error::{DpdkError, Errno};
 pub use info::{DeviceInfo, Link, PortStats};
 pub use mbuf::Mbuf;

@@ -13,6 +13,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use dpdk_sys::{field, rte_mbuf};
 use iwarp_config::CONTEXTS_MAX;
+use iwarp_engine::prefetch;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FileType;
 use tcp_stack::{Buf, TxFrame};
@@ -20,7 +21,6 @@ use tcp_stack::{Buf, TxFrame};
 use super::device::Device;
 use super::mbuf::Mbuf;
 use super::ring::Ring;
-use crate::prefetch;
 
 /// A frame without data is no longer: Ethernet with a tag, IPv6, TCP with all options.
 const ACKNOWLEDGEMENT_MAX: usize = 18 + 40 + 60;

@@ -13,8 +13,7 @@ use std::ptr::NonNull;
 
 use arrayvec::ArrayVec;
 use dpdk_sys::{field, rte_mbuf};
-
-use crate::prefetch;
+use iwarp_engine::prefetch;
 
 /// Handles that are kept at most: two bursts.
 const HELD_MAX: usize = 64;

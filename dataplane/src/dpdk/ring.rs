@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dpdk_sys::field;
+use iwarp_engine::prefetch;
 
 use super::eal::Eal;
 use super::error::DpdkError;
 use super::mempool::Mempool;
-use crate::prefetch;
 
 /// Rings that one ring device takes per direction (`RTE_PMD_RING_MAX_RX_RINGS`).
 pub const RING_QUEUES_MAX: usize = 16;

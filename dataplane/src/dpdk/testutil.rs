@@ -6,11 +6,11 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use iwarp_engine::memory::Pages;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tcp_stack::{Buf, BufClass, BufPool};
 
 use super::{Eal, EalConfig, EalMemory, Iova, Mbuf, MbufPool, Mempool, MempoolConfig};
-use crate::memory::Pages;
 
 /// DPDK, started once per test process.
 pub(crate) fn eal() -> &'static Eal {

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use iwarp_control::{EventMessage, EventRecord};
+use iwarp_engine::Clock;
 use serde_json::{Map, Value};
 use tcp_stack::Instant;
 use tokio::sync::mpsc::{self, Receiver, Sender, error::TrySendError};
 
 use super::{Event, KINDS};
-use crate::worker::Clock;
 
 /// Events that are kept for monitors that begin later.
 const RECENT: usize = 256;

@@ -12,7 +12,6 @@
 mod drops;
 mod field;
 mod hub;
-mod notice;
 
 use std::net::SocketAddr;
 
@@ -22,7 +21,6 @@ use serde::Serialize;
 pub(crate) use drops::DropBursts;
 use field::Field;
 pub(crate) use hub::EventLog;
-pub(crate) use notice::{Notice, NoticeReader, NoticeRing, notice_ring};
 
 /// Returns tracing's level for one of [`LogLevel`].
 macro_rules! tracing_level {

@@ -1,4 +1,4 @@
-//! RDMA verbs for a program that is its own dataplane: a [`Node`] polls an [`Engine`](crate::engine::Engine) on a DPDK
+//! RDMA verbs for a program that is its own dataplane: a [`Node`] polls an [`Engine`](iwarp_engine::Engine) on a DPDK
 //! port in the program's own thread.
 //!
 //! | libibverbs, librdmacm | here |
@@ -31,5 +31,5 @@ pub use rdma::verbs::{
     WorkCompletion,
 };
 
-pub use crate::memory::OutOfBounds;
-pub use crate::worker::Clock;
+pub use iwarp_engine::Clock;
+pub use iwarp_engine::memory::OutOfBounds;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use iwarp_engine::memory::{OutOfBounds, RegionMemory};
 use rdma::verbs::{AddressBase, MemoryRegion, PdId, SendOp, Sge};
 use rdma::{Access, Stag};
 
 use super::Node;
-use crate::memory::{OutOfBounds, RegionMemory};
 
 /// Memory that was allocated and registered by [`Node::alloc_mr`] (`ibv_mr`).
 ///

@@ -6,17 +6,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use iwarp_config::{Config, Hugepages};
+use iwarp_engine::memory::{RegionMemory, WorkerMemory};
+use iwarp_engine::{Clock, Engine, EngineConfig, LocalPorts};
 use rdma::EndpointConfig;
 use rdma::verbs::{Device, Limits, RegionId};
 use tcp_stack::{ConnOptions, Instant, Segment, StackConfig};
 
 use crate::dpdk::{Eal, Mbuf, MbufPool, Mempool, RegisteredThread, Reuse};
-use crate::engine::{Engine, EngineConfig};
-use crate::memory::{RegionMemory, WorkerMemory};
 use crate::port::{Port, PortQueues, PortSpec};
 use crate::setup;
-use crate::transport::LocalPorts;
-use crate::worker::{Clock, PollLoop, PollResult, Transmit, Visit, WorkerPort, mesh};
+use crate::worker::{PollLoop, PollResult, Transmit, Visit, WorkerPort, mesh};
 
 /// Engine over DPDK's packet buffers and region memory.
 pub type PortEngine = Engine<MbufPool, WorkerMemory>;

@@ -4,4 +4,4 @@ mod connections;
 mod contexts;
 mod work;
 
-use crate::testutil as lab;
+use iwarp_engine::testutil::hosts as lab;

@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use ipnet::IpNet;
+use iwarp_engine::memory::RegionMemory;
+use iwarp_engine::{ConnRow, ConnSelector};
 use rdma::RegionId;
 use rdma::service::RegionEntry;
 use tokio::sync::oneshot;
@@ -13,8 +14,6 @@ use tokio::sync::oneshot;
 use super::{ContextCommand, SettingsCommand, WatchCommand};
 use crate::capture::Tap;
 use crate::dpdk::PortQueues;
-use crate::engine::ConnRow;
-use crate::memory::RegionMemory;
 
 /// Error of a worker that could not carry out a command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,41 +43,6 @@ pub struct ConnPage {
     pub rows: Vec<(usize, ConnRow)>,
     /// Port index and slab index at which the next page begins; `None` after the last page.
     pub next: Option<(usize, u32)>,
-}
-
-/// Selects connections to close.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConnSelector {
-    /// The connection with a port index, a slab index and the low bits of a generation.
-    One {
-        /// Index of the port.
-        port: usize,
-        /// Slab index of the connection.
-        index: u32,
-        /// The [low bits](Self::GENERATION_MASK) of the connection's generation.
-        generation: u32,
-    },
-    /// Every connection whose peer is in this prefix.
-    Peer(IpNet),
-    /// Every connection that a listener on this TCP port accepted.
-    Listener(u16),
-}
-
-impl ConnSelector {
-    /// Bits of a generation that a connection's number carries.
-    pub const GENERATION_MASK: u32 = 0xf_ffff;
-
-    /// Returns true if the connection `row` of port `of_port` is selected.
-    pub fn has(&self, of_port: usize, row: &ConnRow) -> bool {
-        match *self {
-            Self::One { port, index, generation } => {
-                (port, index) == (of_port, row.id.index())
-                    && generation == row.id.generation() & Self::GENERATION_MASK
-            }
-            Self::Peer(prefix) => prefix.contains(&row.tcp.remote.ip()),
-            Self::Listener(tcp_port) => row.tcp.listener.is_some() && row.tcp.local.port() == tcp_port,
-        }
-    }
 }
 
 /// A command to a worker.

@@ -1,5 +1,7 @@
 //! Commands about the contexts of other processes, on one port of the worker.
 
+use iwarp_engine::Wakers;
+use iwarp_engine::memory::{Backing, SharedWords};
 use iwarp_shared_verbs::worker::{ContextId, ContextStats, CqStats, ObjectLimits, UserId};
 use iwarp_shared_verbs::{Request, Response};
 use rdma::RegionId;
@@ -9,8 +11,6 @@ use tokio::sync::oneshot;
 
 use super::WorkerPort;
 use super::jobs::Job;
-use crate::engine::Wakers;
-use crate::memory::{Backing, SharedWords};
 
 /// Memory that the worker does not access any more. The control thread unmaps it.
 pub type Released = (RegionId, Backing);

@@ -80,7 +80,7 @@ mod tests {
 
     use super::super::steer::{mesh, tests::segment};
     use super::*;
-    use crate::transport::LocalPorts;
+    use iwarp_engine::LocalPorts;
 
     fn frame(pool: &mut HeapPool, bytes: &[u8]) -> <HeapPool as BufPool>::Buf {
         pool.copy(bytes).unwrap()

@@ -25,9 +25,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rdma::service::RegionEntry;
-use tcp_stack::Instant;
 
-pub use command::{Command, CommandError, ConnPage, ConnSelector, RegionUse};
+pub use command::{Command, CommandError, ConnPage, RegionUse};
 pub use command_ring::{CommandSender, Commands, command_ring};
 pub use context_command::{ContextCommand, Executed, NewMr, Released};
 pub use jobs::{Job, Jobs};
@@ -42,7 +41,7 @@ pub use watch_command::{NewWatch, WatchCommand};
 pub use worker_port::{Relays, Transmit, WorkerPort};
 
 use crate::dpdk::RegisteredThread;
-use crate::memory::RegionMemory;
+use iwarp_engine::memory::RegionMemory;
 
 /// Iterations between two checks of the command ring.
 const COMMAND_ITERATIONS: u32 = 32;
@@ -68,38 +67,6 @@ iwarp_counters::counters! {
         commands,
         /// Iterations longer than 1 ms: the thread was kept from its core, or had too much to do at once.
         long_rounds,
-    }
-}
-
-/// The clock of all workers: nanoseconds since the daemon started.
-///
-/// Every iteration reads it, idle ones included. If the processor has an invariant time stamp counter, the clock reads
-/// that. The counter is calibrated against the kernel's clock once per process, which takes up to 0.2 s.
-#[derive(Clone, Debug)]
-pub struct Clock {
-    source: quanta::Clock,
-    start: u64,
-}
-
-impl Clock {
-    /// Starts a clock at zero.
-    pub fn start() -> Self {
-        let source = quanta::Clock::new();
-        let start = source.raw();
-        Self { source, start }
-    }
-
-    /// Returns the time since the clock started.
-    #[inline]
-    pub fn now(&self) -> Instant {
-        Instant::from_nanos(self.source.delta_as_nanos(self.start, self.source.raw()))
-    }
-
-    /// Returns the time since 1970 by the kernel's wall clock; zero if that clock shows an earlier time.
-    pub fn wall(&self) -> Duration {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-        Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
     }
 }
 
@@ -282,9 +249,9 @@ impl Worker {
     /// Resets the selected connections of one page. Returns where the next page begins.
     fn conns_close(
         &mut self,
-        selector: &ConnSelector,
+        selector: &iwarp_engine::ConnSelector,
         (port, cursor): (usize, u32),
-        rows: &mut Vec<(usize, crate::engine::ConnRow)>,
+        rows: &mut Vec<(usize, iwarp_engine::ConnRow)>,
     ) -> Option<(usize, u32)> {
         let now = self.poll_loop.now();
         let (ports, room) = (self.ports.len(), rows.capacity());
@@ -301,7 +268,7 @@ impl Worker {
     fn conns(
         &self,
         (first, cursor): (usize, u32),
-        rows: &mut Vec<(usize, crate::engine::ConnRow)>,
+        rows: &mut Vec<(usize, iwarp_engine::ConnRow)>,
     ) -> Option<(usize, u32)> {
         let mut cursor = cursor;
         for (index, port) in self.ports.iter().enumerate().skip(first) {

@@ -11,9 +11,10 @@ use rustix::event::{PollFd, PollFlags};
 use tcp_stack::Instant;
 
 use super::idle::{Idler, Waking};
-use super::{Clock, WorkerPort, WorkerStats};
+use super::{WorkerPort, WorkerStats};
 use crate::dpdk::{OTHERS_MAX, wait_for};
-use crate::wake::Doorbell;
+use iwarp_engine::Clock;
+use iwarp_engine::wake::Doorbell;
 
 /// Nanoseconds above which an iteration counts as a long one.
 const LONG_NS: u64 = 1_000_000;

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use iwarp_engine::{DrainPage, GrantRule, ListenerSetup};
 use rdma::service::RegionEntry;
 use tcp_stack::Instant;
 use tokio::sync::oneshot;
 
 use super::{CommandError, WorkerPort};
-use crate::engine::{DrainPage, GrantRule, ListenerSetup};
 
 /// Place in a worker's connections: index of the port, and slab index.
 pub type Cursor = (usize, u32);

@@ -6,11 +6,10 @@
 //! segment to the worker that [`flow_hash`](tcp_stack::wire::flow_hash) names. Either way, worker 0 answers frames that
 //! are not TCP; the other workers get a copy, because their neighbor caches learn from it.
 
+use iwarp_engine::LocalPorts;
 use rtrb::{Consumer, Producer, RingBuffer};
 use tcp_stack::wire::{Flow, peek_flow};
 use tcp_stack::{Buf, BufClass, BufPool, RxFrame};
-
-use crate::transport::LocalPorts;
 
 /// Capacity of the ring between two workers, frames; further frames are dropped and counted.
 const RING_FRAMES: usize = 512;

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use iwarp_engine::memory::{SharedWords, Watch};
+use iwarp_engine::wake::Waker;
 use iwarp_shared_verbs::RingShape;
 use iwarp_shared_verbs::worker::{NotificationRing, NotificationStats};
 use rdma::RegionId;
 use tokio::sync::oneshot;
 
 use super::WorkerPort;
-use crate::memory::{SharedWords, Watch};
-use crate::wake::Waker;
 
 /// Watch to begin, with the memory of its rings.
 #[derive(Clone, Debug)]

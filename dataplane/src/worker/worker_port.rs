@@ -5,6 +5,8 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
+use iwarp_engine::Engine;
+use iwarp_engine::memory::WorkerMemory;
 use rdma::RegionId;
 use rtrb::{Consumer, Producer};
 use tcp_stack::{BufPool, Instant, RxFrame, TxFrame};
@@ -17,8 +19,6 @@ use crate::dpdk::{
     BURST, Mbuf, MbufPool, Offloads, PortQueues, ReleaseLast, RxQueue, RxQueueStats, TxBatch, TxQueue,
     TxQueueStats,
 };
-use crate::engine::Engine;
-use crate::memory::WorkerMemory;
 
 /// Capacity of the ring that carries frames from a worker without a transmit queue to worker 0.
 const RELAY_FRAMES: usize = 512;

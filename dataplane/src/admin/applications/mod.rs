@@ -23,6 +23,11 @@ use std::sync::Arc;
 
 use iwarp_config::Applications as Settings;
 use iwarp_control::{ErrorKind, ErrorObject, Method, NoParams, Request as ControlRequest, params};
+use iwarp_engine::Wakers;
+use iwarp_engine::memory::{
+    HUGEPAGE_BYTES, Pages, ProcessMemory, ProcessMemoryError, RegionMemory, SharedWords,
+};
+use iwarp_engine::wake::Wakes;
 use iwarp_shared_verbs::methods::{
     AllocMemory, AllocMemoryMethod, DeviceInfo, DeviceListMethod, Execute, ExecuteMethod, Executed,
     FreeMemory, FreeMemoryMethod, METHODS, Memory, OfferProcessMethod, Open, OpenMethod, OpenRegion,
@@ -38,10 +43,7 @@ use tokio::sync::{Mutex, oneshot};
 use super::regions::Regions;
 use super::worker_handle::WorkerHandle;
 use crate::control::{Handler, Peer, Reply, SharedSettings};
-use crate::engine::Wakers;
 use crate::events::{Event, EventLog};
-use crate::memory::{HUGEPAGE_BYTES, Pages, ProcessMemory, ProcessMemoryError, RegionMemory, SharedWords};
-use crate::wake::Wakes;
 use crate::worker::{Command, ContextCommand, NewMr};
 pub(super) use lists::no_such_app;
 use own_memory::{Copiers, OfferedMemory};

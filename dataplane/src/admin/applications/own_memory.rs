@@ -8,16 +8,16 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use iwarp_control::{ErrorKind, ErrorObject};
+use iwarp_engine::memory::{
+    AtomicsLock, Backing, CloseFileError, Copier, Part, Parts, ProcessMemory, ProcessMemoryError,
+    RegionMemory, Source,
+};
 use iwarp_shared_verbs::methods::{MemoryPart, PARTS_MAX, RegParts};
 use rdma::verbs::{Access, AddressBase, MemoryRegion, PdId};
 
 use super::registry::{AppMemory, OwnMemory};
 use super::usage::Usage;
 use super::{Applications, Session, internal, no_resources, no_such_memory, off_thread, place_of, refused};
-use crate::memory::{
-    AtomicsLock, Backing, CloseFileError, Copier, Part, Parts, ProcessMemory, ProcessMemoryError,
-    RegionMemory, Source,
-};
 use crate::worker::{ContextCommand, NewMr};
 
 /// Bytes of a page: offsets in a memory region are as aligned as their addresses, up to a page.
@@ -294,7 +294,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::memory::WorkerMemory;
+    use iwarp_engine::memory::WorkerMemory;
 
     /// Memory that a copy accesses is not used for something else before the copy has ended, unless the program has.
     #[tokio::test]

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use iwarp_control::{ErrorKind, ErrorObject};
+use iwarp_engine::memory::RegionMemory;
 use iwarp_shared_verbs::worker::ContextId;
 use iwarp_shared_verbs::{Request, Response};
 use rdma::RegionId;
@@ -18,7 +19,6 @@ use tokio::time::Instant;
 use super::usage::{Exceeded, Limits, Usage};
 use super::watches::AppWatch;
 use crate::control::Peer;
-use crate::memory::RegionMemory;
 
 /// Place of a context: its worker, its port, and its number in the engine of both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

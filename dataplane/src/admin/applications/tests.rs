@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use iwarp_config::Config;
 use iwarp_control::{AppObjects, MrKind, WatchInfo};
+use iwarp_engine::Clock;
+use iwarp_engine::testutil::hosts::{Net, Setup, address};
+use iwarp_engine::wake::testutil::wakes;
 use iwarp_shared_verbs::Response;
 use iwarp_shared_verbs::methods::{Open, RegMr};
 use iwarp_shared_verbs::program::{RecvQueue, Slots};
@@ -19,10 +22,8 @@ mod limits;
 use crate::admin::report::{self, Names};
 use crate::control::{Server, ServerConfig};
 use crate::events::EventLog;
-use crate::testutil::{Net, Setup, address};
-use crate::wake::testutil::wakes;
 use crate::worker::{
-    Clock, Commands, ConnPage, Executed as Results, Published, WatchCommand, WorkerStats, command_ring,
+    Commands, ConnPage, Executed as Results, Published, WatchCommand, WorkerStats, command_ring,
 };
 
 const CONFIG: &str = r#"

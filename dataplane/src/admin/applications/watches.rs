@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use iwarp_control::{ErrorKind, ErrorObject, WatchInfo};
+use iwarp_engine::memory::SharedWords;
 use iwarp_shared_verbs::methods::Watching;
 use iwarp_shared_verbs::worker::NotificationStats;
 use iwarp_shared_verbs::{RingShape, notification_ring, notification_ring_words};
@@ -17,7 +18,6 @@ use super::usage::Usage;
 use super::{Applications, Session, internal, no_resources, off_thread};
 use crate::admin::Regions;
 use crate::control::Reply;
-use crate::memory::SharedWords;
 use crate::worker::{Command, NewWatch, WatchCommand};
 
 /// Watch of a region.

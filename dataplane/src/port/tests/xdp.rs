@@ -113,7 +113,7 @@ fn buffers_that_the_kernel_would_refuse_are_refused() {
     assert!(matches!(refused, PortError::SharedBuffers { page_bytes: 4096, .. }), "{refused}");
     // 1518 bytes of frame and 256 that the kernel keeps free do not fit into 1700.
     let small = MempoolConfig { count: 4500, cache: 0, data_room: 128 + 1700 };
-    let small = Mempool::contiguous(eal(), small, crate::memory::Pages::Ordinary).unwrap();
+    let small = Mempool::contiguous(eal(), small, iwarp_engine::memory::Pages::Ordinary).unwrap();
     let refused = Port::open(eal(), &af_xdp(), &[Arc::new(small)]).unwrap_err();
     assert!(matches!(refused, PortError::Buffers { room: 1700, needed: 1774, .. }), "{refused}");
 }

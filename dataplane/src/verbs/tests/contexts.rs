@@ -3,6 +3,9 @@
 
 use std::os::fd::OwnedFd;
 
+use iwarp_engine::Wakers;
+use iwarp_engine::memory::SharedWords;
+use iwarp_engine::wake::testutil::{USER, taken, wakes};
 use iwarp_shared_verbs::testutil::{Program, Setup as ProgramSetup};
 use iwarp_shared_verbs::worker::{ContextId, ObjectLimits, UserId};
 use iwarp_shared_verbs::{Event, Request, Response, words_min};
@@ -12,9 +15,6 @@ use rdma::verbs::{
 };
 
 use super::lab::{CLEAN, Net, ROUGH, Setup, TIME_LIMIT, address};
-use crate::engine::Wakers;
-use crate::memory::SharedWords;
-use crate::wake::testutil::{USER, taken, wakes};
 
 const PORT: u16 = 7174;
 const BYTES: usize = 1 << 20;

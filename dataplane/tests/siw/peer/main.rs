@@ -22,8 +22,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Parser;
 use dataplane::verbs::{Node, NodeOptions};
-use dataplane::worker::Clock;
 use iwarp_config::Config;
+use iwarp_engine::Clock;
 use rdma::verbs::{AsyncEvent, CmEvent, CmEventKind, CmId, ConnParam, Limits, WorkCompletion};
 use tcp_stack::Instant;
 

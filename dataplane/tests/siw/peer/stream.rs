@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use dataplane::memory::RegionMemory;
 use dataplane::verbs::{Node, PortEngine};
+use iwarp_engine::memory::RegionMemory;
 use rdma::verbs::{
     Access, AddressBase, AsyncEvent, Bind, CmId, CqId, Data, MemoryRegion, MwId, PdId, QpCap, QpInit, QpNum,
     RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion, inc_rkey,

@@ -167,7 +167,7 @@ fn small_buffers_share_a_hugepage() {
         let before = program.session.app.borrow().usage().memory_bytes;
         match applications.alloc(&program.session, asked.clone()).await {
             Ok(_) => {}
-            Err(error) if crate::memory::hugepages().available() == 0 => {
+            Err(error) if iwarp_engine::memory::hugepages().available() == 0 => {
                 assert!(error.message.contains("hugepages"), "{error}");
                 return;
             }

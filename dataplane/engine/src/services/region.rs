@@ -1,0 +1,104 @@
+//! The region service: a client of the [`Device`] that answers connect requests with grants on registered regions. Its
+//! connections have no queue pairs; the peers' RDMA Reads, Writes and atomics need no work of the service.
+//! `Engine::poll` passes it each connection event of the device.
+
+use std::net::SocketAddr;
+
+use arrayvec::ArrayString;
+use rdma::RegionId;
+use rdma::service::{RegionService, requested_region};
+use rdma::verbs::{CmEvent, CmEventKind, CmId, Device};
+use tcp_stack::{Buf, Segment};
+
+use crate::notice::{Notice, NoticeRing};
+use crate::transport::RdmaState;
+
+/// Context of an id of the region service, in an engine that serves regions. The low 32 bits are 0, or the number of
+/// the granted region plus 1.
+const CONTEXT: u64 = 1 << 32;
+
+/// Answers connect requests with grants. Holds the regions that peers may ask for.
+#[derive(Debug)]
+pub(crate) struct RegionResponder {
+    /// Names, rights and tokens of the regions.
+    pub(crate) service: RegionService,
+}
+
+impl RegionResponder {
+    /// Context of the service's listeners. Their connections begin with it.
+    pub(crate) const LISTENER_CONTEXT: u64 = CONTEXT;
+
+    /// Returns true if the service uses the id. Valid only in an engine that serves regions: elsewhere, a program may
+    /// choose any context.
+    pub(crate) fn owns<B: Buf>(device: &Device<Segment<B>>, id: CmId) -> bool {
+        device.context(id).is_ok_and(|context| context >> 32 == CONTEXT >> 32)
+    }
+
+    /// Returns the region that was granted to a connection, if any.
+    pub(crate) fn granted<B: Buf>(device: &Device<Segment<B>>, id: CmId) -> Option<RegionId> {
+        let granted = device.context(id).ok().filter(|context| context >> 32 == CONTEXT >> 32)?;
+        u32::try_from(granted - CONTEXT).ok()?.checked_sub(1).map(RegionId)
+    }
+
+    /// Handles an event of the service's listeners and connections.
+    pub(crate) fn handle<B: Buf, M>(
+        &mut self,
+        event: CmEvent,
+        device: &mut Device<Segment<B>>,
+        rdma: &mut RdmaState<M>,
+        notices: &mut NoticeRing,
+    ) {
+        let CmEvent { id, kind } = event;
+        match kind {
+            CmEventKind::ConnectRequest { private_data, .. } => {
+                let peer = device.addresses(id).ok().and_then(|(_, peer)| peer);
+                let accepted =
+                    peer.is_some_and(|peer| self.answer((id, peer), &private_data, device, rdma, notices));
+                if !accepted {
+                    release(device, id);
+                }
+            }
+            CmEventKind::Established { .. } => {}
+            CmEventKind::AddressError
+            | CmEventKind::Rejected { .. }
+            | CmEventKind::Refused
+            | CmEventKind::Unreachable
+            | CmEventKind::ConnectError
+            | CmEventKind::Disconnected => release(device, id),
+        }
+    }
+
+    /// Answers a connect request. Returns true if the connection is accepted.
+    fn answer<B: Buf, M>(
+        &mut self,
+        (id, peer): (CmId, SocketAddr),
+        private_data: &[u8],
+        device: &mut Device<Segment<B>>,
+        rdma: &mut RdmaState<M>,
+        notices: &mut NoticeRing,
+    ) -> bool {
+        let Some(stream) = device.stream(id) else { return false };
+        let answer = self.service.answer(private_data, peer.ip(), stream, &mut rdma.stags);
+        rdma.stats.service.count(answer.status);
+        if let Some(refusal) = answer.refusal {
+            let region = requested_region(private_data).and_then(|name| ArrayString::from(name).ok());
+            notices.record(Notice::GrantRefused { peer, refusal, region });
+        }
+        if !answer.accept {
+            // Fails only if the stream has ended already.
+            let _ = device.reject(id, &answer.reply);
+            return false;
+        }
+        let granted = answer.region.map_or(0, |region| u64::from(region.0) + 1);
+        device
+            .set_context(id, CONTEXT + granted)
+            .and_then(|()| device.accept_without_qp(id, &answer.reply, answer.region))
+            .is_ok()
+    }
+}
+
+/// Destroys an id. The device resets its connection, or, after a rejection, lets the reply finish.
+fn release<B: Buf>(device: &mut Device<Segment<B>>, id: CmId) {
+    // Fails only if the id is gone already.
+    let _ = device.destroy_id(id);
+}
