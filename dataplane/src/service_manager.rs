@@ -130,7 +130,7 @@ pub(crate) async fn watch_workers(workers: Vec<Arc<Published>>) {
         interval.tick().await;
         let mut all_poll = true;
         for (index, (worker, progress)) in workers.iter().zip(&mut progress).enumerate() {
-            let polls = progress.check(worker.value("worker", "rounds"));
+            let polls = progress.check(worker.worker().iterations);
             let thread = worker.thread().and_then(ThreadState::read).unwrap_or_default();
             match polls {
                 Polls::Yes => {}
@@ -175,7 +175,7 @@ enum Polls {
 #[derive(Clone, Debug, Default)]
 struct Progress {
     /// Poll iterations at the last check; `None` before the first one.
-    rounds: Option<u64>,
+    iterations: Option<u64>,
     /// Checks in a row without an iteration.
     checks_without: u32,
     /// The worker's thread when it was last seen to poll.
@@ -184,8 +184,8 @@ struct Progress {
 
 impl Progress {
     /// Compares the number of poll iterations with that of the last check.
-    fn check(&mut self, rounds: u64) -> Polls {
-        let polls = self.rounds.replace(rounds) != Some(rounds);
+    fn check(&mut self, iterations: u64) -> Polls {
+        let polls = self.iterations.replace(iterations) != Some(iterations);
         let was_reported = self.checks_without >= REPORTED_AFTER_CHECKS;
         self.checks_without = if polls { 0 } else { self.checks_without.saturating_add(1) };
         match (polls, was_reported) {
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn a_worker_that_stands_still_is_reported_once() {
         let mut progress = Progress::default();
-        let checks = [0, 5, 9, 9, 9, 9, 9, 12, 13].map(|rounds| progress.check(rounds));
+        let checks = [0, 5, 9, 9, 9, 9, 9, 12, 13].map(|iterations| progress.check(iterations));
         use Polls::*;
         assert_eq!(checks, [Yes, Yes, Yes, Not, Not, NotReported, Not, Again, Yes]);
     }
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn a_short_pause_is_not_reported() {
         let mut progress = Progress::default();
-        let checks = [7, 7, 7, 8].map(|rounds| progress.check(rounds));
+        let checks = [7, 7, 7, 8].map(|iterations| progress.check(iterations));
         assert_eq!(checks, [Polls::Yes, Polls::Not, Polls::Not, Polls::Yes]);
     }
 

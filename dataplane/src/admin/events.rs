@@ -9,6 +9,7 @@ use iwarp_control::{
     ErrorKind, ErrorObject, LogLevel, LogLevelMethod, LogStatus, Method, MonitorMethod, Monitoring,
     RegionInfo, params,
 };
+use iwarp_engine::{Notice, NoticeReader};
 use serde_json::Value;
 
 use super::metrics::LOCK_WAIT;
@@ -16,7 +17,6 @@ use super::{ControlHandler, report};
 use crate::control::{Peer, Reply};
 use crate::events::{DropBursts, Event, EventLog};
 use crate::log::Log;
-use iwarp_engine::{Notice, NoticeReader};
 
 /// Methods that [`ControlHandler::log_method`] answers.
 pub(super) const METHODS: [&str; 2] = [MonitorMethod::NAME, LogLevelMethod::NAME];
@@ -113,7 +113,7 @@ impl ControlHandler {
         let mut lost = self.reporting.lost.borrow_mut();
         lost.resize(self.workers.len(), 0);
         for ((handle, before), worker) in self.workers.iter().zip(lost.iter_mut()).zip(0..) {
-            let now = handle.published.value("notices", "drop_ring_full");
+            let now = handle.published.notices().drop_ring_full;
             let count = now.saturating_sub(std::mem::replace(before, now));
             if count > 0 {
                 self.report(&Event::NoticesLost { worker, count });

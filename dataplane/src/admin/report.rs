@@ -10,6 +10,7 @@ use iwarp_control::{
     ErrorObject, Idle, Link, MovedInterface, NamedCounters, PoolStatus, PortInfo, PortStatsRow, StatsReply,
     WorkerStatus,
 };
+use iwarp_engine::{ConnRow, ConnSelector};
 use iwarp_shared_verbs::worker::ContextId;
 use rdma::EndpointInfo;
 use tcp_stack::Instant;
@@ -20,9 +21,7 @@ use super::watch::PortEntry;
 use super::worker_handle::WorkerHandle;
 use crate::dpdk::{Mempool, worker_reserve};
 use crate::port::Port;
-use crate::worker::{Command, Row, is_histogram};
-use iwarp_engine::ConnRow;
-use iwarp_engine::ConnSelector;
+use crate::worker::{Command, Gauges, Row, WorkerStats, is_histogram};
 
 /// Names of what connections use.
 #[derive(Debug)]
@@ -50,14 +49,13 @@ pub(super) struct Load {
 impl Load {
     /// Samples the worker's counters.
     pub(super) fn sample(&mut self, handle: &WorkerHandle) {
-        let busy_ns = handle.published.value("worker", "busy_ns");
-        let total_ns = handle.published.value("worker", "total_ns");
+        let WorkerStats { busy_ns, total_ns, .. } = handle.published.worker();
         let (busy, total) = (busy_ns.saturating_sub(self.busy_ns), total_ns.saturating_sub(self.total_ns));
         let permille = (busy.saturating_mul(1000)).checked_div(total).unwrap_or(0);
-        let value = |group, name| handle.published.value(group, name);
-        let received = value("tcp", "held_refused").wrapping_add(value("tcp", "keep_refused"));
+        let tcp = handle.published.tcp();
+        let received = tcp.held_refused.wrapping_add(tcp.keep_refused);
         let permille = u32::try_from(permille.min(1000)).unwrap_or(1000);
-        let sent = self.sent.sample(value("packet_pool", "data_refused"));
+        let sent = self.sent.sample(handle.published.packet_pool().data_refused);
         *self = Self { busy_ns, total_ns, permille, sent, received: self.received.sample(received) };
     }
 }
@@ -119,14 +117,14 @@ impl fmt::Display for Reason {
 /// Returns a reason for each worker that refuses packet buffers, or did so recently.
 pub(super) fn refusals(workers: &[WorkerHandle], loads: &[Load]) -> Vec<Reason> {
     let messages = |((handle, load), worker): ((&WorkerHandle, &Load), usize)| {
-        let now = |name| handle.published.value("now", name);
-        let retained = format!("{} of {}", now("retained_buffers"), now("retained_limit"));
+        let now = handle.published.gauges();
+        let retained = format!("{} of {}", now.retained_buffers, now.retained_limit);
         let received = (load.received.shown > 0).then(|| {
             Reason::new(format!("worker {worker}: received data is not kept"))
                 .with_detail(format!(": it retains {retained} packet buffers"))
         });
         let sent = (load.sent.shown > 0).then(|| {
-            let queued = now("send_buffers");
+            let queued = now.send_buffers;
             Reason::new(format!("worker {worker}: no packet buffers for data to be sent")).with_detail(
                 format!(": {queued} are queued or in flight, and received data retains {retained}"),
             )
@@ -143,20 +141,20 @@ pub(super) fn worker_status(workers: &[WorkerHandle], loads: &[Load], idle: Idle
         .zip(loads)
         .zip(0..)
         .map(|((handle, load), worker)| {
-            let value = |group, name| handle.published.value(group, name);
-            let rx_bursts = value("rx_queue", "polls").saturating_sub(value("rx_queue", "polls_empty"));
-            let rx_packets = value("rx_queue", "frames");
+            let (own, rx) = (handle.published.worker(), handle.published.rx_queue());
+            let rx_bursts = rx.polls.saturating_sub(rx.polls_empty);
+            let rx_packets = rx.frames;
             WorkerStatus {
                 worker,
                 core: u32::from(handle.core),
                 idle,
-                iterations: value("worker", "rounds"),
+                iterations: own.iterations,
                 busy_permille: load.permille,
                 rx_bursts,
                 rx_packets_per_burst_x100: rx_packets.saturating_mul(100).checked_div(rx_bursts).unwrap_or(0),
                 rx_packets,
-                tx_packets: value("tx_queue", "frames"),
-                sleeps: value("worker", "sleeps"),
+                tx_packets: handle.published.tx_queue().frames,
+                sleeps: own.sleeps,
             }
         })
         .collect()
@@ -456,16 +454,13 @@ fn rdma_info(rdma: &EndpointInfo, region: Option<String>) -> ConnRdmaInfo {
 
 /// Returns the number of connections in each phase, as last published by the workers.
 pub(super) fn conn_counts(workers: &[WorkerHandle], max: u64) -> ConnCounts {
-    let now = |names: &[&str]| {
-        let of =
-            |handle: &WorkerHandle| names.iter().map(|name| handle.published.value("now", name)).sum::<u64>();
-        workers.iter().map(of).sum()
-    };
+    let mut now = Gauges::default();
+    workers.iter().for_each(|worker| now.add(&worker.published.gauges()));
     ConnCounts {
-        established: now(&["established"]),
-        opening: now(&["syn_sent", "syn_received"]),
-        closing: now(&["fin_wait_1", "fin_wait_2", "close_wait", "closing", "last_ack"]),
-        time_wait: now(&["time_wait"]),
+        established: now.established,
+        opening: now.syn_sent + now.syn_received,
+        closing: now.fin_wait_1 + now.fin_wait_2 + now.close_wait + now.closing + now.last_ack,
+        time_wait: now.time_wait,
         max,
     }
 }

@@ -40,7 +40,7 @@ impl WorkerHandle {
                 format!("the worker on core {} takes no commands", self.core),
             )
             .with_help(
-                "too many requests at once, or the worker is stuck: `iwarpctl status` shows its rounds",
+                "too many requests at once, or the worker is stuck: `iwarpctl status` shows its iterations",
             )
         })
     }

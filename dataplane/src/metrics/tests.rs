@@ -164,7 +164,7 @@ iwarp_now_established{} 7
 
 #[test]
 fn every_declared_counter_of_a_worker_is_a_family_with_its_help() {
-    let stats = WorkerStats { rounds: 11, commands: 13, ..WorkerStats::default() };
+    let stats = WorkerStats { iterations: 11, commands: 13, ..WorkerStats::default() };
     let published = Published::new(&(&stats, [].as_slice()));
     published.publish(&(&stats, [].as_slice()));
     let totals = published.totals();

@@ -24,6 +24,7 @@ mod worker_port;
 use std::sync::Arc;
 use std::time::Duration;
 
+use iwarp_engine::memory::RegionMemory;
 use rdma::service::RegionEntry;
 
 pub use command::{Command, CommandError, ConnPage, RegionUse};
@@ -36,12 +37,11 @@ pub use published::{Published, Row, Visit};
 pub use settings_command::{Cursor, SettingsCommand};
 pub use steer::{Mesh, SteerStats, mesh};
 pub(crate) use thread_state::ThreadState;
-pub use visit::is_histogram;
+pub use visit::{Gauges, PacketPoolStats, is_histogram};
 pub use watch_command::{NewWatch, WatchCommand};
 pub use worker_port::{Relays, Transmit, WorkerPort};
 
 use crate::dpdk::RegisteredThread;
-use iwarp_engine::memory::RegionMemory;
 
 /// Iterations between two checks of the command ring.
 const COMMAND_ITERATIONS: u32 = 32;
@@ -52,9 +52,9 @@ iwarp_counters::counters! {
     /// Counters of a worker's poll loop.
     pub struct WorkerStats {
         /// Poll iterations of the worker.
-        rounds,
+        iterations,
         /// Poll iterations that moved at least one frame.
-        busy_rounds,
+        busy_iterations,
         /// Time spent in iterations that moved a frame, nanoseconds.
         busy_ns,
         /// Time since the worker started, nanoseconds.
@@ -66,7 +66,7 @@ iwarp_counters::counters! {
         /// Commands of the control side carried out.
         commands,
         /// Iterations longer than 1 ms: the thread was kept from its core, or had too much to do at once.
-        long_rounds,
+        long_iterations,
     }
 }
 
@@ -92,7 +92,7 @@ pub struct Worker {
 impl Visit for (&WorkerStats, &[WorkerPort]) {
     fn visit(&self, f: &mut dyn FnMut(&'static str, &'static str, &'static str, u64)) {
         let (stats, ports) = self;
-        stats.visit(&mut |name, help, value| f("worker", name, help, value));
+        stats.visit(&mut |name, help, value| f(Published::WORKER, name, help, value));
         for port in *ports {
             port.visit(f);
         }

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use iwarp_config::Idle;
+use iwarp_engine::Clock;
+use iwarp_engine::wake::Doorbell;
 use rustix::event::{PollFd, PollFlags};
 use tcp_stack::Instant;
 
 use super::idle::{Idler, Waking};
 use super::{WorkerPort, WorkerStats};
 use crate::dpdk::{OTHERS_MAX, wait_for};
-use iwarp_engine::Clock;
-use iwarp_engine::wake::Doorbell;
 
 /// Nanoseconds above which an iteration counts as a long one.
 const LONG_NS: u64 = 1_000_000;
@@ -147,10 +147,10 @@ impl PollLoop {
     fn account(&mut self, now: Instant) {
         let (elapsed, moved) = (nanos_between(self.last, now), u64::from(self.moved));
         let stats = &mut self.stats;
-        stats.rounds = stats.rounds.wrapping_add(1);
+        stats.iterations = stats.iterations.wrapping_add(1);
         stats.total_ns = stats.total_ns.wrapping_add(elapsed);
-        stats.busy_rounds = stats.busy_rounds.wrapping_add(moved);
-        stats.long_rounds = stats.long_rounds.wrapping_add(u64::from(elapsed > LONG_NS));
+        stats.busy_iterations = stats.busy_iterations.wrapping_add(moved);
+        stats.long_iterations = stats.long_iterations.wrapping_add(u64::from(elapsed > LONG_NS));
         stats.busy_ns = stats.busy_ns.wrapping_add(elapsed.wrapping_mul(moved));
         self.last = now;
     }

@@ -5,6 +5,12 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use iwarp_engine::NoticeStats;
+use tcp_stack::TcpStats;
+
+use super::{Gauges, PacketPoolStats, WorkerStats};
+use crate::dpdk::{RxQueueStats, TxQueueStats};
+
 /// Identity of one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
@@ -88,11 +94,44 @@ impl Published {
     }
 
     /// Returns the last published value of a counter, summed over the ports; 0 for an unknown name.
-    pub fn value(&self, group: &str, name: &str) -> u64 {
+    fn value(&self, group: &str, name: &str) -> u64 {
         let row = self.rows.iter().position(|row| row.group == group && row.name == name);
         let values = self.row_of.iter().zip(&self.values).filter(|(at, _)| Some(**at) == row);
         values.fold(0, |sum, (_, value)| sum.wrapping_add(value.load(Ordering::Relaxed)))
     }
+}
+
+/// Declares the blocks that the daemon itself reads: the group of each stands here alone, and a counter is a field.
+macro_rules! blocks {
+    ($($(#[$doc:meta])* $group:ident = $name:literal, $read:ident: $block:ty;)+) => {
+        impl Published {
+            $(
+                pub(super) const $group: &str = $name;
+
+                $(#[$doc])*
+                pub fn $read(&self) -> $block {
+                    <$block>::read(&mut |name| self.value($name, name))
+                }
+            )+
+        }
+    };
+}
+
+blocks! {
+    /// Returns the last published counters of the worker itself.
+    WORKER = "worker", worker: WorkerStats;
+    /// Returns the last published counters of reception, summed over the ports.
+    RX_QUEUE = "rx_queue", rx_queue: RxQueueStats;
+    /// Returns the last published counters of transmission, summed over the ports.
+    TX_QUEUE = "tx_queue", tx_queue: TxQueueStats;
+    /// Returns the last published counters of the packet pool, summed over the ports.
+    PACKET_POOL = "packet_pool", packet_pool: PacketPoolStats;
+    /// Returns the last published counters of TCP, summed over the ports.
+    TCP = "tcp", tcp: TcpStats;
+    /// Returns the last published gauges, summed over the ports.
+    GAUGES = "now", gauges: Gauges;
+    /// Returns the last published counters of the worker's events, summed over the ports.
+    NOTICES = "notices", notices: NoticeStats;
 }
 
 #[cfg(test)]

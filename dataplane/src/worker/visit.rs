@@ -3,7 +3,7 @@
 use rdma::verbs::DeviceTimes;
 use tcp_stack::{StackStats, State};
 
-use super::{Visit, WorkerPort};
+use super::{Published, Visit, WorkerPort};
 
 type Sink<'a> = &'a mut dyn FnMut(&'static str, &'static str, &'static str, u64);
 
@@ -17,7 +17,7 @@ impl Visit for WorkerPort {
         engine.device().stats().visit(&mut |name, help, value| f("verbs", name, help, value));
         times(engine.device().times(), f);
         engine.memory().kernel_stats().visit(&mut |name, help, value| f("mr", name, help, value));
-        engine.notices().stats().visit(&mut |name, help, value| f("notices", name, help, value));
+        engine.notices().stats().visit(&mut |name, help, value| f(Published::NOTICES, name, help, value));
         engine.service_stats().visit(&mut |name, help, value| f("services", name, help, value));
     }
 }
@@ -41,15 +41,10 @@ fn times(times: &DeviceTimes, f: Sink<'_>) {
 
 fn queues(port: &WorkerPort, f: Sink<'_>) {
     let (rx, tx) = port.queue_stats();
-    rx.visit(&mut |name, help, value| f("rx_queue", name, help, value));
-    tx.visit(&mut |name, help, value| f("tx_queue", name, help, value));
-    let refused = port.pool().refused();
-    f(
-        "packet_pool",
-        "data_refused",
-        "Packet buffers refused to data to be sent: only the reserve was left.",
-        refused,
-    );
+    rx.visit(&mut |name, help, value| f(Published::RX_QUEUE, name, help, value));
+    tx.visit(&mut |name, help, value| f(Published::TX_QUEUE, name, help, value));
+    PacketPoolStats { data_refused: port.pool().refused() }
+        .visit(&mut |name, help, value| f(Published::PACKET_POOL, name, help, value));
     port.loopback_stats().visit(&mut |name, help, value| f("loopback", name, help, value));
     port.capture_stats().visit(&mut |name, help, value| f("capture", name, help, value));
     port.steer_stats().visit(&mut |name, help, value| f("steering", name, help, value));
@@ -58,51 +53,79 @@ fn queues(port: &WorkerPort, f: Sink<'_>) {
 fn stack(stats: &StackStats, f: Sink<'_>) {
     stats.interface.visit(&mut |name, help, value| f("ip", name, help, value));
     stats.drops.visit(&mut |name, help, value| f("frame_drops", name, help, value));
-    stats.tcp.visit(&mut |name, help, value| f("tcp", name, help, value));
-    now(stats, f);
+    stats.tcp.visit(&mut |name, help, value| f(Published::TCP, name, help, value));
+    Gauges::of(stats).visit(&mut |name, help, value| f(Published::GAUGES, name, help, value));
 }
 
-/// Name and help of the gauge of each connection state.
-const STATES: [(State, &str, &str); 8] = [
-    (State::SynSent, "syn_sent", "Connections in SYN-SENT now."),
-    (State::SynReceived, "syn_received", "Connections in SYN-RECEIVED now, half-open ones included."),
-    (State::Established, "established", "Connections in ESTABLISHED now."),
-    (State::FinWait1, "fin_wait_1", "Connections in FIN-WAIT-1 now."),
-    (State::FinWait2, "fin_wait_2", "Connections in FIN-WAIT-2 now."),
-    (State::CloseWait, "close_wait", "Connections in CLOSE-WAIT now."),
-    (State::Closing, "closing", "Connections in CLOSING now."),
-    (State::LastAck, "last_ack", "Connections in LAST-ACK now."),
-];
-
-/// Visits the gauges: connections, buffers and bytes at this moment.
-fn now(stack: &StackStats, f: Sink<'_>) {
-    let count = u64::from;
-    for (name, help, value) in [
-        ("connections", "Connections now, half-open ones included.", count(stack.connections)),
-        ("half_open", "Connections now that a peer opens and has not confirmed.", count(stack.half_open_now)),
-        ("time_wait", "TIME-WAIT records now.", count(stack.time_wait_now)),
-        ("send_buffers", "Packet buffers held for sending now.", count(stack.send_buffers)),
-        ("receive_buffers", "Packet buffers of received segments held now.", count(stack.receive_buffers)),
-        (
-            "retained_buffers",
-            "Packet buffers with received data that are retained now: behind gaps, and by the services.",
-            count(stack.retained_buffers),
-        ),
-        (
-            "retained_limit",
-            "Packet buffers with received data that may be retained.",
-            count(stack.retained_limit),
-        ),
-        (
-            "kept_buffers",
-            "Of the retained ones, those of incomplete FPDUs and of echo.",
-            count(stack.kept_buffers),
-        ),
-        ("unread_bytes", "Bytes received in order that the services have not consumed.", stack.unread_bytes),
-    ] {
-        f("now", name, help, value);
+iwarp_counters::counters! {
+    /// Gauges of a port on one worker: connections, buffers and bytes at this moment.
+    pub struct Gauges {
+        /// Connections now, half-open ones included.
+        connections,
+        /// Connections now that a peer opens and has not confirmed.
+        half_open,
+        /// TIME-WAIT records now.
+        time_wait,
+        /// Packet buffers held for sending now.
+        send_buffers,
+        /// Packet buffers of received segments held now.
+        receive_buffers,
+        /// Packet buffers with received data that are retained now: behind gaps, and by the services.
+        retained_buffers,
+        /// Packet buffers with received data that may be retained.
+        retained_limit,
+        /// Of the retained ones, those of incomplete FPDUs and of echo.
+        kept_buffers,
+        /// Bytes received in order that the services have not consumed.
+        unread_bytes,
+        /// Connections in SYN-SENT now.
+        syn_sent,
+        /// Connections in SYN-RECEIVED now, half-open ones included.
+        syn_received,
+        /// Connections in ESTABLISHED now.
+        established,
+        /// Connections in FIN-WAIT-1 now.
+        fin_wait_1,
+        /// Connections in FIN-WAIT-2 now.
+        fin_wait_2,
+        /// Connections in CLOSE-WAIT now.
+        close_wait,
+        /// Connections in CLOSING now.
+        closing,
+        /// Connections in LAST-ACK now.
+        last_ack,
     }
-    for (state, name, help) in STATES {
-        f("now", name, help, count(stack.states.get(state)));
+}
+
+impl Gauges {
+    fn of(stack: &StackStats) -> Self {
+        let state = |state| u64::from(stack.states.get(state));
+        Self {
+            connections: stack.connections.into(),
+            half_open: stack.half_open_now.into(),
+            time_wait: stack.time_wait_now.into(),
+            send_buffers: stack.send_buffers.into(),
+            receive_buffers: stack.receive_buffers.into(),
+            retained_buffers: stack.retained_buffers.into(),
+            retained_limit: stack.retained_limit.into(),
+            kept_buffers: stack.kept_buffers.into(),
+            unread_bytes: stack.unread_bytes,
+            syn_sent: state(State::SynSent),
+            syn_received: state(State::SynReceived),
+            established: state(State::Established),
+            fin_wait_1: state(State::FinWait1),
+            fin_wait_2: state(State::FinWait2),
+            close_wait: state(State::CloseWait),
+            closing: state(State::Closing),
+            last_ack: state(State::LastAck),
+        }
+    }
+}
+
+iwarp_counters::counters! {
+    /// Counters of a worker's packet pool.
+    pub struct PacketPoolStats {
+        /// Packet buffers refused to data to be sent: only the reserve was left.
+        data_refused,
     }
 }

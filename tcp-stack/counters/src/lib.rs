@@ -43,6 +43,11 @@ macro_rules! counters {
                 $(f(stringify!($field), concat!($($help),+), *$field);)+
             }
 
+            /// Makes a block of the values that `value` returns for the names of the counters.
+            $vis fn read(value: &mut dyn FnMut(&'static str) -> u64) -> Self {
+                Self { $($field: value(stringify!($field)),)+ }
+            }
+
             /// Adds another block to this one, counter by counter, wrapping.
             $vis fn add(&mut self, other: &Self) {
                 let Self { $($field),+ } = other;
@@ -75,6 +80,12 @@ mod tests {
         two.visit(&mut |name, _, value| rows.push((name, value)));
         assert_eq!(rows, [("first", 1), ("second", 2)]);
         assert_eq!(Two::COUNT, 2);
+        let mut names = Vec::new();
+        let read = Two::read(&mut |name| {
+            names.push(name);
+            names.len() as u64
+        });
+        assert_eq!((read, names), (Two { first: 1, second: 2 }, Vec::from(["first", "second"])));
     }
 
     #[test]
