@@ -26,7 +26,8 @@ cp configs/debian/{iwarpd,nfsd}.toml "$stage/etc/iwarpd/"
 configs/debian/pages.py "$stage/examples" configs/*.toml configs/monitoring/* dataplane/verbs/examples/wait.{c,py}
 cp dataplane/tests/siw/{client,cycle,violations,bulk,conn,region}.c \
     dataplane/tests/siw/{cycle,violations,bulk,conn,region}.h "$stage/examples/siw/"
-configs/debian/pages.py "$stage/docs" docs/{applications,nfs,programs,operations,region-service}.md \
+configs/debian/pages.py "$stage/docs" docs/{applications,nfs,programs,region-service}.md \
+    docs/{installing,configuring,observing,hardening,control-socket}.md \
     docs/{limits,deviations,nics,rping,glossary,remote,terminate,verbs}.md
 configs/debian/licenses.py \
     dataplane mgmt-cli iwarp-nfsd iwarp-rping iwarp-run iwarp-drop-in benches >"$stage/THIRD-PARTY-LICENSES"

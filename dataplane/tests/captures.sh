@@ -1,6 +1,7 @@
 #!/bin/bash
 # captures.sh [FOLDER]: the screens of `top`, `doctor` and `monitor` with a daemon that has traffic, on a terminal of 80
-# columns and 24 rows, as text files. docs/operations.md has them, shortened. `make captures`.
+# columns and 24 rows, as text files. docs/observing.md and docs/installing.md have them, shortened.
+# `make captures`.
 source "$(dirname "$0")/lib.sh"
 
 TO=${1:-target/captures}

@@ -157,7 +157,7 @@ sleep 1
 iwarp-run rping -c -a 10.77.0.2 -C 10 -V >/tmp/rping-client 2>&1 || fail "rping: $(cat /tmp/rping-client)"
 wait "$server" || fail "rping -s: $(cat /tmp/rping)"
 step "programs of Debian run on the installed libraries"
-read -ra telemetry < <(sed -n 's/^# \(.*dpdk-telemetry.py.*\)/\1/p' /usr/share/doc/ironwarp/operations.md)
+read -ra telemetry < <(sed -n 's/^# \(.*dpdk-telemetry.py.*\)/\1/p' /usr/share/doc/ironwarp/observing.md)
 printf '/iwarp/stats,tcp\nquit\n' | env "${telemetry[@]}" >/tmp/telemetry 2>&1
 grep -q '"segments_out": ' /tmp/telemetry || fail "${telemetry[*]}: $(cat /tmp/telemetry)"
 step "dpdk-telemetry.py, as it is documented"

@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn every_event_is_documented() {
-        let text = include_str!("../../../docs/operations.md");
+        let text = include_str!("../../../docs/observing.md");
         for (name, help) in KINDS {
             assert!(text.contains(&format!("`{name}`")), "{name}: {help}");
         }

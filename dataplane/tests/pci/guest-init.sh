@@ -19,7 +19,7 @@ done </modules/order
 # argument NAME: the value of NAME=... on the kernel's command line.
 argument() { tr ' ' '\n' </proc/cmdline | sed -n "s#^$1=##p"; }
 
-# pci_bind ADDRESS DRIVER: hands a device to a kernel driver, as docs/operations.md says.
+# pci_bind ADDRESS DRIVER: hands a device to a kernel driver, as docs/installing.md says.
 pci_bind() {
     echo "$2" >"/sys/bus/pci/devices/$1/driver_override"
     [ ! -e "/sys/bus/pci/devices/$1/driver" ] || echo "$1" >"/sys/bus/pci/devices/$1/driver/unbind"

@@ -4,9 +4,9 @@
  *   cc -std=gnu11 -O2 -o wait wait.c
  *   ./wait lab 0 4096 >received      waits until the last of the 4096 bytes at offset 0 changes, then prints all
  *
- * The program asks the daemon for the region's memory over the control socket: one line of JSON (docs/operations.md,
- * "The control socket"), whose reply carries a descriptor. From then on it reads the memory itself. The end of a peer's
- * RDMA Write is placed after the rest (placement.last_segment), so the byte that is polled is the last one.
+ * The program asks the daemon for the region's memory over the control socket: one line of JSON
+ * (docs/control-socket.md), whose reply carries a descriptor. From then on it reads the memory itself. The end of a
+ * peer's RDMA Write is placed after the rest (placement.last_segment), so the byte that is polled is the last one.
  */
 #include <errno.h>
 #include <stdio.h>

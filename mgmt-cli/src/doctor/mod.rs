@@ -119,7 +119,7 @@ fn running(status: &Status) -> Vec<Finding> {
     let mut findings = vec![Finding::ok("daemon", runs)];
     if status.state == State::Degraded {
         let reasons = status.degraded.iter();
-        let remedy = "the section *Degraded* of operations.md explains each reason";
+        let remedy = "the section *Degraded* of observing.md explains each reason";
         findings.extend(reasons.map(|reason| Finding::warning("daemon", reason, remedy)));
     }
     findings
