@@ -1,4 +1,4 @@
-//! Visits every counter of a worker's port in a fixed order, for [`Published`](super::Published).
+//! Visits every counter of a worker's port in a fixed order, for [`Published`].
 
 use rdma::verbs::DeviceTimes;
 use tcp_stack::{StackStats, State};
