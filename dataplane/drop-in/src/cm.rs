@@ -383,7 +383,7 @@ pub(crate) fn dispatch(shared: &Arc<Shared>, event: VerbsEvent) {
         failure => {
             state.set_qp_state(ERROR);
             state.end();
-            // As from the kernel's CM: a request that has ended before its answer has no events, and accepting it fails.
+            // As from the kernel: a request that has ended before its answer has no events, and accepting it fails.
             if state.is_unanswered() {
                 return;
             }
