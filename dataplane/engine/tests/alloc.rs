@@ -5,7 +5,8 @@
 use iwarp_alloc_counter::{counted, watch, watched};
 use iwarp_engine::testutil::client::{Session, TcpSession, fill};
 use iwarp_engine::testutil::hosts as verbs_lab;
-use iwarp_engine::testutil::lab::{CHARGEN, CLEAN, DISCARD, ECHO, Lab, REGION, ROUGH, Setup};
+use iwarp_engine::testutil::lab::{CHARGEN, DISCARD, ECHO, Lab, REGION, Setup};
+use iwarp_engine::testutil::{CLEAN, ROUGH};
 use rdma::{Access, CrcPolicy, OutOfOrderPolicy, RegionId};
 use tcp_stack::testutil::LinkConfig;
 use tcp_stack::{ConnId, Duration};

@@ -3,8 +3,9 @@
 //! `cargo test -p iwarp-engine --test copies -- --nocapture` prints the table of docs/copies.md.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
+use iwarp_engine::testutil::CLEAN;
 use iwarp_engine::testutil::client::{Session, fill};
-use iwarp_engine::testutil::lab::{CLEAN, Lab, REGION, Setup};
+use iwarp_engine::testutil::lab::{Lab, REGION, Setup};
 use rdma::{Access, CrcPolicy, MpaStats, OutOfOrderPolicy};
 use tcp_stack::Duration;
 use tcp_stack::testutil::LinkConfig;

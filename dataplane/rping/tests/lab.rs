@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use iwarp_engine::testutil::hosts::{CLEAN, Host, Net, ROUGH, Setup, TIME_LIMIT, address, sge};
+use iwarp_engine::testutil::hosts::{Host, Net, Setup, TIME_LIMIT, address, sge};
+use iwarp_engine::testutil::{CLEAN, ROUGH};
 use iwarp_rping::{Client, ClientPlan, Error, Server, ServerPlan, TextMemory, Verbosity};
 use rdma::verbs::{
     Access, CmEventKind, ConnParam, Data, RecvWr, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,

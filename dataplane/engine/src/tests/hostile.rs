@@ -9,8 +9,9 @@ use tcp_stack::testutil::Random;
 use tcp_stack::{CloseReason, ConnId};
 
 use super::client::{Session, TcpSession};
-use super::lab::{CHARGEN, CONNECTIONS, DISCARD, ECHO, ENGINE, Lab, REGION, ROUGH, Setup};
+use super::lab::{CHARGEN, CONNECTIONS, DISCARD, ECHO, ENGINE, Lab, REGION, Setup};
 use super::{SECOND, assert_bounded, assert_empty, hang_up, open_tcp};
+use crate::testutil::ROUGH;
 
 pub(super) const BOTH: Access = Access::from_bits(3).unwrap();
 /// Bytes of an MPA frame in front of its private data.

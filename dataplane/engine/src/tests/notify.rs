@@ -5,7 +5,8 @@ use tcp_stack::Duration;
 use tcp_stack::testutil::Random;
 
 use super::client::Session;
-use super::lab::{Lab, REGION, ROUGH, Setup};
+use super::lab::{Lab, REGION, Setup};
+use crate::testutil::ROUGH;
 
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 

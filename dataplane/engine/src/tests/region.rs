@@ -6,9 +6,10 @@ use tcp_stack::testutil::Random;
 use tcp_stack::{ConnId, Duration};
 
 use super::client::{Session, fill};
-use super::lab::{CLEAN, ENGINE, ENGINE6, Lab, REGION, ROUGH, Setup, TOKEN};
+use super::lab::{ENGINE, ENGINE6, Lab, REGION, Setup, TOKEN};
 use super::{SECOND, assert_bounded, assert_empty};
 use crate::StreamIds;
+use crate::testutil::{CLEAN, ROUGH};
 
 const BOTH: Access = Access::from_bits(3).unwrap();
 /// Longer than all retransmissions on a rough link.

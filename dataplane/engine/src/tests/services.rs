@@ -4,10 +4,9 @@ use tcp_stack::testutil::LinkConfig;
 use tcp_stack::{BufClass, BufPool, CloseReason, ConnId, Duration, State};
 
 use super::client::{Session, TcpSession};
-use super::lab::{
-    CHARGEN, CLEAN, CONNECTIONS, DAYTIME, DISCARD, ECHO, ENGINE, ENGINE6, Lab, REGION, ROUGH, Setup,
-};
+use super::lab::{CHARGEN, CONNECTIONS, DAYTIME, DISCARD, ECHO, ENGINE, ENGINE6, Lab, REGION, Setup};
 use super::{SECOND, assert_empty, hang_up, open_tcp};
+use crate::testutil::{CLEAN, ROUGH};
 
 fn stream(bulk: u64, chunk: usize) -> Session {
     Session::Tcp(TcpSession { bulk, chunk, ends: true, ..TcpSession::default() })

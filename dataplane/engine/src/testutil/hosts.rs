@@ -15,27 +15,11 @@ use rdma::{EndpointConfig, OutOfOrderPolicy, VecMemory};
 use tcp_stack::testutil::{HeapBuf, HeapPool, Link, LinkConfig, Random};
 use tcp_stack::{Buf, ConnOptions, Duration, Instant, Ipv4Cidr, MacAddr, RxChecksum, RxFrame, StackConfig};
 
+use super::{BURST, CLEAN, DESCRIPTORS, POLL_INTERVAL};
 use crate::{Engine, EngineConfig, LocalPorts};
 
-/// Frames in a burst.
-const BURST: usize = 32;
-/// Virtual time of one poll of both hosts.
-const POLL_INTERVAL: Duration = Duration::from_micros(2);
-/// Frames that a port holds until they are transmitted.
-const DESCRIPTORS: usize = 256;
 /// Most connections of a host.
 const CONNECTIONS: u32 = 16;
-
-/// A link that loses nothing.
-pub const CLEAN: LinkConfig = LinkConfig {
-    rate: 10_000_000_000,
-    delay: Duration::from_micros(20),
-    queue: 64 << 20,
-    ..LinkConfig::CLEAN
-};
-/// A link that loses 1 % of all frames, and delivers 2 % of them late.
-pub const ROUGH: LinkConfig =
-    LinkConfig { loss: 10_000, reorder: 20_000, hold: Duration::from_micros(300), ..CLEAN };
 
 /// Most virtual time that a test waits for a result.
 pub const TIME_LIMIT: Duration = Duration::from_secs(600);

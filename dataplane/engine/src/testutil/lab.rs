@@ -1,6 +1,5 @@
 //! Test network in memory: an engine, and a client host with its own stack across a link, in virtual time from one
 //! seed.
-#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -15,6 +14,7 @@ use tcp_stack::{
 };
 
 use super::client::{Client, Session};
+use super::{BURST, CLEAN, DESCRIPTORS, POLL_INTERVAL};
 use crate::{Engine, EngineConfig, ListenerService, LocalPorts};
 
 pub const ENGINE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
@@ -29,23 +29,6 @@ pub const CHARGEN: u16 = 19;
 pub const DAYTIME: u16 = 13;
 /// Most connections of the engine.
 pub const CONNECTIONS: u32 = 64;
-/// Frames in a burst.
-const BURST: usize = 32;
-/// Virtual time of one poll of both hosts.
-const POLL_INTERVAL: Duration = Duration::from_micros(2);
-/// Frames that a port holds until they are transmitted.
-const DESCRIPTORS: usize = 256;
-
-/// A link that loses nothing.
-pub const CLEAN: LinkConfig = LinkConfig {
-    rate: 10_000_000_000,
-    delay: Duration::from_micros(20),
-    queue: 64 << 20,
-    ..LinkConfig::CLEAN
-};
-/// A link that loses 1 % of all frames, and delivers 2 % of them late.
-pub const ROUGH: LinkConfig =
-    LinkConfig { loss: 10_000, reorder: 20_000, hold: Duration::from_micros(300), ..CLEAN };
 
 /// Settings of a test network.
 #[derive(Clone, Copy, Debug)]

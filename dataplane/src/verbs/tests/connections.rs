@@ -2,10 +2,11 @@
 
 use std::num::NonZeroU16;
 
+use iwarp_engine::testutil::{CLEAN, ROUGH};
 use rdma::verbs::{Access, CmEventKind, CmId, ConnParam, Limits, QpState, SendOp, SendWr};
 use tcp_stack::Duration;
 
-use super::lab::{Net, Pair, ROUGH, Setup, TIME_LIMIT, address, sge};
+use super::lab::{Net, Pair, Setup, TIME_LIMIT, address, sge};
 
 const PORT: u16 = 7174;
 const SECOND: Duration = Duration::from_secs(1);
@@ -60,7 +61,7 @@ fn connections_leave_nothing_behind() {
 
 #[test]
 fn both_ends_get_one_disconnect_event() {
-    for link in [super::lab::CLEAN, ROUGH] {
+    for link in [CLEAN, ROUGH] {
         let mut net = Net::new(Setup { link, ..Setup::default() });
         net.listen(PORT);
         let pair = net.connect(PORT, 4);

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 
 use iwarp_engine::Wakers;
 use iwarp_engine::memory::SharedWords;
+use iwarp_engine::testutil::{CLEAN, ROUGH};
 use iwarp_engine::wake::testutil::{USER, taken, wakes};
 use iwarp_shared_verbs::testutil::{Program, Setup as ProgramSetup};
 use iwarp_shared_verbs::worker::{ContextId, ObjectLimits, UserId};
@@ -14,7 +15,7 @@ use rdma::verbs::{
     SendWr, Sge, VerbsError, WcStatus, WorkCompletion,
 };
 
-use super::lab::{CLEAN, Net, ROUGH, Setup, TIME_LIMIT, address};
+use super::lab::{Net, Setup, TIME_LIMIT, address};
 
 const PORT: u16 = 7174;
 const BYTES: usize = 1 << 20;

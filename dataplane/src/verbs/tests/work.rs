@@ -1,9 +1,10 @@
 //! Work of every kind over both, on good links and on bad ones.
 
+use iwarp_engine::testutil::{CLEAN, ROUGH};
 use rdma::OutOfOrderPolicy;
 use rdma::verbs::{Access, Data, QpState, RecvWr, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
 
-use super::lab::{CLEAN, Net, Pair, ROUGH, Setup, TIME_LIMIT, sge};
+use super::lab::{Net, Pair, Setup, TIME_LIMIT, sge};
 
 const PORT: u16 = 7174;
 const BYTES: usize = 1 << 20;
