@@ -16,7 +16,7 @@ build = $(CARGO) build --locked --profile $1 --workspace $2
 # programs PROFILE TARGETS…: the same, with the libraries of unmodified programs.
 define programs
 $(call build,$1,--lib $2)
-dataplane/drop-in/link.sh target/$1/libiwarp_drop_in.a target/$1/lib/ironwarp
+clients/drop-in/link.sh target/$1/libiwarp_drop_in.a target/$1/lib/ironwarp
 install -m 644 target/$1/librspreload.so target/$1/lib/ironwarp/
 endef
 
@@ -328,20 +328,20 @@ interop: root built ## Linux soft-iWARP in a QEMU guest
 	dataplane/tests/siw/run.sh
 
 nfsd: root built ## the NFS server as a service: configuration, iwarpctl nfs, reload, signals
-	dataplane/tests/nfsd.sh
+	apps/tests/nfsd.sh
 
 nfs-malformed: build-deps ## ten million malformed calls to the NFS server: nothing returned, no memory kept; minutes
 	MALFORMED_CALLS=10000000 $(CARGO) test --profile tests --locked --workspace --test nfs malformed -- --nocapture
 
 nfs-demo: root built ## Linux in a QEMU guest mounts a directory by NFS over RDMA, copies a tree, compares digests
-	dataplane/tests/nfs.sh
+	apps/tests/nfs.sh
 
 nfs: root built ## the same at length, with loss, restarts, two clients, fsx, pjdfstest and tshark: half an hour
-	dataplane/tests/nfs/full.sh
+	apps/tests/nfs/full.sh
 
 nfs-figures: export BUILT := target/release
 nfs-figures: root built ## READ over RDMA and over TCP: rate, and CPU time per GiB of server and client
-	dataplane/tests/nfs/figures.sh
+	apps/tests/nfs/figures.sh
 
 pci: root built ## PCI cards that QEMU emulates, in guests: every card, driver and feature
 	dataplane/tests/pci/run.sh all

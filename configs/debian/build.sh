@@ -23,7 +23,7 @@ cp "$programs"/{iwarpd,iwarpctl,iwarp-nfsd,iwarp-rping,iwarp-run,iwarp-bench} "$
 cp -r "$programs/lib" "$stage/lib"
 cp -r "$share" "$stage/share"
 cp configs/debian/{iwarpd,nfsd}.toml "$stage/etc/iwarpd/"
-configs/debian/pages.py "$stage/examples" configs/*.toml configs/monitoring/* dataplane/verbs/examples/wait.{c,py}
+configs/debian/pages.py "$stage/examples" configs/*.toml configs/monitoring/* clients/verbs/examples/wait.{c,py}
 cp dataplane/tests/siw/{client,cycle,violations,bulk,conn,region}.c \
     dataplane/tests/siw/{cycle,violations,bulk,conn,region}.h "$stage/examples/siw/"
 configs/debian/pages.py "$stage/docs" docs/{applications,nfs,programs,region-service}.md \

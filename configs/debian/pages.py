@@ -13,7 +13,7 @@ EXAMPLES = "/usr/share/doc/ironwarp/examples"
 INSTALLED = [
     (r"configs/(iwarp-nfsd|iwarpd)\.service", r"/lib/systemd/system/\1.service"),
     (r"configs/(?:monitoring/)?([a-z_]+\.(?:toml|json|yml))", EXAMPLES + r"/\1"),
-    (r"dataplane/verbs/examples/(wait\.(?:c|py))", EXAMPLES + r"/\1"),
+    (r"clients/verbs/examples/(wait\.(?:c|py))", EXAMPLES + r"/\1"),
     (r"dataplane/tests/siw/(\{[a-z,]+\}\.c)", EXAMPLES + r"/siw/\1"),
     (r"dataplane/tests/siw(?![\w/.])", EXAMPLES + "/siw"),
     (r"docs/([a-z-]+\.md)", r"\1"),

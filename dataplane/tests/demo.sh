@@ -24,8 +24,8 @@ head -c $((BYTES - 1)) /dev/urandom >"$LAB/most"
 printf x >"$LAB/last"
 sent=$(cat "$LAB/most" "$LAB/last" | sha256sum | cut -d' ' -f1)
 
-say "a local program maps it and waits for the last byte: dataplane/verbs/examples/wait.c"
-cc -std=gnu11 -O2 -o "$LAB/wait" dataplane/verbs/examples/wait.c
+say "a local program maps it and waits for the last byte: clients/verbs/examples/wait.c"
+cc -std=gnu11 -O2 -o "$LAB/wait" clients/verbs/examples/wait.c
 : >"$LAB/waits"
 in_ns env IWARPCTL_SOCKET="$SOCKET" timeout 60 "$LAB/wait" demo 0 "$BYTES" 2>"$LAB/waits" | sha256sum >"$LAB/seen" &
 waiter=$!

@@ -112,7 +112,7 @@ if [ -f /usr/include/infiniband/verbs.h ] && [ -f /usr/include/rdma/rdma_cma.h ]
     check "objects.c builds" builds objects
     check "table.c builds" builds table
     check "every symbol of libibverbs, and objects destroyed in many orders" \
-        on 0 "$LAB/table" dataplane/drop-in/symbols.txt
+        on 0 "$LAB/table" clients/drop-in/symbols.txt
     check "extended queues, memory windows, shared receive queues, asynchronous events" on 0 "$OBJECTS" 10.78.0.10
     check "the state of the port" links
     check "ids.c builds" ids_build

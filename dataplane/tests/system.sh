@@ -150,8 +150,8 @@ mapped_is() { # REGION FILE: the local mapping holds the file's bytes
 
 # The examples in C and in Python map a region, wait for a write of a peer, and print what it wrote.
 wait_for_write() { # HOST: 12345 bytes at an odd offset
-    local programs=("$LAB/wait" dataplane/verbs/examples/wait.py) pids=() k
-    cc -std=gnu11 -O2 -Wall -Wextra -Werror -o "$LAB/wait" dataplane/verbs/examples/wait.c || return 1
+    local programs=("$LAB/wait" clients/verbs/examples/wait.py) pids=() k
+    cc -std=gnu11 -O2 -Wall -Wextra -Werror -o "$LAB/wait" clients/verbs/examples/wait.c || return 1
     # The last byte of what is there now is another one.
     head -c 12345 "$LAB/64M" >"$LAB/new"
     head -c 12344 /dev/zero >"$LAB/old"

@@ -1,7 +1,7 @@
 /*
  * Every symbol of libibverbs against its manual page.
  *
- *   table SYMBOLS [all]     SYMBOLS: dataplane/drop-in/symbols.txt; all: objects are destroyed in every order
+ *   table SYMBOLS [all]     SYMBOLS: clients/drop-in/symbols.txt; all: objects are destroyed in every order
  *
  * Each symbol that the library implements has a row (verbs_rows.h); each other one fails as SYMBOLS says. The program
  * prints what differs, and then exits with 1.

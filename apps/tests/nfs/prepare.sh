@@ -18,7 +18,7 @@ pjdfstest=0.2.2
 # release.
 host_packages=(mount libacl1-dev libtirpc-dev libtirpc-common libkeyutils1 gcc libc6-dev cpio)
 guest_kind=nfs
-source "$here/../guest/debian.sh"
+source "$here/../../../dataplane/tests/guest/debian.sh"
 
 # Fills $suites: fsx and pjdfstest, built with the lock files that their authors publish.
 prepare_suites() {
@@ -100,14 +100,14 @@ build_overlay() { # BASE OUT
 main() {
     command -v apt-get dpkg-query >/dev/null || die "this needs a Debian machine (apt, dpkg)"
     local base image
-    base=$("$here/../siw/prepare.sh") || die "no soft-iWARP guest"
+    base=$("$here/../../../dataplane/tests/siw/prepare.sh") || die "no soft-iWARP guest"
     install_host_packages
     find_kernel
     mkdir -p "$cache" || die "cannot create $cache; set IRONWARP_CACHE"
     image=$cache/image-$({
         basename "$base"
         dpkg-query -W -f='${Package} ${Version}\n' "${host_packages[@]}" libc6
-        cd "$here" && sha256sum prepare.sh files.c ../guest/debian.sh
+        cd "$here" && sha256sum prepare.sh files.c ../../../dataplane/tests/guest/debian.sh
     } | sha256sum | cut -c1-16)
     exec 9>"$cache/lock"
     flock 9

@@ -5,7 +5,7 @@
 # Last line: `N passed, N failed`.
 #
 #   IWARPD, IWARPCTL, NFSD, REGION_CLIENT, SLOW_CLIENT   the programs (default: those in BUILT, target/release)
-source "$(dirname "$0")/lib.sh"
+source "$(dirname "$0")/../../dataplane/tests/lib.sh"
 
 NFSD=${NFSD:-${IWARPD%/*}/iwarp-nfsd}
 REGION_CLIENT=${REGION_CLIENT:-${IWARPD%/*}/examples/region}

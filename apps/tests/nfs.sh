@@ -2,9 +2,9 @@
 # NFS over RDMA: Linux with soft-iWARP, in a QEMU guest, mounts a directory that iwarp-nfsd exports through iwarpd, by
 # NFS 3 and by NFS 4.1. It copies a tree, compares digests, prints rates, and goes on when the server is killed and
 # restarted. `make nfs-demo`; needs root. Last line: `N passed, N failed`. nfs/full.sh has all the rest.
-source "$(dirname "$0")/lib.sh"
+source "$(dirname "$0")/../../dataplane/tests/lib.sh"
 source dataplane/tests/siw/guest.sh
-source dataplane/tests/nfs/lab.sh
+source apps/tests/nfs/lab.sh
 
 demo() { # VERSION
     must_mount "$1"

@@ -8,7 +8,7 @@
 #   FIGURES_SECONDS    seconds of each (default 3)
 #
 # It prints a table in Markdown. CPU time is that of proc(5), which charges softirq work to whoever runs.
-source "$(dirname "$0")/../lib.sh"
+source "$(dirname "$0")/../../../dataplane/tests/lib.sh"
 
 NFSD=${NFSD:-${IWARPD%/*}/iwarp-nfsd}
 READER=${READER:-${BUILT:-target/release}/examples/reader}

@@ -35,7 +35,7 @@ part_wire() {
         check "NFS $version: traffic is captured" captured "wire-$version.pcapng" traffic "$version"
         [ -z "${WIRE_KEEP:-}" ] || cp "$LAB/wire-$version.pcapng" "$WIRE_KEEP"
         check "NFS $version: tshark finds no violation, and every kind of message" \
-            python3 dataplane/tests/nfs/wire.py "$LAB/wire-$version.pcapng" 16
+            python3 apps/tests/nfs/wire.py "$LAB/wire-$version.pcapng" 16
         sed 's/^/      /' "$LAB/check.out"
     done
 }

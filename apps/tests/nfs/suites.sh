@@ -41,7 +41,7 @@ TOML
 }
 pjdfstest_failures() { # VERSION: names in quotes, with commas
     awk -v version="$1" '!/^#/ && ($2 == version || $2 == "all") {printf "\"%s\", ", $1}' \
-        dataplane/tests/nfs/pjdfstest.known
+        apps/tests/nfs/pjdfstest.known
 }
 
 put() { # FILE: standard input becomes a file of the guest

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Cases of a client that has mounted regions of the daemon, in whatever version. Source it behind lab.sh, files.sh,
-# clients.sh and ../siw/loss.sh. The first argument of most functions is the prefix of their checks.
+# clients.sh and dataplane/tests/siw/loss.sh. The first argument of most functions is the prefix of their checks.
 #
 #   NFS_REGION_MIB   size of a region in MiB, not a multiple of 3 (default 8)
 

@@ -7,10 +7,10 @@
 #   NFS_TREE            folder of the kernel headers that is copied (default include)
 #   NFS_MANY            files in one directory (default 10000)
 #   and what nfs/lab.sh and nfs/suites.sh name.
-source "$(dirname "$0")/../lib.sh"
+source "$(dirname "$0")/../../../dataplane/tests/lib.sh"
 source dataplane/tests/siw/guest.sh
 source dataplane/tests/siw/loss.sh
-for part in lab files clients regions suites wire; do source "dataplane/tests/nfs/$part.sh"; done
+for part in lab files clients regions suites wire; do source "apps/tests/nfs/$part.sh"; done
 
 VERSIONS=${NFS_VERSIONS:-3 4.1}
 MANY=${NFS_MANY:-10000}
@@ -145,7 +145,7 @@ part_suites() {
     done
 }
 
-GUEST_IMAGE=$(dataplane/tests/nfs/prepare.sh) || exit 1
+GUEST_IMAGE=$(apps/tests/nfs/prepare.sh) || exit 1
 sed 's/^/      /' "$GUEST_IMAGE/versions"
 nfs_lab ironwarp-nfs-full
 boot_guest || exit 1

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Functions of the NFS tests: a daemon and iwarp-nfsd in a namespace, soft-iWARP guests on a bridge. Source it behind
-# ../lib.sh and ../siw/guest.sh.
+# dataplane/tests/lib.sh and siw/guest.sh.
 #
 #   IWARPD, IWARPCTL, NFSD   the programs (default: those in BUILT, target/release)
 #   NFS_MIB                  size of the file `big` in MiB (default 32)
