@@ -417,7 +417,8 @@ queue_pairs() { # programs on queue pairs of the daemon, over each family; they 
     local server client
     HOST=fd77::2 writer v6 lab || return 1
     run_rping server -s -P -a 10.77.0.2 && server=$PID && becomes 1 20 grep -c '^listening on' "$LAB/server" &&
-        run_rping client -c -V -S 4k -a 10.77.0.2 && client=$PID && becomes 2 20 queue_pairs_in_use || return 1
+        run_rping client -c -V -S 4k -a 10.77.0.2 && client=$PID && becomes 2 20 queue_pairs_in_use ||
+        { tail -n 5 "$LAB/client" "$LAB/server" && return 1; }
     ctl -j drain --timeout 100 >"$LAB/drained" &
     local drain=$!
     becomes draining 20 state && ! in_ns "$RPING" -c -C 1 -a 10.77.0.2 --daemon "$VERBS" && kill -USR1 "$WRITER" &&

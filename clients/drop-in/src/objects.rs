@@ -124,7 +124,13 @@ pub(crate) struct Srq {
 /// completions as their array has room for, and wait. Not earlier: others poll until nothing is left, and do not expect
 /// an event for what they have polled.
 fn raise_left_events(channel: &Channel) {
-    let Some(context) = object(channel.head.context).filter(|_| channel.queue.is_empty()) else { return };
+    let Some(context) = object(channel.head.context) else { return };
+    // An event that the daemon has counted comes first. One raised beside it would be one too many for a program that
+    // waits for a queue and takes the events of another one for it.
+    context.shared.dispatch();
+    if !channel.queue.is_empty() {
+        return;
+    }
     let is_here = |state: &&Arc<CqState>| {
         state.channel.as_ref().is_some_and(|queue| Arc::ptr_eq(queue, &channel.queue))
     };

@@ -28,7 +28,7 @@ _guest_qemu() {
         -m "${GUEST_MIB:-512}" \
         -nodefaults -no-user-config -no-reboot -display none -monitor none \
         -kernel "$GUEST_IMAGE/vmlinux" -initrd "${GUEST_INITRD:-$GUEST_IMAGE/initramfs.gz}" \
-        -append "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check net.ifnames=0 \
+        -append "console=ttyS0 quiet oops=panic panic=-1 mitigations=off no_timer_check net.ifnames=0 \
 guest.ip4=$ip4 guest.ip6=$ip6" \
         -serial "file:$GUEST_LOGS/$name.console" \
         -chardev "pipe,id=control,path=$control" -serial chardev:control \
