@@ -18,8 +18,9 @@ use anyhow::{Result, anyhow};
 use dataplane::dpdk::{
     Eal, EalConfig, EalMemory, Iova, Mbuf, MbufPool, Mempool, MempoolConfig, Reuse, WORKER_CACHE,
 };
+use dataplane::worker::PortEngine;
 use iwarp_engine::memory::{HUGEPAGE_BYTES, RegionMemory, WorkerMemory, hugepages};
-use iwarp_engine::{Engine, EngineConfig, ListenerService, LocalPorts};
+use iwarp_engine::{EngineConfig, ListenerService, LocalPorts};
 use rdma::service::{RegionEntry, Token};
 use rdma::{Access, EndpointConfig, RegionId};
 use tcp_stack::{
@@ -226,7 +227,7 @@ impl<S: Host, R: Host> HostPair<S, R> {
 
 /// The daemon's engine with one region that any client may use.
 #[allow(missing_debug_implementations, reason = "it is nothing but an engine")]
-pub struct Target(Engine<MbufPool, WorkerMemory>);
+pub struct Target(PortEngine);
 
 impl Target {
     /// Makes an engine that serves a region of this size.
@@ -235,17 +236,17 @@ impl Target {
     /// There is no memory, or the engine refuses the listener or the region.
     pub fn new(sizes: &Sizes, region_bytes: usize) -> Result<Self> {
         let config = EngineConfig {
-            stack: sizes.stack(1),
             conn: ConnOptions::default(),
             limits: EngineConfig::service_limits(sizes.connections, 1),
             endpoint: EndpointConfig::default(),
             stags_max: sizes.connections,
             regions_max: 1,
             contexts_max: 0,
-            local_ports: LocalPorts::default(),
+            local_ports: (LocalPorts::default(), 0),
             seed: SEED,
         };
-        let mut engine = Engine::new(config, memory(REGION, region_bytes)?);
+        let mut engine =
+            PortEngine::new(Stack::new(sizes.stack(1), SEED), config, memory(REGION, region_bytes)?);
         engine.listen(PORT, listen_options(), ListenerService::Region(EndpointConfig::default()))?;
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
         let bytes = region_bytes as u64;

@@ -2,9 +2,10 @@
 
 use ipnet::IpNet;
 use rdma::Memory;
-use tcp_stack::{BufPool, CloseReason, ConnId, Instant};
+use tcp_stack::{CloseReason, ConnId, Instant};
 
 use super::{ConnRow, Engine};
+use crate::transport::Transport;
 
 /// Most slots examined per call, so that a worker with many connections polls its ports between two calls.
 const SLOTS_PER_CALL: u32 = 1024;
@@ -44,7 +45,7 @@ impl ConnSelector {
     }
 }
 
-impl<P: BufPool, M: Memory> Engine<P, M> {
+impl<T: Transport, M: Memory> Engine<T, M> {
     /// Resets the connections that `is_chosen` selects, from slab index `from` on and at most `max`, and passes each to
     /// `closed`. Their grants are revoked when this returns. Returns the index to continue at, `None` at the end.
     pub fn conns_close(
@@ -70,7 +71,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     /// Resets a connection and ends its service at once; the stack's `Closed` event then finds nothing left.
     fn close_now(&mut self, now: Instant, conn: ConnId) {
-        self.stack.abort(now, conn);
+        self.transport.abort(now, conn);
         self.closed(conn, CloseReason::Aborted);
         self.apply_requests(now);
     }

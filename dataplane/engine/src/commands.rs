@@ -9,13 +9,13 @@ use rdma::verbs::{
     Access, AddressBase, CmId, Device, MemoryRegion, MemoryWindow, MrId, MwId, PdId, QpNum, VerbsError,
 };
 use rdma::{EndpointInfo, Memory, MessageSizes, RdmaStats, RegionId};
-use tcp_stack::{BufPool, ConnId, ConnInfo, Instant, Segment, Stack};
+use tcp_stack::{Buf, ConnId, ConnInfo, Instant, Segment, Stack};
 
 use super::{Engine, RdmaCmStats, Service, ServiceStats};
 use crate::memory::SharedWords;
 use crate::notice::NoticeRing;
 use crate::services::RegionResponder;
-use crate::transport::since_start;
+use crate::transport::{Transport, since_start};
 
 /// One row of a list of connections.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ pub struct ConnRow {
 }
 
 /// Events for the control thread.
-impl<P: BufPool, M: Memory> Engine<P, M> {
+impl<T: Transport, M: Memory> Engine<T, M> {
     /// Has the engine record its events in a ring.
     pub fn set_notices(&mut self, ring: NoticeRing) {
         self.notices = ring;
@@ -48,7 +48,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 }
 
 /// Regions and their memory, for the commands of the control side.
-impl<P: BufPool, M: Memory> Engine<P, M> {
+impl<T: Transport, M: Memory> Engine<T, M> {
     /// Offers a region to peers under its name.
     ///
     /// # Errors
@@ -85,14 +85,14 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 }
 
 /// Verbs objects, for a program with its own dataplane.
-impl<P: BufPool, M: Memory> Engine<P, M> {
+impl<T: Transport, M: Memory> Engine<T, M> {
     /// Borrows the device with all verbs objects.
-    pub fn device(&self) -> &Device<Segment<P::Buf>> {
+    pub fn device(&self) -> &Device<Segment<T::Buf>> {
         &self.device
     }
 
     /// Borrows the device with all verbs objects mutably. Its methods for transport adapters are not for programs.
-    pub fn device_mut(&mut self) -> &mut Device<Segment<P::Buf>> {
+    pub fn device_mut(&mut self) -> &mut Device<Segment<T::Buf>> {
         &mut self.device
     }
 
@@ -149,13 +149,13 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     /// Returns the TCP state of a connection; `None` if the id has no connection, or its connection has closed.
     pub fn tcp_info(&self, id: CmId) -> Option<ConnInfo> {
-        self.stack.info(self.conn_of(id)?)
+        self.transport.info(self.conn_of(id)?)
     }
 
     /// Returns the bytes of a message that fit one segment of a connection on its current path (RFC 4296 §2.2.1:
     /// `rdma_max_msizes`); `None` unless it is established.
     pub fn max_msizes(&self, id: CmId) -> Option<MessageSizes> {
-        self.device.max_msizes(id, self.stack.emss(self.conn_of(id)?))
+        self.device.max_msizes(id, self.transport.emss(self.conn_of(id)?))
     }
 
     /// Returns the number of valid STags.
@@ -170,15 +170,10 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 }
 
 /// Counters and rows of connections, for reports.
-impl<P: BufPool, M: Memory> Engine<P, M> {
+impl<T: Transport, M: Memory> Engine<T, M> {
     /// Sets the wall clock, time since 1970. The daytime service uses it.
     pub fn set_wall_clock(&mut self, now: Instant, since_epoch: Duration) {
         self.services.set_wall_clock(now, since_epoch);
-    }
-
-    /// Borrows the TCP stack, for its counters and addresses.
-    pub fn stack(&self) -> &Stack<P::Buf> {
-        &self.stack
     }
 
     /// Returns the counters of MPA, DDP, RDMAP and the region service.
@@ -198,7 +193,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     /// Returns the row of a connection.
     pub fn conn(&self, id: ConnId) -> Option<ConnRow> {
-        let tcp = self.stack.info(id)?;
+        let tcp = self.transport.info(id)?;
         let mut context = None;
         let (service, rdma, region) = match self.conns.service(id) {
             Some(Service::Tcp(service)) => (service.name(), None, None),
@@ -212,10 +207,18 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         };
         Some(ConnRow { id, tcp, service, rdma, region, context })
     }
+}
+
+/// Our own TCP, for reports and commands.
+impl<B: Buf, M: Memory> Engine<Stack<B>, M> {
+    /// Borrows the TCP stack, for its counters and addresses.
+    pub fn stack(&self) -> &Stack<B> {
+        &self.transport
+    }
 
     /// Returns the row of the connection with this slab index.
     pub fn conn_at(&self, index: u32) -> Option<ConnRow> {
-        self.stack
+        self.transport
             .connections_from(index)
             .next()
             .filter(|id| id.index() == index)
@@ -225,7 +228,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     /// Calls `take` for each connection from slab index `cursor` on, until it returns `false` (it did not take that
     /// row). Returns the index to continue at, `None` at the end.
     pub fn conns(&self, cursor: u32, take: &mut dyn FnMut(ConnRow) -> bool) -> Option<u32> {
-        for id in self.stack.connections_from(cursor) {
+        for id in self.transport.connections_from(cursor) {
             if let Some(row) = self.conn(id)
                 && !take(row)
             {

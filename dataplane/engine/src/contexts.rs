@@ -9,11 +9,11 @@ use iwarp_shared_verbs::worker::{ContextId, ContextStats, Contexts, CqStats, Obj
 use iwarp_shared_verbs::{NextHop, Request, Response};
 use rdma::verbs::{CmId, CqId, Device, VerbsError};
 use rdma::{Memory, RegionId};
-use tcp_stack::{Buf, BufPool, Instant, Segment};
+use tcp_stack::{Buf, Instant, Segment};
 
 use super::Engine;
 use crate::memory::SharedWords;
-use crate::transport::since_start;
+use crate::transport::{Transport, since_start};
 use crate::wake::{Doorbell, Waker};
 
 /// Descriptors that end the sleep of a program and of its worker.
@@ -119,7 +119,7 @@ impl SharedContexts {
 }
 
 /// Contexts, for the worker's poll loop.
-impl<P: BufPool, M: Memory> Engine<P, M> {
+impl<T: Transport, M: Memory> Engine<T, M> {
     /// Returns true if completions, events or entries of a context wait for a change that no signal announces, such as
     /// room in a ring.
     #[inline]
@@ -148,7 +148,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 }
 
 /// Contexts, for the commands of the control side.
-impl<P: BufPool, M: Memory> Engine<P, M> {
+impl<T: Transport, M: Memory> Engine<T, M> {
     /// Opens a context of a user over memory that is zero. An engine with contexts has no program of its own.
     ///
     /// # Errors
@@ -214,7 +214,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         peer: SocketAddr,
     ) -> Result<Response, VerbsError> {
         self.context_user(id).ok_or(VerbsError::NoSuchObject)?;
-        let hop = match self.stack.resolve_neighbor(now, peer.ip()) {
+        let hop = match self.transport.resolve_neighbor(now, peer.ip()) {
             Ok(true) => NextHop::Known,
             Ok(false) => NextHop::Unknown,
             Err(_) => return Ok(Response::Resolved(NextHop::None, None)),
@@ -224,7 +224,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         let (ports, worker) = &self.local_ports;
         // A hint only: the connection claims its port.
         let mut is_free = |port| ports.owner(port).is_none_or(|owner| owner == usize::from(*worker));
-        let local = given.or_else(|| self.stack.free_end(ip, peer, &mut is_free));
+        let local = given.or_else(|| self.transport.free_end(ip, peer, &mut is_free));
         Ok(Response::Resolved(hop, local))
     }
 

@@ -6,10 +6,10 @@ use std::collections::VecDeque;
 
 use rdma::Memory;
 use rdma::verbs::CmId;
-use tcp_stack::{Buf, BufPool, ConnId, Event, Instant, Segment};
+use tcp_stack::{ConnId, Event, Instant, Segment};
 
 use super::Engine;
-use crate::transport::{DataRun, since_start};
+use crate::transport::{DataRun, Transport, since_start};
 
 /// Most connections that are checked in one poll.
 const CHECKED_MAX: usize = 16;
@@ -75,7 +75,7 @@ impl HeldData {
 
     /// Takes the rest of a run.
     #[cold]
-    pub(super) fn take_rest<B: Buf>(&mut self, conn: ConnId, run: &mut DataRun<'_, B>) {
+    pub(super) fn take_rest(&mut self, conn: ConnId, run: &mut DataRun<'_, impl Transport>) {
         for (offset, segment) in run {
             self.add(conn, offset, segment.bytes());
         }
@@ -103,7 +103,7 @@ impl HeldData {
     }
 }
 
-impl<P: BufPool, M: Memory> Engine<P, M> {
+impl<T: Transport, M: Memory> Engine<T, M> {
     /// Returns true if no received data is held.
     #[cfg(test)]
     pub(super) fn held_is_empty(&self) -> bool {
@@ -122,8 +122,8 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         &mut self,
         conn: ConnId,
         offset: u64,
-        segment: &Segment<P::Buf>,
-    ) -> Option<Event<P::Buf>> {
+        segment: &Segment<T::Buf>,
+    ) -> Option<Event<T::Buf>> {
         if segment.was_taken() {
             if let Some(it) = self.held.of(conn) {
                 it.data.push_back(Held::Taken(offset, segment.len()));
@@ -146,7 +146,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             self.receive_held(now, conn, id);
             self.schedule(conn);
             // The other end of a looped connection sends nothing to one that is stalled.
-            if let Some(peer) = self.stack.other_end(conn) {
+            if let Some(peer) = self.transport.other_end(conn) {
                 self.schedule(peer);
             }
         }
@@ -155,7 +155,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     /// Passes held data to the device until the connection is stalled again.
     fn receive_held(&mut self, now: Instant, conn: ConnId, id: CmId) {
         let Some(place) = self.held.conns.iter().position(|it| it.conn == conn) else { return };
-        let Self { device, rdma, held, stack, .. } = self;
+        let Self { device, rdma, held, transport, .. } = self;
         let Some(it) = held.conns.get_mut(place) else { return };
         let at = since_start(now);
         let mut consumed = 0_usize;
@@ -176,7 +176,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                 None => break,
             }
         }
-        stack.consumed(conn, consumed);
+        transport.consumed(conn, consumed);
         if it.data.is_empty() && !device.is_stalled(id) {
             let ended = it.ended;
             held.conns.swap_remove(place);

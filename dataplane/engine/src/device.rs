@@ -5,18 +5,18 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use iwarp_shared_verbs::worker::UserId;
-use rdma::verbs::{CmId, Termination, TransportRequest};
+use rdma::verbs::{CmId, Owner, Termination, TransportRequest};
 use rdma::{CloseHow, EndpointConfig, Memory, OutOfOrderPolicy};
 use tcp_stack::{
-    BufPool, CloseReason, ConnId, ConnInfo, ConnOptions, ConnectError, Event, Instant, ListenError,
-    ListenOptions, ListenScope, ListenerId, Segment,
+    CloseReason, ConnId, ConnInfo, ConnOptions, ConnectError, Event, Instant, ListenError, ListenOptions,
+    ListenScope, ListenerId, Segment,
 };
 
 use super::rdma_conn::RdmaConn;
 use super::{Engine, ListenerOwner, Service};
 use crate::notice::Notice;
 use crate::services::RegionResponder;
-use crate::transport::{DataRun, LINGER, since_start, taken_run};
+use crate::transport::{DataRun, LINGER, Transport, since_start, taken_run};
 
 iwarp_counters::counters! {
     /// Counters of the TCP connections that the device uses.
@@ -36,7 +36,7 @@ iwarp_counters::counters! {
     }
 }
 
-impl<P: BufPool, M: Memory> Engine<P, M> {
+impl<T: Transport, M: Memory> Engine<T, M> {
     /// Listens for the region service with TCP options of its own.
     pub(super) fn listen_region(
         &mut self,
@@ -45,7 +45,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         config: EndpointConfig,
     ) -> Result<(ListenerId, ListenerOwner), ListenError> {
         let owner = self.region_owner(port, &mut options, config)?;
-        let listener = self.stack.listen(port, options);
+        let listener = self.transport.listen_at((ListenScope::Any, port), options);
         if let (Err(_), ListenerOwner::Device(id)) = (listener, &owner) {
             // Fails only if the id is gone already.
             let _ = self.device.destroy_id(*id);
@@ -62,7 +62,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     ) -> Result<ListenerOwner, ListenError> {
         options.conn.out_of_order = config.out_of_order != OutOfOrderPolicy::Off;
         let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-        let id = self.device.create_listener(any, config, RegionResponder::LISTENER_CONTEXT);
+        let id = self.device.create_listener(any, config, Owner::Region(None));
         let id = id.map_err(|_| ListenError::TooMany)?;
         self.serves_regions = true;
         Ok(ListenerOwner::Device(id))
@@ -107,14 +107,14 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     pub(super) fn rdma_accepted(&mut self, now: Instant, conn: ConnId, listener: CmId, info: &ConnInfo) {
         let bound = self.device.addresses(listener).ok().and_then(|(local, _)| local);
-        let is_region = self.serves_regions && RegionResponder::owns(&self.device, listener);
+        let is_region = RegionResponder::owns(&self.device, listener);
         let claimed_port = if is_region { 0 } else { info.local.port() };
         let (ports, worker) = &self.local_ports;
         if bound.is_none_or(|bound| !bound.ip().is_unspecified() && bound.ip() != info.local.ip())
             || !is_region && !ports.claim(claimed_port, *worker)
         {
             self.stats.drop_address += 1;
-            return self.stack.abort(now, conn);
+            return self.transport.abort(now, conn);
         }
         let (ends, at) = ((info.local, info.remote), since_start(now));
         let stream = self.streams.next();
@@ -129,7 +129,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                 let (ports, worker) = &self.local_ports;
                 ports.release(claimed_port, *worker);
             }
-            return self.stack.abort(now, conn);
+            return self.transport.abort(now, conn);
         };
         self.stats.accepted += 1;
         self.bind(conn, id, claimed_port);
@@ -139,10 +139,10 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     /// Binds a new connection to an identifier of the device. A program's connection has claimed its port.
     fn bind(&mut self, conn: ConnId, id: CmId, claimed_port: u16) {
         self.services.stats.region_connections += u64::from(claimed_port == 0);
-        let info = self.stack.info(conn);
-        let is_looped = info.is_some_and(|info| self.stack.is_local(info.remote.ip()));
+        let info = self.transport.info(conn);
+        let is_looped = info.is_some_and(|info| self.transport.is_local(info.remote.ip()));
         let mut rdma_conn = RdmaConn::new(id, claimed_port, is_looped);
-        rdma_conn.update_eviction(conn, &mut self.stack, &self.device);
+        rdma_conn.update_eviction(conn, &mut self.transport, &self.device);
         self.conns.open(conn, Service::Rdma(rdma_conn));
         self.cm_conns.bind(id, conn);
     }
@@ -179,8 +179,8 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     }
 
     pub(super) fn rdma_connected(&mut self, now: Instant, conn: ConnId) {
-        let (Some(id), Some(info)) = (self.cm_id(conn), self.stack.info(conn)) else {
-            return self.stack.abort(now, conn);
+        let (Some(id), Some(info)) = (self.cm_id(conn), self.transport.info(conn)) else {
+            return self.transport.abort(now, conn);
         };
         let stats = &mut self.rdma.stats;
         if self.device.opened(id, self.streams.next(), info.local, since_start(now), stats) {
@@ -188,7 +188,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             self.schedule(conn);
         } else {
             self.unbind(id);
-            self.stack.abort(now, conn);
+            self.transport.abort(now, conn);
         }
     }
 
@@ -199,19 +199,19 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         now: Instant,
         conn: ConnId,
         offset: u64,
-        segment: Segment<P::Buf>,
-    ) -> Option<Event<P::Buf>> {
+        segment: Segment<T::Buf>,
+    ) -> Option<Event<T::Buf>> {
         if self.device.deferred() > 0 && self.holds_data(conn) {
             return self.hold_data(conn, offset, &segment);
         }
-        let Self { stack, device, rdma, conns, stats, held, .. } = self;
+        let Self { transport, device, rdma, conns, stats, held, .. } = self;
         let Some(Service::Rdma(rdma_conn)) = conns.service_mut(conn) else { return None };
         let (id, at) = (rdma_conn.id, since_start(now));
         let (chunks, (bytes, next)) = if segment.was_taken() {
-            let run = taken_run(stack, conn, segment.len());
+            let run = taken_run(transport, conn, segment.len());
             (id.map(|id| device.receive_placed(id, at, offset, run.0, &mut rdma.env())), run)
         } else {
-            let mut run = DataRun::new(stack, conn, (offset, segment));
+            let mut run = DataRun::new(transport, conn, (offset, segment));
             let chunks = id.map(|id| device.receive_all(id, at, &mut run, &mut rdma.env()));
             if let Some(id) = id
                 && device.deferred() > 0
@@ -222,13 +222,13 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             (chunks, run.end())
         };
         if let Some(chunks) = chunks {
-            rdma_conn.retain((conn, chunks), stack, device, &mut rdma.stats);
+            rdma_conn.retain((conn, chunks), transport, device, &mut rdma.stats);
         }
         if id.is_none() {
             stats.late_bytes += bytes as u64;
         }
         let bytes = if held.is_empty() { bytes } else { bytes.saturating_sub(held.newly_held()) };
-        stack.consumed(conn, bytes);
+        transport.consumed(conn, bytes);
         self.schedule(conn);
         next
     }
@@ -236,8 +236,8 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     /// Offers out-of-order data to the device for placement.
     pub(super) fn rdma_out_of_order(&mut self, conn: ConnId) {
         let Some(id) = self.cm_id(conn) else { return };
-        let Self { stack, device, rdma, .. } = self;
-        stack.offer_out_of_order(conn, &mut |offset, bytes| {
+        let Self { transport, device, rdma, .. } = self;
+        transport.offer_out_of_order(conn, &mut |offset, bytes| {
             device.receive_out_of_order(id, offset, bytes, &mut rdma.env())
         });
     }
@@ -246,7 +246,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         match self.cm_id(conn) {
             Some(id) if self.device.is_stalled(id) || self.held.has(conn) => self.held.hold_end(conn),
             Some(id) => self.device.peer_closed(id, since_start(now), &mut self.rdma.stats),
-            None => self.stack.close(now, conn),
+            None => self.transport.close(now, conn),
         }
         self.schedule(conn);
     }
@@ -277,7 +277,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                 self.schedule(conn);
             }
             // The peer has not closed within LINGER.
-            None => self.stack.abort(now, conn),
+            None => self.transport.abort(now, conn),
         }
     }
 
@@ -310,9 +310,9 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         let class = self.device.traffic_class(id);
         let is_it = |owner: &ListenerOwner| matches!(owner, ListenerOwner::Device(of) if *of == id);
         if let Some((listener, _)) = self.listeners.iter().find(|(_, owner)| is_it(owner)) {
-            self.stack.set_listen_traffic_class(*listener, class);
+            self.transport.set_listen_traffic_class(*listener, class);
         } else if let Some(conn) = self.conn_of(id) {
-            self.stack.set_traffic_class(conn, class);
+            self.transport.set_traffic_class(conn, class);
         }
     }
 
@@ -322,14 +322,14 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             conn: self.options_of(id),
             ..ListenOptions::default()
         };
-        let ours = local.ip().is_unspecified() || self.stack.is_local(local.ip());
+        let ours = local.ip().is_unspecified() || self.transport.is_local(local.ip());
         let (ports, worker) = &self.local_ports;
-        match self.stack.listen_at((ListenScope::of(local.ip()), local.port()), options) {
+        match self.transport.listen_at((ListenScope::of(local.ip()), local.port()), options) {
             Ok(listener) if self.accepts && ours && ports.claim(local.port(), *worker) => {
                 self.listeners.push((listener, ListenerOwner::Device(id)));
             }
             Ok(listener) => {
-                self.stack.unlisten(listener);
+                self.transport.unlisten(listener);
                 self.device.listen_failed(id);
             }
             Err(_) => self.device.listen_failed(id),
@@ -340,7 +340,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         let is_it = |owner: &ListenerOwner| matches!(owner, ListenerOwner::Device(of) if *of == id);
         if let Some(at) = self.listeners.iter().position(|(_, owner)| is_it(owner)) {
             let (listener, _) = self.listeners.swap_remove(at);
-            if let Some(port) = self.stack.unlisten(listener) {
+            if let Some(port) = self.transport.unlisten(listener) {
                 let (ports, worker) = &self.local_ports;
                 ports.release(port, *worker);
             }
@@ -358,15 +358,15 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             claimed
         };
         let options = self.options_of(id);
-        let stack = &mut self.stack;
-        let mut open = |port| stack.connect_from(now, (local, port), peer, options, &mut claim);
+        let transport = &mut self.transport;
+        let mut open = |port| transport.connect_from(now, (local, port), peer, options, &mut claim);
         let opened = self.accepts.then(|| match open(port) {
             Err(ConnectError::NoPort) if self.device.allows_any_port(id) => open(0),
             opened => opened,
         });
         match (opened, claimed_port) {
             (Some(Ok(conn)), Some(port)) => {
-                if let Some(info) = self.stack.info(conn) {
+                if let Some(info) = self.transport.info(conn) {
                     self.device.opening_from(id, info.local);
                 }
                 self.bind(conn, id, port);
@@ -391,7 +391,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             self.note_termination(id, conn);
             match how {
                 CloseHow::Fin => {
-                    self.stack.close(now, conn);
+                    self.transport.close(now, conn);
                     let until = since_start(now).saturating_add(LINGER);
                     self.set_deadline(conn, Some(until));
                     self.update_eviction(conn);
@@ -399,7 +399,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                         self.linger(now, conn, (user, most), until);
                     }
                 }
-                CloseHow::Reset => self.stack.abort(now, conn),
+                CloseHow::Reset => self.transport.abort(now, conn),
             }
         }
         self.device.closed(id, &mut self.rdma.stags);
@@ -409,7 +409,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     fn linger(&mut self, now: Instant, conn: ConnId, (user, most): (UserId, u32), until: Duration) {
         if let Some(oldest) = self.lingering.add(user, conn, until, most) {
             self.stats.lingering_reset += 1;
-            self.stack.abort(now, oldest);
+            self.transport.abort(now, oldest);
         }
     }
 
@@ -451,11 +451,11 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     /// Processes completions and deadline of a connection.
     #[inline]
     pub(super) fn finish_rdma(&mut self, conn: ConnId) {
-        let Self { stack, conns, device, .. } = self;
+        let Self { transport, conns, device, .. } = self;
         let Some(Service::Rdma(rdma_conn)) = conns.service_mut(conn) else { return };
         let Some(id) = rdma_conn.id else { return };
         device.drain(id);
-        rdma_conn.update_eviction(conn, stack, device);
+        rdma_conn.update_eviction(conn, transport, device);
         let deadline = device.next_deadline(id);
         if deadline != rdma_conn.deadline {
             self.set_deadline(conn, deadline);
@@ -464,7 +464,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     fn update_eviction(&mut self, conn: ConnId) {
         if let Some(Service::Rdma(rdma_conn)) = self.conns.service_mut(conn) {
-            rdma_conn.update_eviction(conn, &mut self.stack, &self.device);
+            rdma_conn.update_eviction(conn, &mut self.transport, &self.device);
         }
     }
 

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use rdma::Memory;
-use tcp_stack::{BufPool, ConnId, ConnInfo, Instant, State};
+use tcp_stack::{ConnId, ConnInfo, Instant, State};
 
 use super::{Engine, ListenerOwner, Service};
 use crate::services::{RegionResponder, TcpService};
-use crate::transport::since_start;
+use crate::transport::{Transport, since_start};
 
 /// Most slots examined per call, so that a worker with many connections polls its ports between two calls.
 const SLOTS_PER_CALL: u32 = 1024;
@@ -27,16 +27,15 @@ pub struct DrainPage {
     pub next: Option<u32>,
 }
 
-impl<P: BufPool, M: Memory> Engine<P, M> {
+impl<T: Transport, M: Memory> Engine<T, M> {
     /// Stops accepting and opening connections: removes every listener, those of contexts included, and resets
     /// half-open connections. MPA Requests that arrive later are refused.
     pub fn stop_accepting(&mut self, now: Instant) {
         self.accepts = false;
         while let Some((listener, owner)) = self.listeners.pop() {
             // An application's port stays this worker's: frames of its connections must come here until they end.
-            self.stack.unlisten(listener);
+            self.transport.unlisten(listener);
             if let ListenerOwner::Device(id) = owner
-                && self.serves_regions
                 && RegionResponder::owns(&self.device, id)
             {
                 // Fails only if the id is gone already.
@@ -62,11 +61,11 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     /// Closes a connection if it is idle. Returns true unless it has ended.
     fn drain_conn(&mut self, now: Instant, conn: ConnId) -> bool {
-        let Some(info) = self.stack.info(conn) else { return false };
+        let Some(info) = self.transport.info(conn) else { return false };
         let is_open = matches!(info.state, State::Established | State::CloseWait);
         let idle = is_idle(&info, now, IDLE_AFTER);
         let has_ended = info.state == State::FinWait2 && is_idle(&info, now, ENDED_AFTER);
-        let Self { stack, conns, device, .. } = self;
+        let Self { transport, conns, device, .. } = self;
         match conns.service_mut(conn) {
             Some(Service::Rdma(rdma_conn)) => {
                 let Some(id) = rdma_conn.id else { return !has_ended };
@@ -89,7 +88,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                         // What arrives behind our FIN cannot be sent back.
                         *service = TcpService::Discard;
                     }
-                    stack.close(now, conn);
+                    transport.close(now, conn);
                 }
                 true
             }

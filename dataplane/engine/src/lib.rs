@@ -1,12 +1,12 @@
-//! The protocols of one port on one worker: one event loop over our TCP stack, a [`Device`] with the RDMA connections,
+//! The protocols of one port on one worker: one event loop over a TCP, a [`Device`] with the RDMA connections,
 //! and the daemon's services. A worker of the daemon polls it.
 //!
 //! ```text
-//!  frames ──▶ Stack::handle_frames ──▶ events ─┬─▶ TCP services: echo, discard, chargen, daytime
+//!  frames ──▶ Transport::receive ──▶ events ─┬─▶ TCP services: echo, discard, chargen, daytime
 //!                                              └─▶ Device ──▶ memory, completion queues, connection events
 //!                                                   ▲  │                        │
 //!                     posted work, accept, connect ─┘  │        region service, or the program
-//!  frames ◀── poll_transmit ◀── Stack::send ◀── tx_ready, one connection at a time
+//!  frames ◀── Transport::transmit ◀── send ◀── tx_ready, one connection at a time
 //! ```
 //! The region service is one client of the device. A program with its own dataplane is another: it uses the engine of
 //! a node in its own process without the daemon, creates objects, posts work requests, and polls completion queues
@@ -45,14 +45,14 @@ use rdma::service::RegionService;
 use rdma::verbs::{CmId, Device, Limits};
 use rdma::{EndpointConfig, Memory, OutOfOrderPolicy};
 use tcp_stack::{
-    BufPool, CloseReason, ConnId, ConnOptions, Event, Instant, ListenError, ListenOptions, ListenerId,
-    RxFrame, Segment, Stack, StackConfig, TxFrame,
+    BufPool, CloseReason, ConnId, ConnOptions, Event, Instant, ListenError, ListenOptions, ListenScope,
+    ListenerId, RxFrame, Segment, TxFrame,
 };
 
 pub use crate::services::{ListenerService, ServiceStats};
 use crate::services::{RegionResponder, TcpService, TcpServices, clear_waits_for_buffers};
-pub use crate::transport::LocalPorts;
 use crate::transport::{ConnTable, Deadlines, RdmaState, StreamIds, TxOutcome, since_start};
+pub use crate::transport::{LocalPorts, Transport};
 pub use clock::Clock;
 pub use close::ConnSelector;
 pub use commands::ConnRow;
@@ -78,8 +78,6 @@ const DEFERRED_MAX: usize = 64;
 /// Sizes and settings of an [`Engine`].
 #[derive(Debug)]
 pub struct EngineConfig {
-    /// Settings of the TCP stack.
-    pub stack: StackConfig,
     /// TCP options of the connections that the device opens, and of its listeners.
     pub conn: ConnOptions,
     /// Limits of the device.
@@ -92,8 +90,9 @@ pub struct EngineConfig {
     pub regions_max: u32,
     /// Most contexts of other processes at the same time.
     pub contexts_max: u32,
-    /// TCP ports that belong to one worker; this engine's worker claims those that contexts listen on.
-    pub local_ports: LocalPorts,
+    /// TCP ports that belong to one worker, and the index of this engine's worker, which claims those that contexts
+    /// listen on.
+    pub local_ports: (LocalPorts, u16),
     /// Seed of all random draws: ports, sequence numbers and STag keys.
     pub seed: [u8; 32],
 }
@@ -132,12 +131,12 @@ enum ListenerOwner {
 
 /// The protocols of one port on one worker.
 #[derive(Debug)]
-pub struct Engine<P: BufPool, M> {
-    stack: Stack<P::Buf>,
-    conns: ConnTable<Service<P::Buf>>,
+pub struct Engine<T: Transport, M> {
+    transport: T,
+    conns: ConnTable<Service<T::Buf>>,
     listeners: Vec<(ListenerId, ListenerOwner)>,
     services: TcpServices,
-    device: Device<Segment<P::Buf>>,
+    device: Device<Segment<T::Buf>>,
     rdma: RdmaState<M>,
     regions: RegionResponder,
     /// True if the region service has a listener. It then receives all connection events of the device that belong to
@@ -171,15 +170,15 @@ pub struct Engine<P: BufPool, M> {
     stats: RdmaCmStats,
 }
 
-impl<P: BufPool, M: Memory> Engine<P, M> {
+impl<T: Transport, M: Memory> Engine<T, M> {
     /// Allocates all tables for the configured sizes.
-    pub fn new(config: EngineConfig, memory: M) -> Self {
-        let connections = config.stack.connections_max as usize;
+    pub fn new(transport: T, config: EngineConfig, memory: M) -> Self {
+        let connections = transport.connections_max() as usize;
         let out_of_order = config.endpoint.out_of_order != OutOfOrderPolicy::Off;
         Self {
             conns: ConnTable::new(connections),
             listeners: Vec::new(),
-            services: TcpServices::new(config.stack.receive_window_bytes as usize),
+            services: TcpServices::new(transport.receive_window_max()),
             device: Device::new(config.limits, config.endpoint),
             rdma: RdmaState::new(config.stags_max, config.seed, memory),
             regions: RegionResponder {
@@ -188,7 +187,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             serves_regions: false,
             accepts: true,
             shared: SharedContexts::new(config.contexts_max, config.limits.cqs),
-            local_ports: (config.local_ports, config.stack.worker_index),
+            local_ports: config.local_ports,
             cm_conns: CmConns::new(config.limits.ids),
             held: HeldData::default(),
             options: ConnOptions { out_of_order, ..config.conn },
@@ -200,14 +199,14 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             deferred: ArrayVec::new(),
             notices: NoticeRing::default(),
             stats: RdmaCmStats::default(),
-            stack: Stack::new(config.stack, config.seed),
+            transport,
         }
     }
 
     /// Listens on a TCP port for a service; does nothing after [`Self::stop_accepting`].
     ///
     /// # Errors
-    /// As [`Stack::listen`]: the port is taken, or there are too many listeners.
+    /// As [`Transport::listen_at`]: the port is taken, or there are too many listeners.
     pub fn listen(
         &mut self,
         port: u16,
@@ -219,7 +218,9 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         }
         let (listener, owner) = match service {
             ListenerService::Region(config) => self.listen_region(port, options, config)?,
-            service => (self.stack.listen(port, options)?, ListenerOwner::Tcp(service)),
+            service => {
+                (self.transport.listen_at((ListenScope::Any, port), options)?, ListenerOwner::Tcp(service))
+            }
         };
         self.listeners.push((listener, owner));
         Ok(())
@@ -231,9 +232,9 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         &mut self,
         now: Instant,
         due: bool,
-        frames: &mut impl Iterator<Item = RxFrame<P::Buf>>,
-        pool: &mut P,
-        out: &mut impl FnMut(TxFrame<P::Buf>),
+        frames: &mut impl Iterator<Item = RxFrame<T::Buf>>,
+        pool: &mut impl BufPool<Buf = T::Buf>,
+        out: &mut impl FnMut(TxFrame<T::Buf>),
         max: usize,
     ) -> usize {
         self.device.set_now(since_start(now));
@@ -242,7 +243,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         }
         // Before the frames: a receive buffer that was posted before a message was sent is there when it arrives.
         self.post_of_contexts();
-        self.stack.handle_frames(now, frames);
+        self.transport.receive(now, frames);
         self.handle_events(now, pool);
         if due {
             self.handle_timeouts(now, pool);
@@ -255,13 +256,13 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         self.service_tx_ready(now, pool);
         // Carries out requests of connections whose deferred work ran because `deferred` was full.
         self.apply_requests(now);
-        self.stack.poll_transmit(now, pool, out, max)
+        self.transport.transmit(now, pool, out, max)
     }
 
     /// Runs work that can wait until the emitted frames have been sent. The caller of [`Self::poll`] runs it after it
     /// has handed the frames to the port.
     #[inline]
-    pub fn run_deferred(&mut self, now: Instant, pool: &mut P) {
+    pub fn run_deferred(&mut self, now: Instant, pool: &mut impl BufPool<Buf = T::Buf>) {
         self.service_tx_late(now, pool);
         self.finish_deferred();
         self.deliver_to_contexts();
@@ -277,7 +278,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     /// Returns the time at which the next poll is due even if no frame arrives. `poll`, `run_deferred` and
     /// `conns_close` change it.
     pub fn next_deadline(&self) -> Option<Instant> {
-        [self.stack.next_deadline(), self.deadlines.first()].into_iter().flatten().min()
+        [self.transport.next_deadline(), self.deadlines.first()].into_iter().flatten().min()
     }
 
     /// Returns true if another poll would have immediate work: output to send, a request that a client of the device
@@ -286,7 +287,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     pub fn has_output(&self) -> bool {
         !self.tx_ready.is_empty()
             || self.device.has_request()
-            || self.stack.has_output()
+            || self.transport.has_output()
             || self.shared.has_work()
             || self.device.has_overrun()
             || self.device.deferred() > 0
@@ -295,13 +296,13 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     /// Resets every connection. `WorkerPort::shut_down` calls it.
     pub fn abort_all(&mut self, now: Instant) {
         for conn in self.conns.ids() {
-            self.stack.abort(now, conn);
+            self.transport.abort(now, conn);
         }
     }
 
-    fn handle_events(&mut self, now: Instant, pool: &mut P) {
+    fn handle_events(&mut self, now: Instant, pool: &mut impl BufPool<Buf = T::Buf>) {
         let mut next = None;
-        while let Some(event) = next.take().or_else(|| self.stack.poll_event()) {
+        while let Some(event) = next.take().or_else(|| self.transport.poll_event()) {
             match event {
                 Event::Accepted { conn, listener } => self.accepted(now, conn, listener),
                 Event::Connected { conn } => self.rdma_connected(now, conn),
@@ -318,10 +319,10 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     }
 
     fn accepted(&mut self, now: Instant, conn: ConnId, listener: ListenerId) {
-        let Self { stack, listeners, services, .. } = self;
+        let Self { transport, listeners, services, .. } = self;
         let found = listeners.iter().find(|(id, _)| *id == listener);
-        let (Some((_, owner)), Some(info)) = (found, stack.info(conn)) else {
-            return stack.abort(now, conn);
+        let (Some((_, owner)), Some(info)) = (found, transport.info(conn)) else {
+            return transport.abort(now, conn);
         };
         match owner {
             ListenerOwner::Device(id) => {
@@ -329,8 +330,10 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                 self.rdma_accepted(now, conn, id, &info);
             }
             ListenerOwner::Tcp(service) => {
-                let Some(service) = services.accepted(service, &info) else { return stack.abort(now, conn) };
-                stack.set_eviction_policy(conn, service.eviction_policy());
+                let Some(service) = services.accepted(service, &info) else {
+                    return transport.abort(now, conn);
+                };
+                transport.set_eviction_policy(conn, service.eviction_policy());
                 let speaks_first = service.speaks_first();
                 self.conns.open(conn, Service::Tcp(service));
                 if speaks_first {
@@ -347,18 +350,18 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         &mut self,
         now: Instant,
         conn: ConnId,
-        (offset, segment): (u64, Segment<P::Buf>),
-        pool: &mut P,
-    ) -> Option<Event<P::Buf>> {
-        let Self { stack, conns, services, .. } = self;
+        (offset, segment): (u64, Segment<T::Buf>),
+        pool: &mut impl BufPool<Buf = T::Buf>,
+    ) -> Option<Event<T::Buf>> {
+        let Self { transport, conns, services, .. } = self;
         match conns.service_mut(conn) {
             Some(Service::Rdma(_)) => return self.rdma_data(now, conn, offset, segment),
             Some(Service::Tcp(service)) => {
-                if services.receive(service, stack, pool, conn, segment) {
+                if services.receive(service, transport, pool, conn, segment) {
                     self.queue_tx(conn);
                 }
             }
-            None => stack.consumed(conn, segment.len()),
+            None => transport.consumed(conn, segment.len()),
         }
         None
     }
@@ -366,23 +369,23 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     /// Frees the received packet buffers that a connection retains; others need them.
     #[cold]
     fn reclaim(&mut self, conn: ConnId) {
-        let Self { stack, conns, services, device, rdma, .. } = self;
+        let Self { transport, conns, services, device, rdma, .. } = self;
         match conns.service_mut(conn) {
             Some(Service::Rdma(rdma_conn)) => {
-                rdma_conn.release_retained(conn, stack, device, &mut rdma.stats)
+                rdma_conn.release_retained(conn, transport, device, &mut rdma.stats)
             }
-            Some(Service::Tcp(service)) => services.reclaim(service, stack, conn),
+            Some(Service::Tcp(service)) => services.reclaim(service, transport, conn),
             None => {}
         }
     }
 
     fn peer_closed(&mut self, now: Instant, conn: ConnId) {
-        let Some(entry) = self.conns.get_mut(conn) else { return self.stack.close(now, conn) };
+        let Some(entry) = self.conns.get_mut(conn) else { return self.transport.close(now, conn) };
         entry.peer_closed = true;
         match &entry.service {
             Service::Rdma(_) => self.rdma_peer_closed(now, conn),
             Service::Tcp(service) => {
-                if TcpServices::peer_closed(service, now, &mut self.stack, conn) {
+                if TcpServices::peer_closed(service, now, &mut self.transport, conn) {
                     self.queue_tx(conn);
                 }
             }
@@ -399,8 +402,8 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         }
     }
 
-    fn handle_timeouts(&mut self, now: Instant, pool: &mut P) {
-        self.stack.handle_timeouts(now);
+    fn handle_timeouts(&mut self, now: Instant, pool: &mut impl BufPool<Buf = T::Buf>) {
+        self.transport.handle_timeouts(now);
         self.handle_events(now, pool);
         while let Some(conn) = self.deadlines.pop_due(now) {
             self.rdma_timeout(now, conn);
@@ -410,11 +413,11 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     /// Services connections with output, each up to the budget of a [`StreamSink`](crate::transport::StreamSink). Those
     /// with segments that TCP can send at once are serviced by [`Self::run_deferred`]: a window of few segments is sent
     /// without waiting until the next ones are built.
-    fn service_tx_ready(&mut self, now: Instant, pool: &mut P) {
+    fn service_tx_ready(&mut self, now: Instant, pool: &mut impl BufPool<Buf = T::Buf>) {
         self.resume_waiting();
         for _ in 0..self.tx_ready.len().min(TX_SERVICED_MAX) {
             let Some(conn) = self.tx_ready.pop_front() else { break };
-            if self.stack.may_send_queued(conn) && self.tx_late.try_push(conn).is_ok() {
+            if self.transport.may_send_queued(conn) && self.tx_late.try_push(conn).is_ok() {
                 continue;
             }
             self.service_tx(now, conn, pool);
@@ -423,7 +426,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     /// Services the connections whose queued segments were sent first.
     #[inline]
-    fn service_tx_late(&mut self, now: Instant, pool: &mut P) {
+    fn service_tx_late(&mut self, now: Instant, pool: &mut impl BufPool<Buf = T::Buf>) {
         if self.tx_late.is_empty() {
             return;
         }
@@ -438,15 +441,17 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     /// Services one connection with output.
     #[inline]
-    fn service_tx(&mut self, now: Instant, conn: ConnId, pool: &mut P) {
-        let Self { stack, conns, services, device, rdma, .. } = self;
+    fn service_tx(&mut self, now: Instant, conn: ConnId, pool: &mut impl BufPool<Buf = T::Buf>) {
+        let Self { transport, conns, services, device, rdma, .. } = self;
         let Some(entry) = conns.take_tx_ready(conn) else { return };
         let outcome = match &mut entry.service {
-            Service::Tcp(service) => services.transmit(now, (conn, service, entry.peer_closed), stack, pool),
+            Service::Tcp(service) => {
+                services.transmit(now, (conn, service, entry.peer_closed), transport, pool)
+            }
             Service::Rdma(rdma_conn) => {
                 let Some(id) = rdma_conn.id else { return };
                 let outcome = if rdma_conn.looped == Looped::No {
-                    rdma_conn::transmit(now, (conn, id), stack, pool, device, rdma)
+                    rdma_conn::transmit(now, (conn, id), transport, pool, device, rdma)
                 } else {
                     self.transmit_looped(now, (conn, id), pool)
                 };
@@ -457,14 +462,14 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         match outcome {
             TxOutcome::Idle => {}
             TxOutcome::Again => self.queue_tx(conn),
-            TxOutcome::Blocked => self.stack.notify_writable(conn),
+            TxOutcome::Blocked => self.transport.notify_writable(conn),
         }
     }
 
     /// Resumes a few echo connections that wait for packet buffers, after all others, while the pool is not short.
     #[inline]
     fn resume_waiting(&mut self) {
-        if !self.services.waits_for_buffers() || self.stack.pool_is_short() {
+        if !self.services.waits_for_buffers() || self.transport.pool_is_short() {
             return;
         }
         for _ in 0..ECHO_RESUMED_MAX {

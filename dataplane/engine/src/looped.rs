@@ -8,23 +8,23 @@ use tcp_stack::{BufPool, ConnId, Instant};
 
 use super::rdma_conn::{self, Looped};
 use super::{Engine, Service};
-use crate::transport::{TxOutcome, since_start};
+use crate::transport::{Transport, TxOutcome, since_start};
 
-impl<P: BufPool, M: Memory> Engine<P, M> {
+impl<T: Transport, M: Memory> Engine<T, M> {
     /// Services the output of a looped connection.
     #[inline(never)]
     pub(super) fn transmit_looped(
         &mut self,
         now: Instant,
         (conn, id): (ConnId, CmId),
-        pool: &mut P,
+        pool: &mut impl BufPool<Buf = T::Buf>,
     ) -> TxOutcome {
-        let peer = self.stack.other_end(conn);
+        let peer = self.transport.other_end(conn);
         let other = peer.and_then(|peer| Some((peer, self.cm_id(peer)?)));
         match (self.looped(conn), other) {
             (Some(Looped::Direct), Some((peer, to))) => return self.pass_on(now, (conn, id), (peer, to)),
             (_, Some((peer, to))) if self.device.may_loop(id, to) => {
-                if !self.stack.is_consumed(conn, peer) {
+                if !self.transport.is_consumed(conn, peer) {
                     // What comes behind must not overtake it. It is on its way to this stack.
                     return TxOutcome::Again;
                 }
@@ -37,8 +37,8 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             // If the other end has gone, TCP learns it from the answer.
             _ => {}
         }
-        let Self { stack, device, rdma, .. } = self;
-        rdma_conn::transmit(now, (conn, id), stack, pool, device, rdma)
+        let Self { transport, device, rdma, .. } = self;
+        rdma_conn::transmit(now, (conn, id), transport, pool, device, rdma)
     }
 
     fn looped(&self, conn: ConnId) -> Option<Looped> {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use rdma::verbs::{CmId, Device};
 use rdma::{Memory, RdmaStats};
-use tcp_stack::{Buf, BufPool, ConnId, EvictionPolicy, Instant, Segment, Stack};
+use tcp_stack::{BufPool, ConnId, EvictionPolicy, Instant, Segment};
 
-use crate::transport::{RdmaState, StreamSink, TxOutcome, since_start};
+use crate::transport::{RdmaState, StreamSink, Transport, TxOutcome, since_start};
 
 /// State of a connection that the device uses.
 #[derive(Clone, Copy, Debug)]
@@ -75,11 +75,11 @@ impl RdmaConn {
     /// Reports the packet buffers retained for an incomplete FPDU to the stack. If the stack allows no more, their
     /// bytes are copied and the buffers freed.
     #[inline]
-    pub(super) fn retain<B: Buf>(
+    pub(super) fn retain<T: Transport>(
         &mut self,
         (conn, chunks): (ConnId, usize),
-        stack: &mut Stack<B>,
-        device: &mut Device<Segment<B>>,
+        transport: &mut T,
+        device: &mut Device<Segment<T::Buf>>,
         stats: &mut RdmaStats,
     ) {
         let chunks = u16::try_from(chunks).unwrap_or(u16::MAX);
@@ -87,38 +87,38 @@ impl RdmaConn {
             return;
         }
         self.retained = chunks;
-        if !stack.retain(conn, chunks.into()) {
-            self.release_retained(conn, stack, device, stats);
+        if !transport.retain(conn, chunks.into()) {
+            self.release_retained(conn, transport, device, stats);
         }
     }
 
     /// Copies the bytes of retained packet buffers and frees the buffers.
     #[cold]
-    pub(super) fn release_retained<B: Buf>(
+    pub(super) fn release_retained<T: Transport>(
         &mut self,
         conn: ConnId,
-        stack: &mut Stack<B>,
-        device: &mut Device<Segment<B>>,
+        transport: &mut T,
+        device: &mut Device<Segment<T::Buf>>,
         stats: &mut RdmaStats,
     ) {
         let left = self.id.map_or(0, |id| device.compact(id, stats));
         self.retained = u16::try_from(left).unwrap_or(u16::MAX);
-        stack.retain(conn, self.retained.into());
+        transport.retain(conn, self.retained.into());
     }
 
     /// Reports the eviction policy to the stack if it has changed: a connection that the device uses never gives way
     /// once its peer has a claim on it.
     #[inline]
-    pub(super) fn update_eviction<B: Buf>(
+    pub(super) fn update_eviction<T: Transport>(
         &mut self,
         conn: ConnId,
-        stack: &mut Stack<B>,
-        device: &Device<Segment<B>>,
+        transport: &mut T,
+        device: &Device<Segment<T::Buf>>,
     ) {
         let evictable = self.id.is_none_or(|id| device.is_evictable(id));
         let policy = if evictable { EvictionPolicy::Anytime } else { EvictionPolicy::Never };
         if std::mem::replace(&mut self.eviction_policy, policy) != policy {
-            stack.set_eviction_policy(conn, policy);
+            transport.set_eviction_policy(conn, policy);
         }
     }
 }
@@ -133,15 +133,15 @@ fn coarse(now: Instant) -> u16 {
 
 /// Moves the output of the device's connection into the send queue, up to the budget of one service.
 #[inline]
-pub(super) fn transmit<P: BufPool, M: Memory>(
+pub(super) fn transmit<T: Transport, M: Memory>(
     now: Instant,
     (conn, id): (ConnId, CmId),
-    stack: &mut Stack<P::Buf>,
-    pool: &mut P,
-    device: &mut Device<Segment<P::Buf>>,
+    transport: &mut T,
+    pool: &mut impl BufPool<Buf = T::Buf>,
+    device: &mut Device<Segment<T::Buf>>,
     rdma: &mut RdmaState<M>,
 ) -> TxOutcome {
-    let mut sink = StreamSink::new(stack, pool, conn, now);
+    let mut sink = StreamSink::new(transport, pool, conn, now);
     let progress = device.transmit(id, since_start(now), &mut rdma.env(), &mut sink);
     sink.outcome(progress.pending)
 }

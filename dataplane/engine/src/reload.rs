@@ -2,7 +2,7 @@
 
 use rdma::service::{Prefix, RegionEntry};
 use rdma::{Access, Memory, OutOfOrderPolicy, RegionId};
-use tcp_stack::{BufPool, Instant, ListenError, ListenOptions};
+use tcp_stack::{Buf, Instant, ListenError, ListenOptions, Stack};
 
 use super::{Engine, ListenerOwner, ListenerService, Service};
 use crate::services::RegionResponder;
@@ -34,7 +34,7 @@ pub struct GrantRule {
     pub none: bool,
 }
 
-impl<P: BufPool, M: Memory> Engine<P, M> {
+impl<B: Buf, M: Memory> Engine<Stack<B>, M> {
     /// Changes the options of the listener on a port, and its service. Its connections stay as they are.
     ///
     /// # Errors
@@ -42,7 +42,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     /// device has no identifier left; the listener is then as before.
     pub fn change_listener(&mut self, now: Instant, setup: ListenerSetup) -> Result<(), ListenError> {
         let ListenerSetup { port, mut options, service } = setup;
-        let at = self.stack.listener_at(port);
+        let at = self.transport.listener_at(port);
         let Some(index) = self.listeners.iter().position(|(id, _)| Some(*id) == at) else {
             return self.listen(port, options, service);
         };
@@ -58,7 +58,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             (service, _) => Some(ListenerOwner::Tcp(service)),
         };
         if let Some((listener, before)) = self.listeners.get_mut(index) {
-            self.stack.set_listen_options(*listener, options);
+            self.transport.set_listen_options(*listener, options);
             let before = owner.map(|owner| std::mem::replace(before, owner));
             if let Some(ListenerOwner::Device(id)) = before {
                 // Fails only if the id is gone already.
@@ -72,12 +72,10 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     /// Stops listening on a port of the configuration. Established connections stay; half-open ones are reset, and
     /// later MPA Requests refused.
     pub fn remove_listener(&mut self, now: Instant, port: u16) {
-        let Some(listener) = self.stack.listener_at(port) else { return };
+        let Some(listener) = self.transport.listener_at(port) else { return };
         let Some(at) = self.listeners.iter().position(|(id, _)| *id == listener) else { return };
         let is_ours = match self.listeners.get(at) {
-            Some((_, ListenerOwner::Device(id))) => {
-                self.serves_regions && RegionResponder::owns(&self.device, *id)
-            }
+            Some((_, ListenerOwner::Device(id))) => RegionResponder::owns(&self.device, *id),
             Some((_, ListenerOwner::Tcp(_))) => true,
             None => false,
         };
@@ -86,7 +84,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             return;
         }
         let (_, owner) = self.listeners.swap_remove(at);
-        self.stack.unlisten(listener);
+        self.transport.unlisten(listener);
         if let ListenerOwner::Device(id) = owner {
             // Fails only if the id is gone already.
             let _ = self.device.destroy_id(id);
@@ -128,6 +126,6 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     /// Sets the maximum number of STags, up to that of the start, and of connections from one source.
     pub fn set_limits(&mut self, stags_max: u32, connections_per_source_max: u32) {
         self.rdma.stags.set_limit(stags_max as usize);
-        self.stack.set_connections_per_source_max(connections_per_source_max);
+        self.transport.set_connections_per_source_max(connections_per_source_max);
     }
 }

@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
 
-use iwarp_engine::Engine;
 use iwarp_engine::memory::WorkerMemory;
+use iwarp_engine::{Engine, Transport};
 use rdma::verbs::{
     Access, AddressBase, AsyncEvent, CmEvent, CmId, ConnParam, CqId, MemoryRegion, MrId, PdId, PostError,
     QpCap, QpInit, QpNum, RecvWr, RegionId, SendWr, VerbsError, WorkCompletion,
 };
 use rdma::{Memory, VecMemory};
-use tcp_stack::{BufPool, Instant};
+use tcp_stack::Instant;
 
 use crate::error::Error;
 use crate::verbs::{TextMemory, Verbs};
@@ -47,7 +47,7 @@ impl Bytes for VecMemory {
     }
 }
 
-impl<P: BufPool, M: Bytes> Verbs for Engine<P, M> {
+impl<T: Transport, M: Bytes> Verbs for Engine<T, M> {
     fn alloc_pd(&mut self) -> Result<PdId, Error> {
         Ok(self.device_mut().alloc_pd()?)
     }

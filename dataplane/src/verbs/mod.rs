@@ -20,8 +20,9 @@ mod node;
 mod tests;
 mod wait;
 
+pub use crate::worker::PortEngine;
 pub use mr::{Mr, RemoteMemory};
-pub use node::{Node, NodeOptions, PortEngine};
+pub use node::{Node, NodeOptions};
 pub use wait::WaitError;
 
 pub use iwarp_config::Config;

@@ -7,18 +7,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use iwarp_config::{Config, Hugepages};
 use iwarp_engine::memory::{RegionMemory, WorkerMemory};
-use iwarp_engine::{Clock, Engine, EngineConfig, LocalPorts};
+use iwarp_engine::{Clock, EngineConfig, LocalPorts};
 use rdma::EndpointConfig;
 use rdma::verbs::{Device, Limits, RegionId};
-use tcp_stack::{ConnOptions, Instant, Segment, StackConfig};
+use tcp_stack::{ConnOptions, Instant, Segment, Stack, StackConfig};
 
 use crate::dpdk::{Eal, Mbuf, MbufPool, Mempool, RegisteredThread, Reuse};
 use crate::port::{Port, PortQueues, PortSpec};
 use crate::setup;
-use crate::worker::{PollLoop, PollResult, Transmit, Visit, WorkerPort, mesh};
-
-/// Engine over DPDK's packet buffers and region memory.
-pub type PortEngine = Engine<MbufPool, WorkerMemory>;
+use crate::worker::{PollLoop, PollResult, PortEngine, Transmit, Visit, WorkerPort, mesh};
 
 /// Settings that a program may override after [`NodeOptions::new`] has read them from its configuration.
 #[derive(Clone, Copy, Debug)]
@@ -287,15 +284,15 @@ impl<'a> Plan<'a> {
         let (Some(PortQueues { rx, tx }), Some(pool)) = (queues.into_iter().next(), pools.first()) else {
             bail!("port {}: no queue", port.name());
         };
+        let stack = StackConfig { worker_count: 1, ..setup::stack_on(config, port_config, 0, &port) };
         let engine = EngineConfig {
-            stack: StackConfig { worker_count: 1, ..setup::stack_on(config, port_config, 0, &port) },
             conn: options.conn,
             limits: EngineConfig::program_limits(options.limits, config.tcp.connections_max),
             endpoint: options.endpoint,
             stags_max: config.limits.grants_max,
             regions_max: 0,
             contexts_max: 0,
-            local_ports: LocalPorts::default(),
+            local_ports: (LocalPorts::default(), 0),
             seed: setup::seed()?,
         };
         let memory = WorkerMemory::new(config.limits.regions_max as usize);
@@ -305,7 +302,7 @@ impl<'a> Plan<'a> {
         let poll_loop = PollLoop::new(clock, &config.workers.idle, None);
         Ok(Node {
             worker_ports: [WorkerPort::new(
-                Engine::new(engine, memory),
+                PortEngine::new(Stack::new(stack, engine.seed), engine, memory),
                 (Some(rx), transmit),
                 port.offloads(),
                 pool,

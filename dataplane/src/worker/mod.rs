@@ -39,7 +39,7 @@ pub use steer::{Mesh, SteerStats, mesh};
 pub(crate) use thread_state::ThreadState;
 pub use visit::{Gauges, PacketPoolStats, is_histogram};
 pub use watch_command::{NewWatch, WatchCommand};
-pub use worker_port::{Relays, Transmit, WorkerPort};
+pub use worker_port::{PortEngine, Relays, Transmit, WorkerPort};
 
 use crate::dpdk::RegisteredThread;
 

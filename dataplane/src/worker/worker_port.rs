@@ -9,7 +9,7 @@ use iwarp_engine::Engine;
 use iwarp_engine::memory::WorkerMemory;
 use rdma::RegionId;
 use rtrb::{Consumer, Producer};
-use tcp_stack::{BufPool, Instant, RxFrame, TxFrame};
+use tcp_stack::{BufPool, Instant, RxFrame, Stack, TxFrame};
 
 use super::loopback::{Loopback, LoopbackStats};
 use super::rx_burst::RxBurst;
@@ -19,6 +19,9 @@ use crate::dpdk::{
     BURST, Mbuf, MbufPool, Offloads, PortQueues, ReleaseLast, RxQueue, RxQueueStats, TxBatch, TxQueue,
     TxQueueStats,
 };
+
+/// The engine of a port on one worker: our TCP over DPDK's packet buffers, and region memory.
+pub type PortEngine = Engine<Stack<Mbuf>, WorkerMemory>;
 
 /// Capacity of the ring that carries frames from a worker without a transmit queue to worker 0.
 const RELAY_FRAMES: usize = 512;
@@ -66,7 +69,7 @@ impl Transmit {
 /// One worker's share of a port, and the protocols that it runs.
 #[derive(Debug)]
 pub struct WorkerPort {
-    engine: Engine<MbufPool, WorkerMemory>,
+    engine: PortEngine,
     /// `None` if the port has fewer queues than workers.
     rx: Option<RxQueue>,
     tx: Transmit,
@@ -97,7 +100,7 @@ pub struct WorkerPort {
 impl WorkerPort {
     /// Creates a port share that has received and sent nothing.
     pub fn new(
-        engine: Engine<MbufPool, WorkerMemory>,
+        engine: PortEngine,
         (rx, tx): (Option<RxQueue>, Transmit),
         offloads: Offloads,
         pool: MbufPool,
@@ -334,12 +337,12 @@ impl WorkerPort {
     }
 
     /// Borrows the port's protocols.
-    pub fn engine(&self) -> &Engine<MbufPool, WorkerMemory> {
+    pub fn engine(&self) -> &PortEngine {
         &self.engine
     }
 
     /// Borrows the protocols mutably.
-    pub fn engine_mut(&mut self) -> &mut Engine<MbufPool, WorkerMemory> {
+    pub fn engine_mut(&mut self) -> &mut PortEngine {
         &mut self.engine
     }
 

@@ -13,7 +13,7 @@
 use core::net::SocketAddr;
 use core::num::NonZeroU16;
 
-use super::ids::{CmId, QpNum};
+use super::ids::{CmId, Owner, QpNum};
 use super::queue_pair::QpState;
 use super::silent::SilentLink;
 use super::{Device, Now, VerbsError, micros};
@@ -185,8 +185,8 @@ pub(super) struct Id<C> {
     pub(super) traffic_class: u8,
     /// Listener whose backlog counts this connection.
     pub(super) listener: Option<CmId>,
-    /// Number that the program associates with the id.
-    pub(super) context: u64,
+    /// Client to which the id belongs.
+    pub(super) owner: Owner,
 }
 
 /// Terminate that ended a stream.
@@ -239,7 +239,7 @@ impl<C> Id<C> {
             events: 0,
             traffic_class: 0,
             listener: None,
-            context: 0,
+            owner: Owner::Program,
         }
     }
 }
@@ -321,7 +321,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     }
 
     /// Creates a listener at an address where the transport already accepts streams, for a service that the adapter
-    /// configures itself. Its connections use `config`, and begin with `context`.
+    /// configures itself. Its connections use `config`, and belong to `owner`.
     ///
     /// # Errors
     /// `NoResources`.
@@ -329,12 +329,12 @@ impl<C: AsRef<[u8]>> Device<C> {
         &mut self,
         local: SocketAddr,
         config: EndpointConfig,
-        context: u64,
+        owner: Owner,
     ) -> Result<CmId, VerbsError> {
         let (backlog, ird, ord) = (u16::MAX, config.mpa.ird_max, config.mpa.ord_max);
         let stage = Stage::Listening { backlog, waiting: 0, ird, ord };
         let details = Details { local: Some(local), config: Some(Box::new(config)), ..Details::NONE };
-        let id = Id { stage, context, ..Id::new(details) };
+        let id = Id { stage, owner, ..Id::new(details) };
         self.ids.insert(id).map(CmId).ok_or(VerbsError::NoResources)
     }
 
@@ -487,22 +487,19 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.ids.get(id.0)?.details.termination
     }
 
-    /// Associates a number with an id (`rdma_cm_id.context`). Connections that a listener accepts begin with the
-    /// listener's number.
+    /// Gives an id to a client of the device.
     ///
     /// # Errors
     /// `NoSuchObject`.
-    pub fn set_context(&mut self, id: CmId, context: u64) -> Result<(), VerbsError> {
-        self.ids.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?.context = context;
+    pub fn set_owner(&mut self, id: CmId, owner: Owner) -> Result<(), VerbsError> {
+        self.ids.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?.owner = owner;
         Ok(())
     }
 
-    /// Returns the number that the program has associated with an id; 0 if none.
-    ///
-    /// # Errors
-    /// `NoSuchObject`.
-    pub fn context(&self, id: CmId) -> Result<u64, VerbsError> {
-        self.ids.get(id.0).map(|it| it.context).ok_or(VerbsError::NoSuchObject)
+    /// Returns the client to which an id belongs, `None` if there is no such id.
+    #[inline]
+    pub fn owner(&self, id: CmId) -> Option<Owner> {
+        self.ids.get(id.0).map(|id| id.owner)
     }
 
     /// Returns true if the stream of an id is in full operation.

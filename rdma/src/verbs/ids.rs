@@ -1,6 +1,8 @@
 //! Handles of the objects that a [`Device`](super::Device) owns. A handle holds the index of a table slot and the
 //! slot's generation, so that a stale handle does not name a newer object.
 
+use crate::memory::RegionId;
+
 /// Queue pair number: 24 bits, as in InfiniBand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -36,6 +38,18 @@ pub struct SrqId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MwId(pub u32);
+
+/// Client of a device to which an id belongs. Connections that a listener accepts begin with the listener's owner.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Owner {
+    /// The program that polls the device.
+    #[default]
+    Program,
+    /// The region service, with the region that it has granted to the connection, if any.
+    Region(Option<RegionId>),
+    /// A context of another process, by its number.
+    Context(u32),
+}
 
 /// Listener or connection handle (`rdma_cm_id`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -80,8 +80,8 @@ impl<C: AsRef<[u8]>> Device<C> {
         if waiting >= backlog || self.silent.len() >= self.limits.silent {
             return None;
         }
-        let (settings, context) =
-            (it.details.config.as_deref().copied().unwrap_or(self.endpoint), it.context);
+        let owner = it.owner;
+        let settings = it.details.config.as_deref().copied().unwrap_or(self.endpoint);
         let mut config = EndpointConfig { pd: None, send_queue: 0, receive_queue: 0, ..settings };
         config.mpa.ird_max = config.mpa.ird_max.min(ird);
         config.mpa.ord_max = config.mpa.ord_max.min(ord);
@@ -92,7 +92,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             stage: Stage::Connecting,
             endpoint: Some(Box::new(Endpoint::responder(config, stream, now))),
             listener: Some(listener),
-            context,
+            owner,
             // Until the program receives the connect request.
             destroyed: true,
             ..Id::new(details)

@@ -7,7 +7,8 @@ use rdma::{EndpointConfig, Notified, Scope};
 
 /// Connects node 0 with a service of node 1 that grants it a region of [`MEMORY`] bytes.
 fn granted(net: &mut Net) -> (Party, RegionId, Stag) {
-    let listener = net.nodes[1].device.create_listener(address(1), EndpointConfig::default(), 7 << 32);
+    let listener =
+        net.nodes[1].device.create_listener(address(1), EndpointConfig::default(), Owner::Region(None));
     net.nodes[1].listener = Some(listener.unwrap());
     let a = party(&mut net.nodes[0], CAP, None, 1);
     net.nodes[0].device.connect(a.id, a.qp, address(1), &ConnParam::default()).unwrap();

@@ -5,16 +5,14 @@ use std::collections::VecDeque;
 
 use rdma::testutil::verbs::*;
 use rdma::verbs::*;
-use rdma::{EndpointConfig, Env, Scope, StreamId};
+use rdma::{EndpointConfig, Env, RegionId, Scope, StreamId};
 
 const CAP: QpCap =
     QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 0 };
-/// Context of the service's listener.
-const SERVICE: u64 = 7 << 32;
 
 /// Creates the service's listener on node 1.
 fn service(net: &mut Net, config: EndpointConfig) -> CmId {
-    let listener = net.nodes[1].device.create_listener(address(1), config, SERVICE).unwrap();
+    let listener = net.nodes[1].device.create_listener(address(1), config, Owner::Region(None)).unwrap();
     net.nodes[1].listener = Some(listener);
     listener
 }
@@ -38,8 +36,9 @@ fn a_connection_without_a_queue_pair_serves_memory() {
     assert_eq!(net.nodes[1].device.poll_transport(), None, "the adapter listens already");
     let (a, id) = request(&mut net);
     let Node { device, stags, memory, .. } = &mut net.nodes[1];
-    assert_eq!(device.context(id), Ok(SERVICE), "the listener's");
-    device.set_context(id, SERVICE | 3).unwrap();
+    assert_eq!(device.owner(id), Some(Owner::Region(None)), "the listener's");
+    device.set_owner(id, Owner::Region(Some(RegionId(3)))).unwrap();
+    assert_eq!(device.owner(id), Some(Owner::Region(Some(RegionId(3)))));
     assert!(!device.is_evictable(id), "it waits for an answer");
     let region = memory.add(vec![5; 4096]).unwrap();
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
@@ -64,7 +63,7 @@ fn a_connection_without_a_queue_pair_serves_memory() {
     assert_eq!(cm.pop().map(|event| (event.id, event.kind)), Some((id, CmEventKind::Disconnected)));
     assert!(device.is_evictable(id) && stags.is_empty());
     device.destroy_id(id).unwrap();
-    assert_eq!(device.context(id), Err(VerbsError::NoSuchObject));
+    assert_eq!(device.owner(id), None);
 }
 
 #[test]

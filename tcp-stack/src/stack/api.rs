@@ -35,6 +35,11 @@ impl<B: Buf> Stack<B> {
         self.listen_at((ListenScope::Any, port), options)
     }
 
+    /// Returns the settings of this stack.
+    pub const fn config(&self) -> &StackConfig {
+        &self.config
+    }
+
     /// Accepts connections to a port at some addresses. Errors: as [`Self::listen`]; the port is in use only if another
     /// listener has one of the addresses.
     pub fn listen_at(

@@ -10,8 +10,8 @@
 
 use std::collections::VecDeque;
 
-use crate::transport::TxOutcome;
-use tcp_stack::{Buf, BufClass, BufPool, ConnId, Instant, Segment, SendError, Stack};
+use crate::transport::{Transport, TxOutcome};
+use tcp_stack::{Buf, BufClass, BufPool, ConnId, Instant, Segment, SendError};
 
 /// Smallest segment, bytes, assumed for the number of buffers that may wait.
 const SEGMENT_MIN: usize = 512;
@@ -42,10 +42,10 @@ impl<B: Buf> Echo<B> {
     }
 
     /// Takes a received segment. Its bytes count as unread until the send queue accepts them.
-    pub(crate) fn receive<P: BufPool<Buf = B>>(
+    pub(crate) fn receive<T: Transport<Buf = B>>(
         &mut self,
-        stack: &mut Stack<B>,
-        pool: &mut P,
+        transport: &mut T,
+        pool: &mut impl BufPool<Buf = T::Buf>,
         conn: ConnId,
         segment: Segment<B>,
     ) {
@@ -54,11 +54,13 @@ impl<B: Buf> Echo<B> {
             self.spilled.extend(bytes);
             return;
         }
-        if self.waiting.is_empty() && stack.append(conn, bytes.len(), &mut |out| out.copy_from_slice(bytes)) {
-            stack.consumed(conn, bytes.len());
+        if self.waiting.is_empty()
+            && transport.append(conn, bytes.len(), &mut |out| out.copy_from_slice(bytes))
+        {
+            transport.consumed(conn, bytes.len());
             return;
         }
-        let segment_max = stack.emss(conn).min(pool.data_room()).max(1);
+        let segment_max = transport.emss(conn).min(pool.data_room()).max(1);
         while !bytes.is_empty() {
             let taken = match self.waiting.back_mut() {
                 Some(last) => fill(last, segment_max, bytes),
@@ -69,7 +71,7 @@ impl<B: Buf> Echo<B> {
                     if self.waiting.len() < self.waiting_max { pool.alloc(BufClass::Data) } else { None };
                 let Some(fresh) = fresh else {
                     let left = bytes.len();
-                    self.queue_rest(stack, conn, segment, left);
+                    self.queue_rest(transport, conn, segment, left);
                     return;
                 };
                 self.waiting.push_back(fresh);
@@ -79,8 +81,14 @@ impl<B: Buf> Echo<B> {
     }
 
     /// Keeps the last `left` bytes of a segment when no packet buffer is free: in the segment's own buffer, or spilled.
-    fn queue_rest(&mut self, stack: &Stack<B>, conn: ConnId, segment: Segment<B>, left: usize) {
-        let fits = self.waiting.len() < self.waiting_max && left <= stack.payload_max(conn);
+    fn queue_rest(
+        &mut self,
+        transport: &impl Transport<Buf = B>,
+        conn: ConnId,
+        segment: Segment<B>,
+        left: usize,
+    ) {
+        let fits = self.waiting.len() < self.waiting_max && left <= transport.payload_max(conn);
         match if fits { segment.into_tail(left) } else { Err(segment) } {
             Ok(buf) => self.waiting.push_back(buf),
             Err(segment) => {
@@ -101,10 +109,15 @@ impl<B: Buf> Echo<B> {
 
     /// Moves spilled bytes into one packet buffer. Returns `false` if none is free.
     #[cold]
-    fn refill<P: BufPool<Buf = B>>(&mut self, stack: &Stack<B>, pool: &mut P, conn: ConnId) -> bool {
+    fn refill<T: Transport<Buf = B>>(
+        &mut self,
+        transport: &T,
+        pool: &mut impl BufPool<Buf = B>,
+        conn: ConnId,
+    ) -> bool {
         let Some(mut fresh) = pool.alloc(BufClass::Data) else { return false };
         let (first, _) = self.spilled.as_slices();
-        let segment_max = stack.emss(conn).min(pool.data_room()).max(1);
+        let segment_max = transport.emss(conn).min(pool.data_room()).max(1);
         let taken = fill(&mut fresh, segment_max, first);
         self.spilled.drain(..taken);
         if self.spilled.is_empty() {
@@ -130,32 +143,32 @@ impl<B: Buf> Echo<B> {
     }
 
     /// Moves waiting bytes into the send queue.
-    pub(crate) fn pump<P: BufPool<Buf = B>>(
+    pub(crate) fn pump<T: Transport<Buf = B>>(
         &mut self,
         now: Instant,
-        stack: &mut Stack<B>,
-        pool: &mut P,
+        transport: &mut T,
+        pool: &mut impl BufPool<Buf = T::Buf>,
         conn: ConnId,
     ) -> TxOutcome {
         loop {
             while let Some(buf) = self.waiting.pop_front() {
                 let bytes = buf.bytes().len();
-                match stack.send(now, conn, buf) {
-                    Ok(()) => stack.consumed(conn, bytes),
+                match transport.send(now, conn, buf) {
+                    Ok(()) => transport.consumed(conn, bytes),
                     Err(SendError::Full(buf)) => {
                         self.waiting.push_front(buf);
                         return TxOutcome::Blocked;
                     }
                     // The connection is closing or closed: the bytes cannot be sent back any more.
-                    Err(SendError::NotConnected(_)) => stack.consumed(conn, bytes),
+                    Err(SendError::NotConnected(_)) => transport.consumed(conn, bytes),
                     // No buffer is filled that far. A reset is better than a stream with a hole.
-                    Err(SendError::TooLong(_)) => stack.abort(now, conn),
+                    Err(SendError::TooLong(_)) => transport.abort(now, conn),
                 }
             }
             if self.spilled.is_empty() {
                 return TxOutcome::Idle;
             }
-            if !self.refill(stack, pool, conn) {
+            if !self.refill(transport, pool, conn) {
                 return TxOutcome::Again;
             }
         }

@@ -7,15 +7,11 @@ use std::net::SocketAddr;
 use arrayvec::ArrayString;
 use rdma::RegionId;
 use rdma::service::{RegionService, requested_region};
-use rdma::verbs::{CmEvent, CmEventKind, CmId, Device};
+use rdma::verbs::{CmEvent, CmEventKind, CmId, Device, Owner};
 use tcp_stack::{Buf, Segment};
 
 use crate::notice::{Notice, NoticeRing};
 use crate::transport::RdmaState;
-
-/// Context of an id of the region service, in an engine that serves regions. The low 32 bits are 0, or the number of
-/// the granted region plus 1.
-const CONTEXT: u64 = 1 << 32;
 
 /// Answers connect requests with grants. Holds the regions that peers may ask for.
 #[derive(Debug)]
@@ -25,19 +21,14 @@ pub(crate) struct RegionResponder {
 }
 
 impl RegionResponder {
-    /// Context of the service's listeners. Their connections begin with it.
-    pub(crate) const LISTENER_CONTEXT: u64 = CONTEXT;
-
-    /// Returns true if the service uses the id. Valid only in an engine that serves regions: elsewhere, a program may
-    /// choose any context.
+    /// Returns true if the service uses the id.
     pub(crate) fn owns<B: Buf>(device: &Device<Segment<B>>, id: CmId) -> bool {
-        device.context(id).is_ok_and(|context| context >> 32 == CONTEXT >> 32)
+        matches!(device.owner(id), Some(Owner::Region(_)))
     }
 
     /// Returns the region that was granted to a connection, if any.
     pub(crate) fn granted<B: Buf>(device: &Device<Segment<B>>, id: CmId) -> Option<RegionId> {
-        let granted = device.context(id).ok().filter(|context| context >> 32 == CONTEXT >> 32)?;
-        u32::try_from(granted - CONTEXT).ok()?.checked_sub(1).map(RegionId)
+        if let Some(Owner::Region(granted)) = device.owner(id) { granted } else { None }
     }
 
     /// Handles an event of the service's listeners and connections.
@@ -89,9 +80,8 @@ impl RegionResponder {
             let _ = device.reject(id, &answer.reply);
             return false;
         }
-        let granted = answer.region.map_or(0, |region| u64::from(region.0) + 1);
         device
-            .set_context(id, CONTEXT + granted)
+            .set_owner(id, Owner::Region(answer.region))
             .and_then(|()| device.accept_without_qp(id, &answer.reply, answer.region))
             .is_ok()
     }

@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use rdma::Sink as _;
-use tcp_stack::{Buf, BufPool, ConnId, ConnInfo, EvictionPolicy, Instant, Segment, Stack};
+use tcp_stack::{Buf, BufPool, ConnId, ConnInfo, EvictionPolicy, Instant, Segment};
 
 use super::chargen::Chargen;
 use super::echo::Echo;
 use super::{ListenerService, ServiceStats, daytime};
-use crate::transport::{StreamSink, TxOutcome, since_start};
+use crate::transport::{StreamSink, Transport, TxOutcome, since_start};
 
 /// State of one connection.
 #[derive(Debug)]
@@ -99,46 +99,46 @@ impl TcpServices {
 
     /// Passes a received segment to the service. Returns true if there may be output.
     #[inline]
-    pub(crate) fn receive<P: BufPool>(
+    pub(crate) fn receive<T: Transport>(
         &mut self,
-        service: &mut TcpService<P::Buf>,
-        stack: &mut Stack<P::Buf>,
-        pool: &mut P,
+        service: &mut TcpService<T::Buf>,
+        transport: &mut T,
+        pool: &mut impl BufPool<Buf = T::Buf>,
         conn: ConnId,
-        segment: Segment<P::Buf>,
+        segment: Segment<T::Buf>,
     ) -> bool {
         match service {
             TcpService::Echo(echo) => {
-                echo.receive(stack, pool, conn, segment);
+                echo.receive(transport, pool, conn, segment);
                 return true;
             }
             TcpService::Discard => self.stats.discard_bytes += segment.len() as u64,
             TcpService::Chargen(_) | TcpService::Daytime => {}
         }
-        stack.consumed(conn, segment.len());
+        transport.consumed(conn, segment.len());
         false
     }
 
     /// Frees the received packet buffers that a connection retains; others need them.
     #[cold]
-    pub(crate) fn reclaim<B: Buf>(
+    pub(crate) fn reclaim<T: Transport>(
         &mut self,
-        service: &mut TcpService<B>,
-        stack: &mut Stack<B>,
+        service: &mut TcpService<T::Buf>,
+        transport: &mut T,
         conn: ConnId,
     ) {
         if let TcpService::Echo(echo) = service {
             echo.compact();
             self.stats.echo_copied_aside += 1;
-            stack.retain(conn, 0);
+            transport.retain(conn, 0);
         }
     }
 
     /// Handles the end of the peer's half of the connection. Returns true if there may be output.
-    pub(crate) fn peer_closed<B: Buf>(
-        service: &TcpService<B>,
+    pub(crate) fn peer_closed<T: Transport>(
+        service: &TcpService<T::Buf>,
         now: Instant,
-        stack: &mut Stack<B>,
+        transport: &mut T,
         conn: ConnId,
     ) -> bool {
         match service {
@@ -146,36 +146,36 @@ impl TcpServices {
             TcpService::Echo(_) => return true,
             // Daytime closes after its line.
             TcpService::Daytime => {}
-            TcpService::Discard | TcpService::Chargen(_) => stack.close(now, conn),
+            TcpService::Discard | TcpService::Chargen(_) => transport.close(now, conn),
         }
         false
     }
 
     /// Moves output of a connection into its send queue.
     #[inline]
-    pub(crate) fn transmit<P: BufPool>(
+    pub(crate) fn transmit<T: Transport>(
         &mut self,
         now: Instant,
-        (conn, service, peer_closed): (ConnId, &mut TcpService<P::Buf>, bool),
-        stack: &mut Stack<P::Buf>,
-        pool: &mut P,
+        (conn, service, peer_closed): (ConnId, &mut TcpService<T::Buf>, bool),
+        transport: &mut T,
+        pool: &mut impl BufPool<Buf = T::Buf>,
     ) -> TxOutcome {
         match service {
             TcpService::Discard => TxOutcome::Idle,
-            TcpService::Chargen(chargen) => fill_chargen(now, conn, chargen, stack, pool),
+            TcpService::Chargen(chargen) => fill_chargen(now, conn, chargen, transport, pool),
             TcpService::Daytime => {
                 let line = daytime::line(self.wall_at_zero.saturating_add(since_start(now)));
-                send_and_close(now, conn, line.as_bytes(), stack, pool)
+                send_and_close(now, conn, line.as_bytes(), transport, pool)
             }
             TcpService::Echo(echo) => {
-                let outcome = echo.pump(now, stack, pool, conn);
-                if !stack.retain(conn, echo.waiting()) {
+                let outcome = echo.pump(now, transport, pool, conn);
+                if !transport.retain(conn, echo.waiting()) {
                     echo.compact();
                     self.stats.echo_copied_aside += 1;
-                    stack.retain(conn, 0);
+                    transport.retain(conn, 0);
                 }
                 match outcome {
-                    TxOutcome::Idle if peer_closed => stack.close(now, conn),
+                    TxOutcome::Idle if peer_closed => transport.close(now, conn),
                     TxOutcome::Again => {
                         self.echo_waiting.extend(echo.mark_waits_for_buffers().then_some(conn));
                     }
@@ -206,14 +206,14 @@ pub(crate) fn clear_waits_for_buffers<B: Buf>(service: &mut TcpService<B>) {
 }
 
 /// Keeps the send queue of a chargen connection full.
-fn fill_chargen<P: BufPool>(
+fn fill_chargen<T: Transport>(
     now: Instant,
     conn: ConnId,
     chargen: &mut Chargen,
-    stack: &mut Stack<P::Buf>,
-    pool: &mut P,
+    transport: &mut T,
+    pool: &mut impl BufPool<Buf = T::Buf>,
 ) -> TxOutcome {
-    let mut sink = StreamSink::new(stack, pool, conn, now);
+    let mut sink = StreamSink::new(transport, pool, conn, now);
     let segment = sink.fpdu_max();
     if segment == 0 {
         return TxOutcome::Idle;
@@ -227,20 +227,20 @@ fn fill_chargen<P: BufPool>(
 }
 
 /// Sends a line and closes the connection, as soon as there is a packet buffer.
-fn send_and_close<P: BufPool>(
+fn send_and_close<T: Transport>(
     now: Instant,
     conn: ConnId,
     line: &[u8],
-    stack: &mut Stack<P::Buf>,
-    pool: &mut P,
+    transport: &mut T,
+    pool: &mut impl BufPool<Buf = T::Buf>,
 ) -> TxOutcome {
-    let mut sink = StreamSink::new(stack, pool, conn, now);
+    let mut sink = StreamSink::new(transport, pool, conn, now);
     if line.len() > sink.room() {
         return TxOutcome::Blocked;
     }
     if !sink.push(line.len(), &mut |out| out.copy_from_slice(line)) {
         return TxOutcome::Again;
     }
-    stack.close(now, conn);
+    transport.close(now, conn);
     TxOutcome::Idle
 }

@@ -13,7 +13,9 @@ use rdma::verbs::{
 };
 use rdma::{EndpointConfig, OutOfOrderPolicy, VecMemory};
 use tcp_stack::testutil::{HeapBuf, HeapPool, Link, LinkConfig, Random};
-use tcp_stack::{Buf, ConnOptions, Duration, Instant, Ipv4Cidr, MacAddr, RxChecksum, RxFrame, StackConfig};
+use tcp_stack::{
+    Buf, ConnOptions, Duration, Instant, Ipv4Cidr, MacAddr, RxChecksum, RxFrame, Stack, StackConfig,
+};
 
 use super::{BURST, CLEAN, DESCRIPTORS, POLL_INTERVAL};
 use crate::{Engine, EngineConfig, LocalPorts};
@@ -70,7 +72,7 @@ type Flight = (Instant, u64, usize, Vec<u8>);
 #[derive(Debug)]
 pub struct Host {
     /// TCP/IP stack and verbs device.
-    pub verbs: Engine<HeapPool, VecMemory>,
+    pub verbs: Engine<Stack<HeapBuf>, VecMemory>,
     /// Packet buffers of the port.
     pub pool: HeapPool,
     /// Events not read by the test yet.
@@ -101,19 +103,18 @@ impl Host {
         let mut endpoint = EndpointConfig { out_of_order: setup.out_of_order, ..EndpointConfig::default() };
         endpoint.mpa.markers = setup.markers;
         let config = EngineConfig {
-            stack,
             conn: ConnOptions::default(),
             limits: EngineConfig::program_limits(setup.limits, CONNECTIONS),
             endpoint,
             stags_max: 64,
             regions_max: 0,
             contexts_max: 4,
-            local_ports: LocalPorts::default(),
+            local_ports: (LocalPorts::default(), 0),
             seed: random.seed(),
         };
         let room = usize::from(setup.mtu) + 64;
         Self {
-            verbs: Engine::new(config, VecMemory::new()),
+            verbs: Engine::new(Stack::new(stack, config.seed), config, VecMemory::new()),
             pool: HeapPool::new(setup.buffers, setup.buffers / 16, room),
             events: VecDeque::new(),
             unheard: setup.unheard,

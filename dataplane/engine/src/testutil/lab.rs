@@ -10,7 +10,7 @@ use rdma::{Access, CrcPolicy, EndpointConfig, OutOfOrderPolicy, RegionId, VecMem
 use tcp_stack::testutil::{HeapBuf, HeapPool, Link, LinkConfig, Random};
 use tcp_stack::{
     Buf, ConnId, ConnInfo, ConnOptions, Duration, Instant, Ipv4Cidr, Ipv6Cidr, ListenOptions, MacAddr,
-    RxChecksum, RxFrame, StackConfig,
+    RxChecksum, RxFrame, Stack, StackConfig,
 };
 
 use super::client::{Client, Session};
@@ -91,7 +91,7 @@ type Flight = (Instant, u64, bool, Vec<u8>);
 
 pub struct Lab {
     pub now: Instant,
-    pub engine: Engine<HeapPool, VecMemory>,
+    pub engine: Engine<Stack<HeapBuf>, VecMemory>,
     pub pool: HeapPool,
     pub client: Client,
     pub lab: RegionId,
@@ -124,18 +124,18 @@ impl Lab {
         if setup.polls_per_copy > 0 {
             memory.defer(lab);
         }
+        let stack = stack_config(&setup, [2, 0, 0, 0, 0, 2], ENGINE, setup.connections);
         let config = EngineConfig {
-            stack: stack_config(&setup, [2, 0, 0, 0, 0, 2], ENGINE, setup.connections),
             conn: ConnOptions::default(),
             limits: EngineConfig::service_limits(setup.connections, 8),
             endpoint: EndpointConfig::default(),
             stags_max: setup.grants,
             regions_max: 8,
             contexts_max: 0,
-            local_ports: LocalPorts::default(),
+            local_ports: (LocalPorts::default(), 0),
             seed: random.seed(),
         };
-        let mut engine = Engine::new(config, memory);
+        let mut engine = Engine::new(Stack::new(stack, config.seed), config, memory);
         let mut endpoint = EndpointConfig::default();
         endpoint.mpa.crc = setup.crc;
         endpoint.mpa.markers = setup.markers;
@@ -334,7 +334,7 @@ impl Lab {
 }
 
 /// Returns the state of the engine's connection in the first slot.
-fn oldest(engine: &Engine<HeapPool, VecMemory>) -> Option<ConnInfo> {
+fn oldest(engine: &Engine<Stack<HeapBuf>, VecMemory>) -> Option<ConnInfo> {
     let stack = engine.stack();
     stack.connections_from(0).next().and_then(|conn| stack.info(conn))
 }

@@ -9,6 +9,7 @@ mod local_ports;
 mod rdma_state;
 mod sink;
 mod stream_ids;
+mod tcp;
 
 #[cfg(test)]
 pub(crate) use conn_table::Conn;
@@ -19,3 +20,4 @@ pub use local_ports::LocalPorts;
 pub(crate) use rdma_state::RdmaState;
 pub(crate) use sink::{StreamSink, TxOutcome};
 pub(crate) use stream_ids::StreamIds;
+pub use tcp::Transport;

@@ -3,7 +3,9 @@
 
 use rdma::Sink;
 use rdma::mpa::{MARKER_LEN, fpdu_len, framer::MULPDU_MIN};
-use tcp_stack::{Buf, BufClass, BufPool, ConnId, Instant, Stack};
+use tcp_stack::{Buf, BufClass, BufPool, ConnId, Instant};
+
+use super::Transport;
 
 /// Longest FPDU for a peer with a smaller MSS: RFC 5044 §4.5 does not let MPA cut shorter ones.
 const FPDU_LEAST: usize = fpdu_len(MULPDU_MIN) + MARKER_LEN;
@@ -27,8 +29,8 @@ pub(crate) enum TxOutcome {
 }
 
 /// Send queue of one connection, borrowed for one service.
-pub(crate) struct StreamSink<'a, P: BufPool> {
-    stack: &'a mut Stack<P::Buf>,
+pub(crate) struct StreamSink<'a, T, P> {
+    transport: &'a mut T,
     pool: &'a mut P,
     conn: ConnId,
     now: Instant,
@@ -44,22 +46,22 @@ pub(crate) struct StreamSink<'a, P: BufPool> {
     expected: bool,
 }
 
-impl<'a, P: BufPool> StreamSink<'a, P> {
+impl<'a, T: Transport, P: BufPool<Buf = T::Buf>> StreamSink<'a, T, P> {
     /// Starts the service of a connection.
-    pub(crate) fn new(stack: &'a mut Stack<P::Buf>, pool: &'a mut P, conn: ConnId, now: Instant) -> Self {
-        let segment = stack.emss(conn).min(pool.data_room());
+    pub(crate) fn new(transport: &'a mut T, pool: &'a mut P, conn: ConnId, now: Instant) -> Self {
+        let segment = transport.emss(conn).min(pool.data_room());
         // The acknowledgments of a window wait while this service builds segments: half a window keeps its sender busy.
-        let half_window = stack.cwnd(conn) / 2;
+        let half_window = transport.cwnd(conn) / 2;
         let budget = half_window.max(BUDGET_SEGMENTS_MIN.saturating_mul(segment)).min(BUDGET_MAX);
-        Self { stack, pool, conn, now, segment, share_max: segment / 2, budget, expected: false }
+        Self { transport, pool, conn, now, segment, share_max: segment / 2, budget, expected: false }
     }
 
     /// Returns the outcome of the service; `pending` is true if the RDMA stream has more to send.
     pub(crate) fn outcome(&self, pending: bool) -> TxOutcome {
-        let segment = self.stack.emss(self.conn).max(FPDU_LEAST);
+        let segment = self.transport.emss(self.conn).max(FPDU_LEAST);
         if !pending {
             TxOutcome::Idle
-        } else if self.stack.send_capacity(self.conn) < segment && self.budget > 0 {
+        } else if self.transport.send_capacity(self.conn) < segment && self.budget > 0 {
             TxOutcome::Blocked
         } else {
             TxOutcome::Again
@@ -81,11 +83,11 @@ impl<'a, P: BufPool> StreamSink<'a, P> {
         if self.expected {
             self.pool.expect(len);
         }
-        self.stack.send(self.now, self.conn, buf).is_ok()
+        self.transport.send(self.now, self.conn, buf).is_ok()
     }
 }
 
-impl<P: BufPool> Sink for StreamSink<'_, P> {
+impl<T: Transport, P: BufPool<Buf = T::Buf>> Sink for StreamSink<'_, T, P> {
     #[inline]
     fn fpdu_max(&self) -> usize {
         self.segment
@@ -93,14 +95,14 @@ impl<P: BufPool> Sink for StreamSink<'_, P> {
 
     #[inline]
     fn room(&self) -> usize {
-        self.stack.send_capacity(self.conn).min(self.budget)
+        self.transport.send_capacity(self.conn).min(self.budget)
     }
 
     fn push(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool {
         if len > self.budget {
             return false;
         }
-        let shared = len <= self.share_max && self.stack.append(self.conn, len, build);
+        let shared = len <= self.share_max && self.transport.append(self.conn, len, build);
         if shared && !self.expected {
             // Small FPDUs arrive in series and fill the next segment, too.
             self.expected = true;

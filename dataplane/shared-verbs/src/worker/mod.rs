@@ -14,7 +14,9 @@ use std::collections::HashMap;
 
 use iwarp_shared_queues::{AtomicU64, Doorbells, RingShape};
 use rdma::StagTable;
-use rdma::verbs::{AsyncEvent, CmEvent, CmEventKind, CmId, CqId, Device, QpNum, RegionId, SrqId, VerbsError};
+use rdma::verbs::{
+    AsyncEvent, CmEvent, CmEventKind, CmId, CqId, Device, Owner, QpNum, RegionId, SrqId, VerbsError,
+};
 
 use crate::layout::doorbells;
 use crate::{Event, Request, Response, words_min};
@@ -100,15 +102,6 @@ impl<M: ContextMemory> Contexts<M> {
             entry: Box::new([0; RingShape::ENTRY_WORDS_MAX as usize]),
         }
     }
-
-    /// Number that the device associates with the ids of a context. Contexts take the numbers from
-    /// [`Self::OWNERS_MIN`] on; another client of the device may use those below.
-    const fn owner(context: ContextId) -> u64 {
-        Self::OWNERS_MIN.saturating_add((context.0 as u64) << 32)
-    }
-
-    /// Least number of an id that belongs to a context.
-    pub const OWNERS_MIN: u64 = 2 << 32;
 
     /// Opens a context of a user over memory that is zero. The worker does not access the memory again before the
     /// context's first request: until then, its program may still change the file of the memory.
@@ -276,7 +269,7 @@ impl<M: ContextMemory> Contexts<M> {
             (_, Response::Srq(srq, _)) => {
                 self.srq_owners.insert(*srq, id);
             }
-            (_, Response::Id(cm)) => device.set_context(*cm, Self::owner(id))?,
+            (_, Response::Id(cm)) => device.set_owner(*cm, Owner::Context(id.0))?,
             (Request::DestroyCq(cq), _) => self.forget_cq(*cq),
             (Request::DestroyQp(qp), _) => {
                 self.qp_owners.remove(qp);
@@ -550,8 +543,7 @@ impl<M: ContextMemory> Contexts<M> {
 
     /// Returns the context that owns an id.
     pub fn owner_of<C: AsRef<[u8]>>(device: &Device<C>, id: CmId) -> Option<ContextId> {
-        let number = device.context(id).ok()?.checked_sub(Self::OWNERS_MIN)?;
-        u32::try_from(number >> 32).ok().map(ContextId)
+        if let Some(Owner::Context(context)) = device.owner(id) { Some(ContextId(context)) } else { None }
     }
 
     /// Reports to all contexts that the link of their device's port has come up, or is down.
