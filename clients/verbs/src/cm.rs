@@ -91,6 +91,7 @@ impl Id {
         param: &ConnParam<'_>,
         any_port: bool,
     ) -> Result<(), Error> {
+        self.context.owns("connect", qp.context())?;
         // Before the request: the event may come first.
         self.context.connect(self.id, &qp.0);
         self.done(
@@ -114,6 +115,7 @@ impl Id {
     /// # Errors
     /// The device refuses, or the daemon has ended.
     pub fn accept(&self, qp: &QueuePair, private_data: &[u8]) -> Result<(), Error> {
+        self.context.owns("accept", qp.context())?;
         self.context.connect(self.id, &qp.0);
         // Before the answer: another thread may poll the peer's first message at once, and answer it.
         qp.0.set_ready(true);

@@ -14,7 +14,7 @@ use iwarp_shared_verbs::methods::{
 };
 use iwarp_shared_verbs::program::Events;
 use iwarp_shared_verbs::{Event, Request, Response};
-use rdma::verbs::{CmEventKind, CmId, CqId};
+use rdma::verbs::{CmEventKind, CmId, CqId, VerbsError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::bell::Bell;
@@ -255,6 +255,15 @@ impl Context {
 }
 
 impl Inner {
+    /// Refuses an object of another context: its number names something else here.
+    pub(crate) fn owns(self: &Arc<Self>, call: &'static str, of: &Arc<Self>) -> Result<(), Error> {
+        if Arc::ptr_eq(self, of) {
+            return Ok(());
+        }
+        let reason = Some("its objects belong to two contexts".to_owned());
+        Err(Error::Refused { call, cause: VerbsError::Invalid, reason })
+    }
+
     /// Has the worker execute a request.
     pub(crate) fn execute(&self, call: &'static str, request: Request) -> Result<Response, Error> {
         let Executed { mut results, reason } = self.execute_all(call, &[request])?;

@@ -16,7 +16,7 @@ pub struct CompletionQueue(pub(crate) Arc<CqInner>);
 
 #[derive(Debug)]
 pub(crate) struct CqInner {
-    context: Arc<Inner>,
+    pub(crate) context: Arc<Inner>,
     pub(crate) id: CqId,
     pub(crate) queue: Mutex<Queue<Words>>,
     /// Queue pairs that complete here.

@@ -10,7 +10,7 @@ use rdma::verbs::{
     WorkCompletion,
 };
 
-use crate::context::{Words, lock};
+use crate::context::{Inner, Words, lock};
 use crate::cq::CompletionQueue;
 use crate::error::Error;
 use crate::mr::ProtectionDomain;
@@ -68,6 +68,10 @@ impl ProtectionDomain {
     pub fn create_qps(&self, options: &QpOptions<'_>, count: usize) -> Result<Vec<QueuePair>, Error> {
         let call = "create_qp";
         let QpOptions { send_cq, recv_cq, srq, cap, sq_sig_all } = *options;
+        let of_srq = srq.map(|srq| &srq.0.pd.0.context);
+        for of in [&send_cq.0.context, &recv_cq.0.context].into_iter().chain(of_srq) {
+            self.0.context.owns(call, of)?;
+        }
         let init = QpInit {
             pd: self.0.id,
             send_cq: send_cq.0.id,
@@ -127,6 +131,10 @@ impl ProtectionDomain {
 }
 
 impl QueuePair {
+    pub(crate) fn context(&self) -> &Arc<Inner> {
+        &self.0.pd.0.context
+    }
+
     /// Returns the number of the queue pair.
     pub fn num(&self) -> QpNum {
         self.0.num

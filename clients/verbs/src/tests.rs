@@ -113,6 +113,34 @@ fn send(qp: &QueuePair, wr_id: u64, flags: SendFlags) -> Result<(), (usize, Post
     qp.post_send(&[SendWr { wr_id, op: SendOp::SEND, data: Data::List(&[]), flags }])
 }
 
+/// An object's number names another object in another context, which may belong to another daemon.
+#[test]
+fn objects_of_two_contexts_do_not_go_together() {
+    let daemons = [Daemon::start(), Daemon::start()];
+    let contexts = daemons.each_ref().map(|daemon| Context::open(&daemon.socket, None).unwrap());
+    let [pd, other_pd] = contexts.each_ref().map(|context| context.alloc_pd().unwrap());
+    let [cq, other_cq] = contexts.each_ref().map(|context| context.create_cq(8).unwrap());
+    let refused = |result: Result<(), Error>, call: &str| match result {
+        Err(Error::Refused { call: of, cause: VerbsError::Invalid, reason }) => {
+            assert!(of == call && reason.unwrap().contains("two contexts"));
+        }
+        other => panic!("{call}: {other:?}"),
+    };
+    let other_srq = other_pd.create_srq(4, 1).unwrap();
+    for options in [
+        QpOptions::new(&other_cq),
+        QpOptions { recv_cq: &other_cq, ..QpOptions::new(&cq) },
+        QpOptions { send_cq: &other_cq, ..QpOptions::new(&cq) },
+        QpOptions { srq: Some(&other_srq), ..QpOptions::new(&cq) },
+    ] {
+        refused(pd.create_qp(&options).map(drop), "create_qp");
+    }
+    let qp = pd.create_qp(&QpOptions::new(&cq)).unwrap();
+    let id = contexts[1].create_id(None).unwrap();
+    refused(id.connect(&qp, "10.0.0.1:7174".parse().unwrap(), &ConnParam::default()), "connect");
+    refused(id.accept(&qp, b""), "accept");
+}
+
 #[test]
 fn when_the_daemon_ends_all_work_completes_with_an_error_and_no_call_blocks() {
     for two_queues in [false, true] {
