@@ -122,10 +122,10 @@ group.nfs := nfsd
 group.service := ports lifecycle operations reload session demonstration captures
 group.packages := deb-test build-debian13
 group.unit := protocols units-built units
-group.checks := fmt clippy doc fuzz-check doctests
+group.checks := fmt subjects clippy doc fuzz-check doctests
 GROUPS := $(patsubst group.%,%,$(filter group.%,$(.VARIABLES)))
 
-ALL := fmt protocols $(TOGETHER) $(BESIDE) units $(ALONE)
+ALL := fmt subjects protocols $(TOGETHER) $(BESIDE) units $(ALONE)
 SUITES ?= $(ALL)
 WANTED := $(foreach name,$(SUITES),$(or $(group.$(name)),$(name)))
 # run JOBS SUITES [PREFIX]: runs those of the suites that are wanted. Where several run, each one's output comes at its end.
@@ -137,7 +137,7 @@ test: export CARGO_INCREMENTAL := 0
 test: root tools ## everything; SUITES="tcp nfs" runs some (`make suites` lists them)
 	@$(foreach name,$(filter-out $(ALL),$(WANTED)),echo "make test: no suite $(name): make suites" >&2; exit 2;) :
 	@rm -rf target/stages; mkdir -p target/stages
-	@$(call run,1,fmt protocols)
+	@$(call run,1,fmt subjects protocols)
 	@.ci/stage.sh built $(MAKE) --no-print-directory built
 	@.ci/stage.sh prepared $(MAKE) --no-print-directory prepared || true
 	@$(MAKE) --no-print-directory --jobs=2 together beside
@@ -169,10 +169,17 @@ quick: ## format, lints and tests of what needs neither DPDK nor root; under two
 	$(CARGO) clippy --all-targets --locked -- -D warnings
 	$(CARGO) test --locked --quiet
 
-check: fmt clippy fuzz-check doc ## format, lints, fuzz targets, documentation
+check: fmt subjects clippy fuzz-check doc ## format, subjects of commits, lints, fuzz targets, documentation
 
 fmt:
 	$(CARGO) fmt --all --check
+
+# Subjects of commits, as CONTRIBUTING.md asks for them; those of earlier ones are longer.
+SUBJECTS := git log --no-merges --since=2026-11-29T01:00:00Z --format='%h %s'
+subjects:
+	@git rev-parse --git-dir >/dev/null || { echo "subjects: no commits here: nothing is checked"; exit 0; }; \
+	! { $(SUBJECTS) | grep -vE '^[0-9a-f]+ [A-Za-z0-9_./, -]+: [^ ]' | sed 's/^/not "part: change": /'; \
+	    $(SUBJECTS) | awk 'length($$0) - index($$0, " ") > 72 { print "at most 72 characters: " $$0 }'; } | grep .
 
 # The profile of the tests: build scripts and procedural macros are compiled and run once.
 clippy: build-deps

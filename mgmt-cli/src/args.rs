@@ -10,7 +10,7 @@ use iwarp_config::RegionName;
 use iwarp_control::bounds;
 use iwarp_remote::bench::Bench;
 use iwarp_remote::{Remote, options};
-use iwarp_terminal::{Color, Format, Output};
+use iwarp_terminal::{Color, Format, Output, examples};
 use rdma::Access;
 
 use crate::complete;
@@ -97,7 +97,7 @@ pub(crate) enum Command {
     #[command(
         subcommand,
         infer_subcommands = true,
-        after_help = "Examples:\n  iwarpctl worker list\n  iwarpctl worker list --watch"
+        after_help = examples!["iwarpctl worker list", "iwarpctl worker list --watch"]
     )]
     Worker(Worker),
     /// Has the daemon read its configuration file again, and apply all of its changes or none.
@@ -105,9 +105,11 @@ pub(crate) enum Command {
     /// The log level, regions, listeners, limits, and modes, groups and users of the sockets can change. Grants that a
     /// region no longer permits are revoked. SIGHUP does the same.
     #[command(
-        after_help = "Exits with 1 if the file has mistakes or a change needs a restart: nothing has changed \
-                            then.\n\nExamples:\n  iwarpctl reload\n  \
-                            iwarpctl -j reload | jq -r '.changes[].object'"
+        after_help = examples![
+            "Exits with 1 if the file has mistakes or a change needs a restart: nothing has changed then.";
+            "iwarpctl reload",
+            "iwarpctl -j reload | jq -r '.changes[].object'",
+        ]
     )]
     Reload,
     /// Stops the daemon when its connections have ended: no new ones are accepted, and idle ones are closed.
@@ -115,60 +117,60 @@ pub(crate) enum Command {
     /// Connections in use have the time of --timeout; those that are left then are reset. Another drain sets the time
     /// anew.
     #[command(
-        after_help = "Exits with 1 if connections were cut off; iwarpd then ends with 3 instead of 0.\n\n\
-                            Examples:\n  iwarpctl drain\n  iwarpctl drain --timeout 60"
+        after_help = examples![
+            "Exits with 1 if connections were cut off; iwarpd then ends with 3 instead of 0.";
+            "iwarpctl drain",
+            "iwarpctl drain --timeout 60",
+        ]
     )]
     Drain,
     /// Regions: memory that peers read and write by name.
     #[command(
         subcommand,
         infer_subcommands = true,
-        after_help = "Examples:\n  iwarpctl region list\n  \
-                                                                  iwarpctl region show lab"
+        after_help = examples!["iwarpctl region list", "iwarpctl region show lab"]
     )]
     Region(Region),
     /// TCP connections and their RDMA streams.
     #[command(
         subcommand,
         infer_subcommands = true,
-        after_help = "Examples:\n  iwarpctl conn list\n  \
-                                                                  iwarpctl conn show 17"
+        after_help = examples!["iwarpctl conn list", "iwarpctl conn show 17"]
     )]
     Conn(Conn),
     /// Applications: programs that use a port through shared memory.
     #[command(
         subcommand,
         infer_subcommands = true,
-        after_help = "Examples:\n  iwarpctl app list\n  iwarpctl app show 3"
+        after_help = examples!["iwarpctl app list", "iwarpctl app show 3"]
     )]
     App(App),
     /// Queue pairs of applications.
     #[command(
         subcommand,
         infer_subcommands = true,
-        after_help = "Examples:\n  iwarpctl qp list\n  iwarpctl -j qp list --app 3"
+        after_help = examples!["iwarpctl qp list", "iwarpctl -j qp list --app 3"]
     )]
     Qp(Objects),
     /// Completion queues of applications.
     #[command(
         subcommand,
         infer_subcommands = true,
-        after_help = "Examples:\n  iwarpctl cq list\n  iwarpctl -j cq list --app 3"
+        after_help = examples!["iwarpctl cq list", "iwarpctl -j cq list --app 3"]
     )]
     Cq(Objects),
     /// Memory regions of applications.
     #[command(
         subcommand,
         infer_subcommands = true,
-        after_help = "Examples:\n  iwarpctl mr list\n  iwarpctl -j mr list --app 3"
+        after_help = examples!["iwarpctl mr list", "iwarpctl -j mr list --app 3"]
     )]
     Mr(Objects),
     /// Ports and their counters.
     #[command(
         subcommand,
         infer_subcommands = true,
-        after_help = "Examples:\n  iwarpctl port list\n  \
-                                                                  iwarpctl port stats p0"
+        after_help = examples!["iwarpctl port list", "iwarpctl port stats p0"]
     )]
     Port(Port),
     /// Shows the daemon's counters by layer, and the load of its workers.
@@ -182,22 +184,21 @@ pub(crate) enum Command {
     /// iwarp-nfsd, the server of NFS over RDMA: its state, exports, clients and counters.
     #[command(
         infer_subcommands = true,
-        after_help = "Examples:\n  iwarpctl nfs status\n  iwarpctl nfs exports\n  iwarpctl nfs stats"
+        after_help = examples!["iwarpctl nfs status", "iwarpctl nfs exports", "iwarpctl nfs stats"]
     )]
     Nfs(Nfs),
     /// The daemon's log: its level.
     #[command(
         subcommand,
         infer_subcommands = true,
-        after_help = "Examples:\n  iwarpctl log level\n  iwarpctl log level debug"
+        after_help = examples!["iwarpctl log level", "iwarpctl log level debug"]
     )]
     Log(Log),
     /// The configuration file of the daemon.
     #[command(
         subcommand,
         infer_subcommands = true,
-        after_help = "Examples:\n  \
-                                                                  iwarpctl config check /etc/iwarpd/iwarpd.toml"
+        after_help = examples!["iwarpctl config check /etc/iwarpd/iwarpd.toml"]
     )]
     Config(Config),
     /// Compares the machine with a configuration, and names the remedy of everything that it finds.
@@ -209,14 +210,16 @@ pub(crate) enum Command {
     Call(Call),
     /// Writes a completion script for a shell. The script asks iwarpctl, and so completes regions, connections and
     /// ports of the running daemon, too.
-    #[command(after_help = "Examples:\n  source <(iwarpctl completion bash)\n  \
-                            iwarpctl completion bash > /etc/bash_completion.d/iwarpctl")]
+    #[command(after_help = examples![
+        "source <(iwarpctl completion bash)",
+        "iwarpctl completion bash > /etc/bash_completion.d/iwarpctl",
+    ])]
     Completion {
         /// The shell to write the script for.
         shell: clap_complete::Shell,
     },
     /// Shows the version of this program.
-    #[command(after_help = "Examples:\n  iwarpctl version")]
+    #[command(after_help = examples!["iwarpctl version"])]
     Version,
 }
 
@@ -233,7 +236,10 @@ pub(crate) enum Worker {
     /// Lists all workers with their load and their counters.
     #[command(
         visible_alias = "ls",
-        after_help = "Examples:\n  iwarpctl worker list\n  iwarpctl -j worker list | jq '.[].busy_permille'"
+        after_help = examples![
+            "iwarpctl worker list",
+            "iwarpctl -j worker list | jq '.[].busy_permille'",
+        ]
     )]
     List(View),
 }
@@ -246,12 +252,11 @@ pub(crate) enum Region {
     /// Lists all regions, by name.
     #[command(
         visible_alias = "ls",
-        after_help = "Examples:\n  iwarpctl region list\n  \
-                                                  iwarpctl -j region list | jq '.[].name'"
+        after_help = examples!["iwarpctl region list", "iwarpctl -j region list | jq '.[].name'"]
     )]
     List(View),
     /// Shows one region and its grants.
-    #[command(after_help = "Examples:\n  iwarpctl region show lab\n  iwarpctl region show lab --watch")]
+    #[command(after_help = examples!["iwarpctl region show lab", "iwarpctl region show lab --watch"])]
     Show {
         /// The name of the region.
         #[arg(value_parser = region_name, add = complete::regions())]
@@ -262,8 +267,10 @@ pub(crate) enum Region {
     /// Revokes a region and frees its memory.
     #[command(
         visible_alias = "rm",
-        after_help = "Examples:\n  iwarpctl region deregister lab\n  \
-                                                  iwarpctl region deregister lab --force"
+        after_help = examples![
+            "iwarpctl region deregister lab",
+            "iwarpctl region deregister lab --force",
+        ]
     )]
     Deregister {
         /// The name of the region.
@@ -276,10 +283,11 @@ pub(crate) enum Region {
 }
 
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "Examples:
-  iwarpctl region register lab --size 64M --access remote-read,remote-write
-  iwarpctl region register logs --size 1G --access remote-write --token-file logs.token \\
-      --allow 10.77.0.0/24 --allow fd77::/64")]
+#[command(after_help = examples![
+    "iwarpctl region register lab --size 64M --access remote-read,remote-write",
+    "iwarpctl region register logs --size 1G --access remote-write --token-file logs.token \\\n      \
+     --allow 10.77.0.0/24 --allow fd77::/64",
+])]
 pub(crate) struct Register {
     /// The name that peers request: at most 63 bytes, without control or format characters.
     #[arg(value_parser = region_name)]
@@ -305,7 +313,7 @@ pub(crate) enum Conn {
     #[command(visible_alias = "ls")]
     List(ConnList),
     /// Shows all properties of one connection.
-    #[command(after_help = "Examples:\n  iwarpctl conn show 17")]
+    #[command(after_help = examples!["iwarpctl conn show 17"])]
     Show {
         /// The connection's number, as `conn list` gives it.
         #[arg(add = complete::conns())]
@@ -316,9 +324,13 @@ pub(crate) enum Conn {
     /// Resets connections and revokes their grants: one, those of a peer, or those of a listener.
     #[command(
         group = clap::ArgGroup::new("which").required(true),
-        after_help = "Exits with 4 if there is no such connection.\n\nExamples:\n  iwarpctl conn close 17\n  \
-                      iwarpctl conn close --peer 10.77.0.99\n  iwarpctl conn close --peer fd77:0:0:1::/64\n  \
-                      iwarpctl -j conn close --listener 7 | jq .count"
+        after_help = examples![
+            "Exits with 4 if there is no such connection.";
+            "iwarpctl conn close 17",
+            "iwarpctl conn close --peer 10.77.0.99",
+            "iwarpctl conn close --peer fd77:0:0:1::/64",
+            "iwarpctl -j conn close --listener 7 | jq .count",
+        ]
     )]
     Close {
         /// The connection's number, as `conn list` gives it.
@@ -338,12 +350,18 @@ pub(crate) enum App {
     /// Lists all applications with their counters.
     #[command(
         visible_alias = "ls",
-        after_help = "Examples:\n  iwarpctl app list\n  iwarpctl -j app list | jq '.[] | select(.errors > 0)'"
+        after_help = examples![
+            "iwarpctl app list",
+            "iwarpctl -j app list | jq '.[] | select(.errors > 0)'",
+        ]
     )]
     List(View),
     /// Shows all properties of one application.
     #[command(
-        after_help = "Exits with 4 if there is no such application.\n\nExamples:\n  iwarpctl app show 3"
+        after_help = examples![
+            "Exits with 4 if there is no such application.";
+            "iwarpctl app show 3",
+        ]
     )]
     Show {
         /// The application's number, as `app list` gives it.
@@ -353,7 +371,10 @@ pub(crate) enum App {
     },
     /// Lists the users that have applications, with what they have of each limit and its key.
     #[command(
-        after_help = "Examples:\n  iwarpctl app users\n  iwarpctl -j app users | jq '.[] | select(.uid == 1000)'"
+        after_help = examples![
+            "iwarpctl app users",
+            "iwarpctl -j app users | jq '.[] | select(.uid == 1000)'",
+        ]
     )]
     Users(View),
 }
@@ -364,8 +385,12 @@ pub(crate) enum Objects {
     /// Lists them, by application.
     #[command(
         visible_alias = "ls",
-        after_help = "Exits with 4 if there is no such application.\n\nExamples:\n  iwarpctl qp list\n  \
-                      iwarpctl cq list --app 3\n  iwarpctl -j mr list | jq 'map(.bytes) | add'"
+        after_help = examples![
+            "Exits with 4 if there is no such application.";
+            "iwarpctl qp list",
+            "iwarpctl cq list --app 3",
+            "iwarpctl -j mr list | jq 'map(.bytes) | add'",
+        ]
     )]
     List {
         /// Only those of this application, by its number.
@@ -381,11 +406,11 @@ pub(crate) enum Port {
     /// Lists all ports with their counters.
     #[command(
         visible_alias = "ls",
-        after_help = "Examples:\n  iwarpctl port list\n  iwarpctl port list --watch --interval 5"
+        after_help = examples!["iwarpctl port list", "iwarpctl port list --watch --interval 5"]
     )]
     List(View),
     /// Shows one port in detail: device, offloads, queues, interrupts, and how its link has changed.
-    #[command(after_help = "Examples:\n  iwarpctl port show p0")]
+    #[command(after_help = examples!["iwarpctl port show p0"])]
     Show {
         /// The port's name in the configuration.
         #[arg(add = complete::ports())]
@@ -394,7 +419,7 @@ pub(crate) enum Port {
         view: View,
     },
     /// Shows the counters of the ports' hardware and drivers.
-    #[command(after_help = "Examples:\n  iwarpctl port stats\n  iwarpctl port stats p0 --nonzero")]
+    #[command(after_help = examples!["iwarpctl port stats", "iwarpctl port stats p0 --nonzero"])]
     Stats {
         /// One port; without, all of them.
         #[arg(add = complete::ports())]
@@ -410,8 +435,10 @@ pub(crate) enum Port {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Config {
     /// Checks a configuration file and says what memory it takes; needs no daemon.
-    #[command(after_help = "Examples:\n  iwarpctl config check /etc/iwarpd/iwarpd.toml\n  \
-                            iwarpctl config check --machine --format short /etc/iwarpd/iwarpd.toml")]
+    #[command(after_help = examples![
+        "iwarpctl config check /etc/iwarpd/iwarpd.toml",
+        "iwarpctl config check --machine --format short /etc/iwarpd/iwarpd.toml",
+    ])]
     Check {
         /// The configuration file to check.
         file: PathBuf,
@@ -425,8 +452,10 @@ pub(crate) enum Config {
     /// Raises the machine's pool of hugepages to what a configuration takes, as iwarpd's unit does before each start.
     ///
     /// Pages that are free already count, and those of the daemon that runs. The pool is never lowered.
-    #[command(after_help = "Exits with 1 if the machine does not give as many.\n\nExamples:\n  \
-                            iwarpctl config reserve /etc/iwarpd/iwarpd.toml")]
+    #[command(after_help = examples![
+        "Exits with 1 if the machine does not give as many.";
+        "iwarpctl config reserve /etc/iwarpd/iwarpd.toml",
+    ])]
     Reserve {
         /// The configuration file to reserve for.
         file: PathBuf,
@@ -438,10 +467,13 @@ pub(crate) enum Config {
 
 #[derive(Debug, ClapArgs)]
 #[command(
-    after_help = "Reads the machine before or while the daemon runs, and changes nothing. Exits with 0 if all is \
-                        well, with 6 if there are\nwarnings, and with 1 if the daemon would not start.\n\n\
-                        Examples:\n  iwarpctl doctor\n  iwarpctl doctor pci.toml --all\n  \
-                        iwarpctl -j doctor | jq '.findings[] | select(.level != \"ok\")'"
+    after_help = examples![
+        "Reads the machine before or while the daemon runs, and changes nothing. Exits with 0 if all is \
+         well, with 6 if there are\nwarnings, and with 1 if the daemon would not start.";
+        "iwarpctl doctor",
+        "iwarpctl doctor pci.toml --all",
+        "iwarpctl -j doctor | jq '.findings[] | select(.level != \"ok\")'",
+    ]
 )]
 pub(crate) struct Doctor {
     /// The configuration file to compare with.
@@ -466,8 +498,11 @@ pub(crate) enum Mistakes {
 
 #[derive(Debug, ClapArgs)]
 #[command(
-    after_help = "Examples:\n  iwarpctl call status\n  iwarpctl call region.show '{\"name\":\"lab\"}'\n  \
-                        iwarpctl call region.register - < region.json"
+    after_help = examples![
+        "iwarpctl call status",
+        "iwarpctl call region.show '{\"name\":\"lab\"}'",
+        "iwarpctl call region.register - < region.json",
+    ]
 )]
 pub(crate) struct Call {
     /// The name of the method.

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Subcommand, ValueHint};
 use iwarp_config::{RegionName, parse_size};
+use iwarp_terminal::examples;
 use rdma::CrcPolicy;
 
 /// Examples of the `remote` commands, for the help text.
@@ -33,10 +34,12 @@ pub enum Remote {
 
 /// Writes files into a peer's region (RDMA Write), and proves that they were placed (RDMA Read).
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "Examples:\n  iwarpctl remote put image.raw 10.77.0.2:7400/lab\n  \
-                        iwarpctl remote put part.raw 10.77.0.2:7400/lab+1M --token-file lab.token\n  \
-                        iwarpctl remote put a.raw b.raw c.raw 10.77.0.2:7400/lab --resume\n  \
-                        tar c photos | iwarpctl remote put - 10.77.0.2:7400/lab")]
+#[command(after_help = examples![
+    "iwarpctl remote put image.raw 10.77.0.2:7400/lab",
+    "iwarpctl remote put part.raw 10.77.0.2:7400/lab+1M --token-file lab.token",
+    "iwarpctl remote put a.raw b.raw c.raw 10.77.0.2:7400/lab --resume",
+    "tar c photos | iwarpctl remote put - 10.77.0.2:7400/lab",
+])]
 pub struct Put {
     /// The files to write, one behind the other. The last one may be a pipe; `-` is stdin.
     #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -59,10 +62,12 @@ pub struct Put {
 
 /// Reads a peer's region into files (RDMA Read).
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "The files appear when all of them are whole, or not at all.\n\nExamples:\n  \
-                        iwarpctl remote get 10.77.0.2:7400/lab copy.raw --length 64M\n  \
-                        iwarpctl remote get 10.77.0.2:7400/lab a.raw b.raw --length 1M,4k --resume\n  \
-                        iwarpctl remote get '[fd77::2]:7400/lab+1M' part.raw --length 4k")]
+#[command(after_help = examples![
+    "The files appear when all of them are whole, or not at all.";
+    "iwarpctl remote get 10.77.0.2:7400/lab copy.raw --length 64M",
+    "iwarpctl remote get 10.77.0.2:7400/lab a.raw b.raw --length 1M,4k --resume",
+    "iwarpctl remote get '[fd77::2]:7400/lab+1M' part.raw --length 4k",
+])]
 pub struct Get {
     /// The source, as HOST:PORT/REGION[+OFFSET].
     pub target: Target,
@@ -83,8 +88,10 @@ pub struct Get {
 
 /// Measures round trips (RDMA Read).
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "Examples:\n  iwarpctl remote ping 10.77.0.2:7400/lab\n  \
-                        iwarpctl remote ping 10.77.0.2:7400/lab -c 10000 --size 4k")]
+#[command(after_help = examples![
+    "iwarpctl remote ping 10.77.0.2:7400/lab",
+    "iwarpctl remote ping 10.77.0.2:7400/lab -c 10000 --size 4k",
+])]
 pub struct Ping {
     /// The region to read: HOST:PORT/REGION[+OFFSET].
     pub target: Target,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand};
 use iwarp_control::nfs;
+use iwarp_terminal::examples;
 
 use super::View;
 
@@ -19,23 +20,28 @@ pub(crate) struct Nfs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum NfsCommand {
     /// Shows the server's state on one screen.
-    #[command(after_help = "Examples:\n  iwarpctl nfs status\n  iwarpctl -j nfs status | jq .opens")]
+    #[command(after_help = examples!["iwarpctl nfs status", "iwarpctl -j nfs status | jq .opens"])]
     Status(View),
     /// Lists the exports with the rights of their clients.
-    #[command(after_help = "Examples:\n  iwarpctl nfs exports\n  iwarpctl -j nfs exports | jq '.[].path'")]
+    #[command(after_help = examples!["iwarpctl nfs exports", "iwarpctl -j nfs exports | jq '.[].path'"])]
     Exports(View),
     /// Lists the clients: connections, and the state of NFS 4.1.
-    #[command(after_help = "Examples:\n  iwarpctl nfs clients\n  \
-                            iwarpctl -j nfs clients | jq '.nfs4[] | select(.silent_ms > 60000)'")]
+    #[command(after_help = examples![
+        "iwarpctl nfs clients",
+        "iwarpctl -j nfs clients | jq '.nfs4[] | select(.silent_ms > 60000)'",
+    ])]
     Clients(View),
     /// Shows calls by procedure with bytes and times, errors by reason, and the counters of the transports.
     #[command(
-        after_help = "Text leaves out counters that are zero; JSON has them all. A time is that of a call's \
-                            execution, without its\ntransfer.\n\nExamples:\n  iwarpctl nfs stats\n  \
-                            iwarpctl -j nfs stats | jq '.errors[]'"
+        after_help = examples![
+            "Text leaves out counters that are zero; JSON has them all. A time is that of a call's execution, \
+             without its\ntransfer.";
+            "iwarpctl nfs stats",
+            "iwarpctl -j nfs stats | jq '.errors[]'",
+        ]
     )]
     Stats(View),
     /// Loads the exports of the configuration file again: all of them, or, if the file has a mistake, none.
-    #[command(after_help = "Examples:\n  iwarpctl nfs reload")]
+    #[command(after_help = examples!["iwarpctl nfs reload"])]
     Reload,
 }

@@ -5,16 +5,20 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, Subcommand, ValueEnum, ValueHint};
 use iwarp_control::{EventRecord, Filter, LogLevel};
+use iwarp_terminal::examples;
 
 use super::{seconds, size};
 use crate::complete;
 
 #[derive(Debug, ClapArgs)]
 #[command(
-    after_help = "Ends with the daemon, or by Ctrl-C. A monitor that does not read loses events; an event \
-                        says how many.\n\nExamples:\n  iwarpctl monitor\n  iwarpctl monitor --recent \
-                        --event grant_refused,terminate_sent\n  \
-                        iwarpctl -j monitor | jq -c 'select(.level == \"error\")'"
+    after_help = examples![
+        "Ends with the daemon, or by Ctrl-C. A monitor that does not read loses events; an event says how \
+         many.";
+        "iwarpctl monitor",
+        "iwarpctl monitor --recent --event grant_refused,terminate_sent",
+        "iwarpctl -j monitor | jq -c 'select(.level == \"error\")'",
+    ]
 )]
 pub(crate) struct Monitor {
     /// Begin with the latest events before this command, at most 256.
@@ -44,14 +48,17 @@ impl Monitor {
 
 #[derive(Debug, ClapArgs)]
 #[command(
-    after_help = "A filter is a list of tests that must all hold, joined by `and` or not; `not` before a test \
-                        negates it:\n  host, src, dst ADDRESS or PREFIX   port, sport, dport NUMBER   flags \
-                        syn,fin,rst,psh,ack,urg,ece,cwr\n  arp ip ip6 tcp udp icmp icmp6   in (received) out \
-                        (sent)\n\nEnds with the daemon, or by Ctrl-C; the file is whole then, too. Frames between \
-                        two addresses of one port\nare on no wire, and not captured. Checksums of sent frames may be \
-                        the card's to fill in.\n\nExamples:\n  iwarpctl capture - | tshark -r -\n  iwarpctl capture \
-                        --filter 'tcp port 7400 not host 10.77.0.9' trace.pcapng\n  iwarpctl capture --conn 17 \
-                        --snap 128 --seconds 10 trace.pcapng"
+    after_help = examples![
+        "A filter is a list of tests that must all hold, joined by `and` or not; `not` before a test \
+         negates it:\n  host, src, dst ADDRESS or PREFIX   port, sport, dport NUMBER   flags \
+         syn,fin,rst,psh,ack,urg,ece,cwr\n  arp ip ip6 tcp udp icmp icmp6   in (received) out (sent)\n\n\
+         Ends with the daemon, or by Ctrl-C; the file is whole then, too. Frames between two addresses of \
+         one port\nare on no wire, and not captured. Checksums of sent frames may be the card's to fill \
+         in.";
+        "iwarpctl capture - | tshark -r -",
+        "iwarpctl capture --filter 'tcp port 7400 not host 10.77.0.9' trace.pcapng",
+        "iwarpctl capture --conn 17 --snap 128 --seconds 10 trace.pcapng",
+    ]
 )]
 pub(crate) struct Capture {
     /// The file to write, or - for stdout.
@@ -87,7 +94,7 @@ pub(crate) struct Capture {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Log {
     /// Shows the level of the log, or sets it until the daemon ends.
-    #[command(after_help = "Examples:\n  iwarpctl log level\n  iwarpctl log level debug")]
+    #[command(after_help = examples!["iwarpctl log level", "iwarpctl log level debug"])]
     Level {
         /// The least severe level that is written.
         level: Option<Level>,

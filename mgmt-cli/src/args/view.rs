@@ -6,6 +6,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args as ClapArgs, ValueEnum};
 use ipnet::IpNet;
 use iwarp_control::ConnInfo;
+use iwarp_terminal::examples;
 
 use super::{prefix, region_name, seconds};
 use crate::complete;
@@ -42,10 +43,14 @@ const WAIT: &str = "60";
 
 #[derive(Debug, ClapArgs)]
 #[command(
-    after_help = "Exits with 6 if the daemon is degraded. The control socket exists before the daemon serves: a \
-                        script that has started\nit uses --wait, which exits with 3 if the daemon does not serve in \
-                        time.\n\nExamples:\n  iwarpctl status\n  iwarpctl status --wait 30\n  \
-                        iwarpctl status --watch\n  iwarpctl -j status | jq .state"
+    after_help = examples![
+        "Exits with 6 if the daemon is degraded. The control socket exists before the daemon serves: a \
+         script that has started\nit uses --wait, which exits with 3 if the daemon does not serve in time.";
+        "iwarpctl status",
+        "iwarpctl status --wait 30",
+        "iwarpctl status --watch",
+        "iwarpctl -j status | jq .state",
+    ]
 )]
 pub(crate) struct Status {
     /// Wait until the daemon serves, at most this many seconds; 60 without a number.
@@ -56,10 +61,14 @@ pub(crate) struct Status {
 }
 
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "A connection is listed if it meets every condition that is given.\n\nExamples:\n  \
-                        iwarpctl conn list\n  iwarpctl conn list --state established --peer 10.77.0.0/24\n  \
-                        iwarpctl conn list --region lab --oneline\n  iwarpctl conn list --app 3 --watch\n  \
-                        iwarpctl -j conn list | jq '.[] | select(.retransmits > 0)'")]
+#[command(after_help = examples![
+    "A connection is listed if it meets every condition that is given.";
+    "iwarpctl conn list",
+    "iwarpctl conn list --state established --peer 10.77.0.0/24",
+    "iwarpctl conn list --region lab --oneline",
+    "iwarpctl conn list --app 3 --watch",
+    "iwarpctl -j conn list | jq '.[] | select(.retransmits > 0)'",
+])]
 pub(crate) struct ConnList {
     /// Only connections in these states, joined by commas.
     #[arg(long, value_delimiter = ',', ignore_case = true, value_parser = PossibleValuesParser::new(STATES))]
@@ -105,11 +114,15 @@ impl ConnList {
 
 #[derive(Debug, ClapArgs)]
 #[command(
-    after_help = "With --watch come changes per second. In JSON each report is a line with the time by RFC 3339 \
-                        (time), in milliseconds\nsince 1970 (time_ms), the milliseconds since the line before \
-                        (elapsed_ms), and per_second for each counter.\n\nExamples:\n  \
-                        iwarpctl stats\n  iwarpctl stats tcp rdmap --nonzero\n  \
-                        iwarpctl stats --watch --interval 2\n  iwarpctl -j stats --watch --count 10"
+    after_help = examples![
+        "With --watch come changes per second. In JSON each report is a line with the time by RFC 3339 \
+         (time), in milliseconds\nsince 1970 (time_ms), the milliseconds since the line before \
+         (elapsed_ms), and per_second for each counter.";
+        "iwarpctl stats",
+        "iwarpctl stats tcp rdmap --nonzero",
+        "iwarpctl stats --watch --interval 2",
+        "iwarpctl -j stats --watch --count 10",
+    ]
 )]
 pub(crate) struct Stats {
     /// Only these groups, by the names that `iwarpctl stats` and `iwarpctl drops` show, e.g. tcp or rdmap.
@@ -126,8 +139,12 @@ pub(crate) struct Stats {
 }
 
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "Text leaves out reasons that never occurred; JSON has them all.\n\nExamples:\n  \
-                        iwarpctl drops\n  iwarpctl drops --all\n  iwarpctl -j drops | jq 'map(.count) | add'")]
+#[command(after_help = examples![
+    "Text leaves out reasons that never occurred; JSON has them all.";
+    "iwarpctl drops",
+    "iwarpctl drops --all",
+    "iwarpctl -j drops | jq 'map(.count) | add'",
+])]
 pub(crate) struct Drops {
     /// Show the reasons that never occurred too.
     #[arg(short, long)]

@@ -13,3 +13,14 @@ pub mod units;
 pub use failure::{Failure, Report};
 pub use output::{Color, ERROR, Format, HELP, Output, Width};
 pub use panic::abort_on_panic;
+
+/// Writes a command's `after_help`: examples, and before them a text if there is one.
+#[macro_export]
+macro_rules! examples {
+    ($text:literal; $($example:literal),+ $(,)?) => {
+        concat!($text, "\n\nExamples:" $(, "\n  ", $example)+)
+    };
+    ($($example:literal),+ $(,)?) => {
+        concat!("Examples:" $(, "\n  ", $example)+)
+    };
+}

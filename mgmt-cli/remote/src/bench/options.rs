@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use iwarp_config::parse_size;
+use iwarp_terminal::examples;
 
 use crate::options::{ConnectOptions, Target};
 
@@ -16,15 +17,15 @@ const DURATION_MAX_S: f64 = 86_400.0;
 
 /// Measures bandwidth or latency (RDMA Write, RDMA Read), in the columns of perftest.
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "\
-`write` overwrites the region. Its rate counts the time until an RDMA Read has proved the placement of all messages.
-BW peak is the highest rate of any 100 ms, BW average that of the whole measurement; 1 MB/s is 1,000,000 bytes/s.
-t_typical is the median. #iterations is the sum over all connections.
-
-Examples:
-  iwarpctl remote bench write 10.77.0.2:7400/lab --size 64k --duration 10
-  iwarpctl remote bench read '[fd77::2]:7400/lab' --all --depth 16 --connections 4
-  iwarpctl -j remote bench latency 10.77.0.2:7400/lab --size 8,4k -n 10000 | jq '.rows[].p99_ns'")]
+#[command(after_help = examples![
+    "`write` overwrites the region. Its rate counts the time until an RDMA Read has proved the \
+     placement of all messages.\nBW peak is the highest rate of any 100 ms, BW average that of the \
+     whole measurement; 1 MB/s is 1,000,000 bytes/s.\nt_typical is the median. #iterations is the sum \
+     over all connections.";
+    "iwarpctl remote bench write 10.77.0.2:7400/lab --size 64k --duration 10",
+    "iwarpctl remote bench read '[fd77::2]:7400/lab' --all --depth 16 --connections 4",
+    "iwarpctl -j remote bench latency 10.77.0.2:7400/lab --size 8,4k -n 10000 | jq '.rows[].p99_ns'",
+])]
 pub struct Bench {
     /// The operation to measure.
     pub operation: Operation,
