@@ -226,7 +226,7 @@ impl Node {
     }
 
     /// Allocates zeroed memory for a region, on the pages that the configuration asks for, and makes it reachable for
-    /// RDMA. The program registers it with [`Engine::reg_mr`].
+    /// RDMA. The program registers it with [`reg_mr`](iwarp_engine::Engine::reg_mr).
     ///
     /// # Errors
     /// There is not enough memory, or there are `limits.regions_max` regions already.
