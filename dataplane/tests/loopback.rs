@@ -229,6 +229,7 @@ fn a_program_connects_to_itself() {
         let looped = program.counter(("rdmap", "looped_bytes"));
         assert!((20..400).contains(&frames), "{frames} frames");
         assert!(looped > 4 * BYTES as u64, "{looped} bytes");
-        assert_eq!((program.drops(), program.counter(("tcp", "retransmits"))), (0, 0));
+        // While this thread does not run, a timer may expire: what TCP sends again is dropped, and nothing else.
+        assert_eq!(program.drops(), program.counter(("tcp", "retransmits")));
     }
 }

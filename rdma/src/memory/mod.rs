@@ -25,6 +25,8 @@ pub use token::{Fetch, LocalSlice, Placement, Word};
 pub use vec::{Notified, VecMemory};
 pub use window::Bind;
 
+use core::task::Poll;
+
 use crate::wire::atomic::AtomicOp;
 
 /// Bytes that the default [`Memory::copy`] copies at a time.
@@ -145,10 +147,11 @@ pub trait Memory {
         None
     }
 
-    /// Returns the original value of the stream's atomic operation, which is done.
-    fn take_atomic(&mut self, stream: StreamId) -> Option<u64> {
-        let _ = stream;
-        None
+    /// Returns the original value of the stream's atomic operation, which is done; `None` if the memory has gone.
+    /// `Pending`: the value is not to be had at this moment, and the caller asks again.
+    fn take_atomic(&mut self, stream: StreamId, ticket: Ticket) -> Poll<Option<u64>> {
+        let _ = (stream, ticket);
+        Poll::Ready(None)
     }
 
     /// Returns true if [`Self::notify`] passes messages to the region on to a program. Otherwise such a message ends

@@ -31,6 +31,8 @@ pub(super) struct Slow {
     /// Bytes read ahead, by place.
     pub(super) read: BTreeMap<usize, Vec<u8>>,
     pub(super) originals: BTreeMap<u64, u64>,
+    /// Tickets of atomic operations whose value was asked for once.
+    pub(super) asked: BTreeSet<u64>,
     pub(super) failed: BTreeSet<u64>,
     pub(super) slots: usize,
 }

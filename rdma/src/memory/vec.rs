@@ -1,6 +1,7 @@
 //! Memory regions in ordinary vectors.
 
 use core::cell::Cell;
+use core::task::Poll;
 
 use super::slow::{COPIES_MAX, COPIES_OF_SEGMENT, Copy, Slow};
 use super::{
@@ -273,8 +274,14 @@ impl Memory for VecMemory {
         Some(slow.push(stream.0, Copy::Atomic(at.region(), at.offset(), op)))
     }
 
-    fn take_atomic(&mut self, stream: StreamId) -> Option<u64> {
-        self.slow.as_mut()?.originals.remove(&stream.0)
+    /// Each value is to be had at the second attempt.
+    fn take_atomic(&mut self, stream: StreamId, ticket: Ticket) -> Poll<Option<u64>> {
+        let Some(slow) = self.slow.as_mut() else { return Poll::Ready(None) };
+        if slow.asked.insert(ticket.number) {
+            return Poll::Pending;
+        }
+        slow.asked.remove(&ticket.number);
+        Poll::Ready(slow.originals.remove(&stream.0))
     }
 
     fn is_watched(&self, region: RegionId) -> bool {

@@ -8,6 +8,8 @@
 //!
 //! The owner calls [`QueuePair::resume`] again and again while the queue pair [waits](QueuePair::is_deferred).
 
+use core::task::Poll;
+
 use super::{Event, QueuePair, Source, StreamState, WcOpcode, WcStatus};
 use crate::Env;
 use crate::memory::{Ahead, CopyState, Memory, Reach, RegionId, Ticket, Word};
@@ -144,8 +146,12 @@ impl QueuePair {
         env: &mut Env<'_, M>,
     ) -> Result<u64, Stop> {
         let stream = self.origin.stream;
-        if self.waits().atomic.take().is_some() {
-            return env.memory.take_atomic(stream).ok_or(Stop::Fault(StreamError::Fetch));
+        if let Some(ticket) = self.waits().atomic {
+            let Poll::Ready(original) = env.memory.take_atomic(stream, ticket) else {
+                return Err(Stop::Wait(ticket));
+            };
+            self.waits().atomic = None;
+            return original.ok_or(Stop::Fault(StreamError::Fetch));
         }
         let ticket = env.memory.begin_atomic(stream, at, op).ok_or(Stop::Fault(StreamError::Fetch))?;
         self.waits().atomic = Some(ticket);

@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
+use std::task::Poll;
 use std::thread::Thread;
 use std::time::Duration;
 
@@ -327,11 +328,16 @@ impl Copier {
         }
     }
 
-    /// Returns the original value of the atomic operation of a stream.
-    pub(super) fn take_original(&self, stream: u64) -> Option<u64> {
-        let mut originals = self.originals.try_lock().ok()?;
-        let at = originals.iter().position(|(of, _)| *of == stream)?;
-        originals.remove(at).map(|(_, value)| value)
+    /// Returns the original value of the atomic operation of a stream. `Pending`: the thread adds one of another stream
+    /// at this moment.
+    pub(super) fn take_original(&self, stream: u64) -> Poll<Option<u64>> {
+        let mut originals = match self.originals.try_lock() {
+            Ok(originals) => originals,
+            Err(TryLockError::WouldBlock) => return Poll::Pending,
+            Err(TryLockError::Poisoned(originals)) => originals.into_inner(),
+        };
+        let at = originals.iter().position(|(of, _)| *of == stream);
+        Poll::Ready(at.and_then(|at| originals.remove(at)).map(|(_, value)| value))
     }
 
     /// Does jobs until the copier is closed.
@@ -424,4 +430,27 @@ impl Copier {
 /// Returns the index of a job by its number.
 fn index(number: u64) -> usize {
     usize::try_from(number % JOBS).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use super::*;
+
+    /// The thread has the lock while it records the value of another stream: that says nothing about this one's.
+    #[test]
+    fn a_value_is_asked_for_again_while_another_is_recorded() {
+        let file = std::fs::OpenOptions::new().read(true).write(true).open("/proc/self/mem").unwrap();
+        let own = ProcessMemory::new(file.into()).unwrap();
+        let copier = Copier::start(own, Duration::from_secs(10), AtomicsLock::default()).unwrap();
+        copier.originals.lock().unwrap().push_back((7, 70));
+        let recording = copier.originals.lock().unwrap();
+        assert_eq!(copier.take_original(7), Poll::Pending);
+        drop(recording);
+        assert_eq!(copier.take_original(8), Poll::Ready(None));
+        assert_eq!(copier.take_original(7), Poll::Ready(Some(70)));
+        assert_eq!(copier.take_original(7), Poll::Ready(None));
+        copier.close();
+    }
 }

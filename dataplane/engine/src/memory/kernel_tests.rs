@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests wait for threads")]
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use rdma::{
@@ -98,7 +99,14 @@ impl Worker {
             return self.memory.atomic(word, op);
         }
         let ticket = self.memory.begin_atomic(STREAM, word, op).unwrap();
-        (self.settle(ticket) == CopyState::Done).then(|| self.memory.take_atomic(STREAM).unwrap())
+        if self.settle(ticket) != CopyState::Done {
+            return None;
+        }
+        loop {
+            if let Poll::Ready(original) = self.memory.take_atomic(STREAM, ticket) {
+                return original;
+            }
+        }
     }
 }
 

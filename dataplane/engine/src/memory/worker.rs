@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::task::Poll;
 
 use arrayvec::ArrayVec;
 use iwarp_shared_verbs::worker::NotificationStats;
@@ -389,8 +390,8 @@ impl Memory for WorkerMemory {
         queued.then(|| self.note_queued(&copier, 1))
     }
 
-    fn take_atomic(&mut self, stream: StreamId) -> Option<u64> {
-        self.copiers.values().find_map(|(copier, _)| copier.take_original(stream.0))
+    fn take_atomic(&mut self, stream: StreamId, ticket: Ticket) -> Poll<Option<u64>> {
+        self.copier(ticket.queue).map_or(Poll::Ready(None), |copier| copier.take_original(stream.0))
     }
 
     fn is_watched(&self, region: RegionId) -> bool {
