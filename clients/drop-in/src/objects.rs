@@ -124,7 +124,7 @@ pub(crate) struct Srq {
 /// completions as their array has room for, and wait. Not earlier: others poll until nothing is left, and do not expect
 /// an event for what they have polled.
 fn raise_left_events(channel: &Channel) {
-    let Some(context) = object(channel.head.context) else { return };
+    let Some(context) = object(channel.head.context).filter(|_| channel.queue.is_empty()) else { return };
     // An event that the daemon has counted comes first. One raised beside it would be one too many for a program that
     // waits for a queue and takes the events of another one for it.
     context.shared.dispatch();
