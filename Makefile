@@ -178,8 +178,10 @@ fmt:
 SUBJECTS := git log --no-merges --since=2026-11-29T01:00:00Z --format='%h %s'
 subjects:
 	@git rev-parse --git-dir >/dev/null || { echo "subjects: no commits here: nothing is checked"; exit 0; }; \
-	! { $(SUBJECTS) | grep -vE '^[0-9a-f]+ [A-Za-z0-9_./, -]+: [^ ]' | sed 's/^/not "part: change": /'; \
-	    $(SUBJECTS) | awk 'length($$0) - index($$0, " ") > 72 { print "at most 72 characters: " $$0 }'; } | grep .
+	$(SUBJECTS) | awk '{ subject = substr($$0, index($$0, " ") + 1) } \
+	    subject !~ /^[A-Za-z0-9_.\/, -]+: [^ ]/ { print "not \"part: change\": " $$0; wrong = 1 } \
+	    length(subject) > 72 { print "at most 72 characters: " $$0; wrong = 1 } \
+	    END { exit wrong }'
 
 # The profile of the tests: build scripts and procedural macros are compiled and run once.
 clippy: build-deps

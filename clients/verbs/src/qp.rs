@@ -154,7 +154,7 @@ impl QueuePair {
         let failed =
             requests.iter().enumerate().find_map(|(at, wr)| queue.push(wr).err().map(|error| (at, error)));
         if queue.ring() {
-            self.0.pd.0.context.wake();
+            self.context().wake();
         }
         failed.map_or(Ok(()), Err)
     }
@@ -184,7 +184,7 @@ impl QueuePair {
     #[inline]
     pub fn end_batch(&self) {
         if !self.is_inherited() && lock(&self.0.send).end_batch() {
-            self.0.pd.0.context.wake();
+            self.context().wake();
         }
     }
 
@@ -197,7 +197,7 @@ impl QueuePair {
 
     #[inline]
     fn is_inherited(&self) -> bool {
-        self.0.pd.0.context.is_child()
+        self.context().is_child()
     }
 
     /// Posts receive buffers in order, and rings once (`ibv_post_recv`).
@@ -215,7 +215,7 @@ impl QueuePair {
     /// # Errors
     /// The daemon has ended.
     pub fn query(&self) -> Result<QpAttr, Error> {
-        match self.0.pd.0.context.execute("query_qp", Request::QueryQp(self.0.num))? {
+        match self.context().execute("query_qp", Request::QueryQp(self.0.num))? {
             Response::QpAttr(attr) => Ok(attr),
             _ => Err(Error::Protocol("query_qp")),
         }
@@ -228,7 +228,7 @@ impl QueuePair {
     /// The queue pair is not in a state for it, or the daemon has ended.
     pub fn modify(&self, state: QpState) -> Result<(), Error> {
         // Held until the change is complete, so that no thread posts meanwhile.
-        let context = &self.0.pd.0.context;
+        let context = self.context();
         if context.is_child() {
             return Err(Error::Lost);
         }
@@ -253,7 +253,7 @@ impl QueuePair {
     /// There is another right in the set, or the daemon has ended.
     pub fn modify_access(&self, access: Access) -> Result<(), Error> {
         let request = Request::ModifyQpAccess(self.0.num, access);
-        self.0.pd.0.context.execute("modify_qp", request).map(drop)
+        self.context().execute("modify_qp", request).map(drop)
     }
 }
 

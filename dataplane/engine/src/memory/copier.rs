@@ -437,13 +437,12 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
     use super::*;
+    use crate::memory::kernel_tests::own_copier;
 
     /// The thread has the lock while it records the value of another stream: that says nothing about this one's.
     #[test]
     fn a_value_is_asked_for_again_while_another_is_recorded() {
-        let file = std::fs::OpenOptions::new().read(true).write(true).open("/proc/self/mem").unwrap();
-        let own = ProcessMemory::new(file.into()).unwrap();
-        let copier = Copier::start(own, Duration::from_secs(10), AtomicsLock::default()).unwrap();
+        let copier = own_copier(Duration::from_secs(10));
         copier.originals.lock().unwrap().push_back((7, 70));
         let recording = copier.originals.lock().unwrap();
         assert_eq!(copier.take_original(7), Poll::Pending);

@@ -22,7 +22,7 @@ fn own_memory() -> ProcessMemory {
 }
 
 /// Returns a copier of this process's own memory, as the daemon has one of a program.
-fn own_copier(limit: Duration) -> Arc<Copier> {
+pub(super) fn own_copier(limit: Duration) -> Arc<Copier> {
     Copier::start(own_memory(), limit, AtomicsLock::default()).unwrap()
 }
 
