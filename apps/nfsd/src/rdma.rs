@@ -211,7 +211,9 @@ impl RdmaServer {
             busy = true;
             match event {
                 Event::Cm(event) => match event.kind {
-                    CmEventKind::ConnectRequest { private_data, .. } => self.connect(event.id, &private_data),
+                    CmEventKind::ConnectRequest { peer, private_data, .. } => {
+                        self.connect(event.id, peer.ip(), &private_data);
+                    }
                     CmEventKind::Established { .. } => {}
                     CmEventKind::AddressError => bail!("the address to listen at is not available"),
                     _ => self.close(event.id),
@@ -226,10 +228,9 @@ impl RdmaServer {
 
     /// Accepts a connection, or rejects it. A client that has gone meanwhile is no error: the end of the daemon, which
     /// would be one, is an event.
-    fn connect(&mut self, id: CmId, private_data: &[u8]) {
+    fn connect(&mut self, id: CmId, peer: IpAddr, private_data: &[u8]) {
         let id = self.context.id(id);
-        let Ok((_, Some(address))) = id.addresses() else { return };
-        let address = address.ip().to_canonical();
+        let address = peer.to_canonical();
         let peer = if self.own.contains(&address) { Peer::rdma_local(address) } else { Peer::rdma(address) };
         if !self.server.exports().admit(peer) {
             add(&self.server.stats.connects.rejected_address, 1);

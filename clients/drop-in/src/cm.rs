@@ -1,6 +1,7 @@
 //! Ids and event channels of librdmacm, and the events of the daemon on their way to them.
 
 use std::ffi::c_int;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -171,6 +172,15 @@ pub(crate) struct Inner {
     pub(crate) qp_init: Option<crate::endpoint::QpInit>,
 }
 
+/// A peer's request for a connection.
+#[derive(Debug)]
+pub(crate) struct ConnectRequest {
+    connection: iwarp_verbs::Id,
+    shared: Arc<Shared>,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
+
 /// An event on its way.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -181,7 +191,7 @@ pub(crate) struct Entry {
     /// Inbound and outbound reads at a time.
     depths: (u8, u8),
     /// New connection of a listener.
-    pub(crate) request: Option<(iwarp_verbs::Id, Arc<Shared>)>,
+    pub(crate) request: Option<ConnectRequest>,
     /// The request's place in the backlog.
     place: Option<Place>,
 }
@@ -214,9 +224,9 @@ impl Entry {
 
     /// Rejects the request that the entry carries.
     pub(crate) fn reject(self) {
-        if let Some((connection, _)) = self.request {
+        if let Some(request) = self.request {
             // Fails only if the peer has gone.
-            let _ = connection.reject(&[]);
+            let _ = request.connection.reject(&[]);
         }
     }
 }
@@ -363,10 +373,17 @@ pub(crate) fn dispatch(shared: &Arc<Shared>, event: VerbsEvent) {
     let depth = |depth: u16| u8::try_from(depth).unwrap_or(u8::MAX);
     let entry = |kind, status| Entry::new(&state, kind, status);
     let entry = match event.kind {
-        CmEventKind::ConnectRequest { private_data, responder_resources, initiator_depth, .. } => {
+        CmEventKind::ConnectRequest {
+            listener: _,
+            local,
+            peer,
+            private_data,
+            responder_resources,
+            initiator_depth,
+        } => {
             let connection = shared.context.id(event.id);
             let depths = (depth(initiator_depth.unwrap_or(0)), depth(responder_resources.unwrap_or(0)));
-            let request = Some((connection, Arc::clone(shared)));
+            let request = Some(ConnectRequest { connection, shared: Arc::clone(shared), local, peer });
             let request = Entry { private_data, depths, request, ..entry(CONNECT_REQUEST, 0) };
             return place_request(shared, request);
         }
@@ -403,7 +420,8 @@ pub(crate) fn dispatch(shared: &Arc<Shared>, event: VerbsEvent) {
 }
 
 /// Longest time that a request waits for a place in its listener's backlog. The kernel's CM rejects it at once; its
-/// events come one by one, and those of the daemon together.
+/// events come one by one, and those of the daemon together. Each request that the program fetches makes place for the
+/// next at once, whenever the thread that distributes events runs.
 const UNPLACED: Duration = Duration::from_millis(500);
 /// Most requests that wait so.
 const UNPLACED_MAX: usize = 128;
@@ -448,11 +466,15 @@ pub(crate) fn device_removed(state: &Arc<IdState>) {
 
 /// Makes an event for the program out of an entry of a channel.
 pub(crate) fn event(entry: Entry, channel: &EventChannel) -> Box<CmEvent> {
-    let Entry { state, kind, status, private_data, depths, request, place: _ } = entry;
+    let Entry { state, kind, status, private_data, depths, request, place } = entry;
     let of = state.id();
+    drop(place);
+    if let Some(request) = &request {
+        place_requests(&request.shared);
+    }
     let (id, listen_id) = match (request, of) {
-        (Some((connection, shared)), Some(listener)) => {
-            let id = accepted(listener, connection, shared, channel);
+        (Some(request), Some(listener)) => {
+            let id = accepted(listener, request, channel);
             (Box::into_raw(id).cast_const(), ptr::from_ref(listener))
         }
         (_, of) => (of.map_or(ptr::null(), ptr::from_ref), ptr::null()),
@@ -470,12 +492,8 @@ pub(crate) fn event(entry: Entry, channel: &EventChannel) -> Box<CmEvent> {
 }
 
 /// Creates the id of a connection that a listener has received.
-pub(crate) fn accepted(
-    listener: &Id,
-    connection: iwarp_verbs::Id,
-    shared: Arc<Shared>,
-    channel: &EventChannel,
-) -> Box<Id> {
+pub(crate) fn accepted(listener: &Id, request: ConnectRequest, channel: &EventChannel) -> Box<Id> {
+    let ConnectRequest { connection, shared, local, peer } = request;
     let sync = listener.is_sync();
     let own = if sync { crate::cm_calls::rdma_create_event_channel() } else { None };
     // A channel of an id without one is freed with the id.
@@ -487,10 +505,8 @@ pub(crate) fn accepted(
     {
         id.set_verbs(open);
     }
-    if let Ok((local, peer)) = connection.addresses() {
-        local.into_iter().for_each(|address| id.head.src.set(address));
-        peer.into_iter().for_each(|address| id.head.dst.set(address));
-    }
+    id.head.src.set(local);
+    id.head.dst.set(peer);
     lock(&shared.ids).insert(connection.handle(), Arc::clone(&id.state));
     {
         let mut inner = lock(&id.state.inner);

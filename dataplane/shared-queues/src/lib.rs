@@ -33,7 +33,7 @@ pub use send::{INLINE_MAX, SgeList, decode_send, encode_send, send_length, send_
 pub use sync::AtomicU64;
 
 /// Version of the layout, and of the descriptors that come with it. Both sides compare it before they use the memory.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Words of a cache line. What one side writes often lies in a line that the other side does not write.
 pub const LINE_WORDS: usize = 8;

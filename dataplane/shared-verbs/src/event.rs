@@ -5,14 +5,19 @@
 //! | 0 | byte 0 kind, bytes 2 and 3 length of the private data | number of the object |
 //! | 1 | inbound reads plus 1, or 0 | outbound reads plus 1, or 0 |
 //! | 2 | number of the listener | bytes 0 to 2 layer, type and code of an error |
-//! | from 3 | private data | |
+//! | 3 | ports of a request: local, the peer's | bytes 0 and 1: 1 if that address is of IPv6 |
+//! | 4 and 5 | local address, IPv4's in the first four bytes | |
+//! | 6 and 7 | the peer's | |
+//! | from 8 | private data | |
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use iwarp_shared_queues::EntryError;
 use rdma::ErrorCode;
 use rdma::verbs::{AsyncEvent, CmEvent, CmEventKind, CmId, CqId, QpNum, SrqId};
 
 /// Words in front of the private data.
-const HEAD_WORDS: usize = 3;
+const HEAD_WORDS: usize = 8;
 /// Most bytes of private data (RFC 5044 §7.1).
 const PRIVATE_DATA_MAX: usize = 512;
 /// Words of an event.
@@ -61,13 +66,15 @@ struct Fields<'a> {
     depths: [Option<u16>; 2],
     listener: u32,
     error: [u8; 3],
+    /// Local address and the peer's.
+    addresses: Option<[SocketAddr; 2]>,
     private_data: &'a [u8],
 }
 
 impl Event {
     /// Writes the event into an entry of the ring.
     pub(crate) fn encode(&self) -> [u64; EVENT_WORDS] {
-        let Fields { kind, object, depths, listener, error, private_data } = match self {
+        let Fields { kind, object, depths, listener, error, addresses, private_data } = match self {
             Self::Cm(event) => cm_fields(event),
             Self::Async(event) => async_fields(event),
             Self::PortActive => Fields { kind: PORT_ACTIVE, ..Fields::default() },
@@ -78,10 +85,16 @@ impl Event {
         let length = u16::try_from(private_data.len().min(PRIVATE_DATA_MAX)).unwrap_or(0).to_le_bytes();
         let [layer, etype, code] = error;
         let mut words = [0; EVENT_WORDS];
+        let [ports, local_0, local_1, peer_0, peer_1] = addresses.map_or([0; 5], address_words);
         let head = [
             halves(u32::from_le_bytes([kind, 0, length[0], length[1]]), object),
             halves(ird, ord),
             halves(listener, u32::from_le_bytes([layer, etype, code, 0])),
+            ports,
+            local_0,
+            local_1,
+            peer_0,
+            peer_1,
         ];
         let (to_head, to_data) = words.split_at_mut(HEAD_WORDS);
         to_head.copy_from_slice(&head);
@@ -99,7 +112,7 @@ impl Event {
     /// The kind is unknown, or the private data is longer than an event's.
     pub(crate) fn decode(words: &[u64; EVENT_WORDS]) -> Result<Self, EntryError> {
         let (head, data) = words.split_first_chunk::<HEAD_WORDS>().ok_or(EntryError::TooShort)?;
-        let [first, depths, last] = *head;
+        let [first, depths, last, addresses @ ..] = *head;
         let ([kind, _, low, high], object) = (low_half(first).to_le_bytes(), high_half(first));
         let length = u16::from_le_bytes([low, high]);
         if usize::from(length) > PRIVATE_DATA_MAX {
@@ -113,12 +126,17 @@ impl Event {
         let cm = |kind| Ok(Self::Cm(CmEvent { id: CmId(object), kind }));
         match kind {
             ADDRESS_ERROR => cm(CmEventKind::AddressError),
-            CONNECT_REQUEST => cm(CmEventKind::ConnectRequest {
-                listener: CmId(low_half(last)),
-                private_data: bytes.into(),
-                responder_resources: ird,
-                initiator_depth: ord,
-            }),
+            CONNECT_REQUEST => {
+                let [local, peer] = addresses_of(addresses);
+                cm(CmEventKind::ConnectRequest {
+                    listener: CmId(low_half(last)),
+                    local,
+                    peer,
+                    private_data: bytes.into(),
+                    responder_resources: ird,
+                    initiator_depth: ord,
+                })
+            }
             ESTABLISHED => cm(CmEventKind::Established {
                 private_data: bytes.into(),
                 responder_resources: ird.unwrap_or(0),
@@ -148,15 +166,21 @@ fn cm_fields(event: &CmEvent) -> Fields<'_> {
     let none = Fields { object: event.id.0, ..Fields::default() };
     match &event.kind {
         CmEventKind::AddressError => Fields { kind: ADDRESS_ERROR, ..none },
-        CmEventKind::ConnectRequest { listener, private_data, responder_resources, initiator_depth } => {
-            Fields {
-                kind: CONNECT_REQUEST,
-                listener: listener.0,
-                depths: [*responder_resources, *initiator_depth],
-                private_data,
-                ..none
-            }
-        }
+        CmEventKind::ConnectRequest {
+            listener,
+            local,
+            peer,
+            private_data,
+            responder_resources,
+            initiator_depth,
+        } => Fields {
+            kind: CONNECT_REQUEST,
+            listener: listener.0,
+            depths: [*responder_resources, *initiator_depth],
+            addresses: Some([*local, *peer]),
+            private_data,
+            ..none
+        },
         CmEventKind::Established { private_data, responder_resources, initiator_depth } => Fields {
             kind: ESTABLISHED,
             depths: [Some(*responder_resources), Some(*initiator_depth)],
@@ -188,6 +212,38 @@ fn async_fields(event: &AsyncEvent) -> Fields<'static> {
     }
 }
 
+/// Words of the local address and the peer's. Flow and scope of IPv6 do not pass: no address of a port has them.
+fn address_words(addresses: [SocketAddr; 2]) -> [u64; 5] {
+    let [local_port, peer_port] = addresses.map(|address| address.port());
+    let families = addresses.map(|address| u8::from(address.is_ipv6()));
+    let ports = u32::from(local_port) | u32::from(peer_port) << 16;
+    let [[local_0, local_1], [peer_0, peer_1]] = addresses.map(|address| match address.ip() {
+        IpAddr::V4(ip) => [u32::from_le_bytes(ip.octets()).into(), 0],
+        IpAddr::V6(ip) => {
+            let [a, b, c, d, e, f, g, h, high @ ..] = ip.octets();
+            [u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from_le_bytes(high)]
+        }
+    });
+    [halves(ports, u32::from_le_bytes([families[0], families[1], 0, 0])), local_0, local_1, peer_0, peer_1]
+}
+
+/// Returns the local address and the peer's of the words of [`address_words`].
+fn addresses_of([ports, local_0, local_1, peer_0, peer_1]: [u64; 5]) -> [SocketAddr; 2] {
+    let [low, high, peer_low, peer_high] = low_half(ports).to_le_bytes();
+    let [local_family, peer_family, ..] = high_half(ports).to_le_bytes();
+    let address = |family, low: u64, high: u64, port| {
+        let ip = match family {
+            0 => IpAddr::V4(Ipv4Addr::from(low_half(low).to_le_bytes())),
+            _ => IpAddr::V6(Ipv6Addr::from((u128::from(high) << 64 | u128::from(low)).to_le_bytes())),
+        };
+        SocketAddr::new(ip, u16::from_le_bytes(port))
+    };
+    [
+        address(local_family, local_0, local_1, [low, high]),
+        address(peer_family, peer_0, peer_1, [peer_low, peer_high]),
+    ]
+}
+
 const fn halves(low: u32, high: u32) -> u64 {
     (high as u64) << 32 | low as u64
 }
@@ -210,6 +266,10 @@ mod tests {
         proptest::collection::vec(any::<u8>(), 0..=PRIVATE_DATA_MAX).prop_map(Into::into)
     }
 
+    fn address() -> impl Strategy<Value = SocketAddr> {
+        any::<(IpAddr, u16)>().prop_map(|(ip, port)| SocketAddr::new(ip, port))
+    }
+
     fn cm_kind() -> impl Strategy<Value = CmEventKind> {
         let depths = || any::<(u16, u16)>();
         let some_depths = || any::<(Option<u16>, Option<u16>)>();
@@ -223,11 +283,13 @@ mod tests {
             (private_data(), depths()).prop_map(|(private_data, (responder_resources, initiator_depth))| {
                 CmEventKind::Established { private_data, responder_resources, initiator_depth }
             }),
-            (any::<u32>(), private_data(), some_depths()).prop_map(
-                |(listener, private_data, (responder_resources, initiator_depth))| {
+            (any::<u32>(), (address(), address()), private_data(), some_depths()).prop_map(
+                |(listener, (local, peer), private_data, (responder_resources, initiator_depth))| {
                     let listener = CmId(listener);
                     CmEventKind::ConnectRequest {
                         listener,
+                        local,
+                        peer,
                         private_data,
                         responder_resources,
                         initiator_depth,

@@ -65,6 +65,10 @@ pub enum CmEventKind {
     ConnectRequest {
         /// Listener that the connection arrived at.
         listener: CmId,
+        /// Local address of the connection.
+        local: SocketAddr,
+        /// Address of the connection's peer.
+        peer: SocketAddr,
         /// Private data of the peer's request.
         private_data: Box<[u8]>,
         /// Reads that the peer offers to serve at a time.

@@ -438,19 +438,20 @@ impl<C: AsRef<[u8]>> Device<C> {
         match event {
             Event::ConnectRequest { private_data, ird, ord, rev: _, crc: _ } => {
                 let Some(listener) = self.enter_backlog(id) else { return self.transport_lost(id) };
-                if let Some(it) = self.ids.get_mut(id.0) {
-                    it.destroyed = false;
-                }
-                let (responder_resources, initiator_depth) = (ird, ord);
-                self.push_cm_event(
-                    id,
-                    CmEventKind::ConnectRequest {
-                        listener,
-                        private_data,
-                        responder_resources,
-                        initiator_depth,
-                    },
-                );
+                let Some(request) = self.ids.get_mut(id.0) else { return };
+                request.destroyed = false;
+                let (Some(local), Some(peer)) = (request.details.local, request.details.peer) else {
+                    return self.transport_lost(id);
+                };
+                let kind = CmEventKind::ConnectRequest {
+                    listener,
+                    local,
+                    peer,
+                    private_data,
+                    responder_resources: ird,
+                    initiator_depth: ord,
+                };
+                self.push_cm_event(id, kind);
             }
             Event::Established { private_data, ird, ord, .. } => {
                 if let Some(it) = self.ids.get_mut(id.0) {

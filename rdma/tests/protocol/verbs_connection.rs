@@ -31,6 +31,8 @@ fn both_sides_receive_events_for_a_connection_and_its_end() {
     let id = events[0].0;
     let request = CmEventKind::ConnectRequest {
         listener,
+        local: address(1),
+        peer: address(0),
         private_data: b"hello".to_vec().into(),
         responder_resources: Some(3),
         initiator_depth: Some(5),

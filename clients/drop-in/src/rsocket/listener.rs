@@ -87,10 +87,10 @@ impl Socket {
         let channel = new_channel()?;
         let sleepers = Arc::default();
         channel.queue.wake_instead(&sleepers);
-        let (connection, shared) = entry.request.ok_or(libc::EPROTO)?;
+        let request = entry.request.ok_or(libc::EPROTO)?;
         let (id, sizes, options) = {
             let inner = lock(&self.inner);
-            let id = cm::accepted(inner.endpoint.id()?, connection, shared, &channel);
+            let id = cm::accepted(inner.endpoint.id()?, request, &channel);
             (id, inner.sizes, inner.options.clone())
         };
         let peer = ConnData::decode(&entry.private_data).ok_or(libc::EPROTO)?;

@@ -41,11 +41,8 @@ impl RegionResponder {
     ) {
         let CmEvent { id, kind } = event;
         match kind {
-            CmEventKind::ConnectRequest { private_data, .. } => {
-                let peer = device.addresses(id).ok().and_then(|(_, peer)| peer);
-                let accepted =
-                    peer.is_some_and(|peer| self.answer((id, peer), &private_data, device, rdma, notices));
-                if !accepted {
+            CmEventKind::ConnectRequest { peer, private_data, .. } => {
+                if !self.answer((id, peer), &private_data, device, rdma, notices) {
                     release(device, id);
                 }
             }
