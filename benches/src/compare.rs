@@ -90,7 +90,7 @@ fn figures(documents: &[Document]) -> Vec<(String, crate::Samples)> {
                 let label = row.label();
                 let parts = |name: &str| {
                     let parts = [&document.benchmark, &section.name, &label, name];
-                    parts.into_iter().filter(|it| !it.is_empty()).collect::<Vec<_>>().join(" / ")
+                    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" / ")
                 };
                 found.extend(row.cells.iter().map(|(name, samples)| (parts(name), samples.clone())));
             }

@@ -212,10 +212,10 @@ fn text_of(value: &Value) -> String {
 /// Formats a number with three to five significant digits.
 pub(crate) fn digits(number: f64) -> String {
     match number.abs() {
-        it if it >= 1000.0 || number == 0.0 => format!("{number:.0}"),
-        it if it >= 100.0 => format!("{number:.1}"),
-        it if it >= 1.0 => format!("{number:.2}"),
-        it if it >= 0.1 => format!("{number:.3}"),
+        size if size >= 1000.0 || number == 0.0 => format!("{number:.0}"),
+        size if size >= 100.0 => format!("{number:.1}"),
+        size if size >= 1.0 => format!("{number:.2}"),
+        size if size >= 0.1 => format!("{number:.3}"),
         _ => format!("{number:.4}"),
     }
 }
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(names, ["", "handoff", "rows"]);
         let row = all.last().and_then(|section| section.rows.first()).unwrap();
         assert_eq!(row.label(), "write, size 64, wire.mtu 1500, wire.offloads");
-        assert_eq!(row.cell("p50").map(|it| it.median), Some(2.0));
+        assert_eq!(row.cell("p50").map(|cell| cell.median), Some(2.0));
         assert_eq!(row.cells.len(), 2);
         let pair = all.get(1).and_then(|section| section.rows.first()).unwrap();
         assert_eq!((pair.label(), pair.cell("value").unwrap().median), ("of 1500".to_owned(), 73.5));

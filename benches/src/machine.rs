@@ -65,7 +65,7 @@ fn cache_bytes(level: u32) -> Option<u64> {
     let read = |index: u32, file: &str| fs::read_to_string(format!("{folder}/index{index}/{file}")).ok();
     let index = (0..8).find(|&index| {
         let kind = read(index, "type");
-        read(index, "level").is_some_and(|it| it.trim() == level.to_string())
+        read(index, "level").is_some_and(|text| text.trim() == level.to_string())
             && kind.is_some_and(|kind| kind.trim() != "Instruction")
     })?;
     iwarp_config::parse_size(read(index, "size")?.trim()).ok()

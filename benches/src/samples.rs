@@ -46,7 +46,7 @@ impl Samples {
     /// There is no run, or a result is not finite.
     pub fn new(runs: Vec<f64>) -> Result<Self> {
         ensure!(!runs.is_empty(), "no run");
-        ensure!(runs.iter().all(|it| it.is_finite()), "a run without a number: {runs:?}");
+        ensure!(runs.iter().all(|run| run.is_finite()), "a run without a number: {runs:?}");
         let mut sorted = runs.clone();
         sorted.sort_by(f64::total_cmp);
         let at = |index: usize| sorted.get(index).copied().unwrap_or_default();

@@ -76,7 +76,7 @@ fn two_processes_do_the_same_over_memif() {
         for (row, messages) in rows.iter().zip([600, 1800]) {
             assert_eq!((&row["link"], &row["messages"]), (&"memif".into(), &messages.into()), "{command}");
             assert!(row["bytes_verified"].as_u64() >= Some(1 << 19), "{command}: {row}");
-            let [busy, all] = ["cpu_busy_s_per_gib", "cpu_s_per_gib"].map(|it| number(&row[it]));
+            let [busy, all] = ["cpu_busy_s_per_gib", "cpu_s_per_gib"].map(|name| number(&row[name]));
             assert!(0.0 < busy && busy <= all, "{command}: {row}");
         }
     }
@@ -137,12 +137,12 @@ fn round_trips_are_counted_and_logged() {
         for row in report["rows"].as_array().unwrap() {
             let numbers = &row["histogram"];
             assert_eq!(numbers["samples"], 200);
-            let order =
-                ["min_ns", "p50_ns", "p90_ns", "p99_ns", "p99_9_ns", "max_ns"].map(|it| number(&numbers[it]));
+            let order = ["min_ns", "p50_ns", "p90_ns", "p99_ns", "p99_9_ns", "max_ns"]
+                .map(|name| number(&numbers[name]));
             assert!(order.is_sorted() && order[0] > 0.0, "{numbers}");
         }
         let floor = &report["floor"][0];
-        let order = ["min_ns", "p50_ns", "p99_ns", "p99_9_ns"].map(|it| number(&floor[it]));
+        let order = ["min_ns", "p50_ns", "p99_ns", "p99_9_ns"].map(|name| number(&floor[name]));
         assert!(order.is_sorted() && order[0] > 0.0 && number(&floor["samples"]) > 0.0, "{floor}");
         let log = std::fs::read_to_string(&log).unwrap();
         let name = command.trim_end_matches("-lat");

@@ -67,14 +67,17 @@ pub(crate) fn makes_room<K: Copy, T: Ord + Copy>(
         *count = count.saturating_add(1);
     }
     let count = |address| counts.get(&address).copied().unwrap_or(0);
-    let may_go = |it: &&Entry<K, T>| it.rank.is_some() && count(it.address) >= count(newcomer);
-    let found = entries.iter().filter(may_go).min_by_key(|it| (Reverse(count(it.address)), it.rank, it.used));
+    let may_go = |entry: &&Entry<K, T>| entry.rank.is_some() && count(entry.address) >= count(newcomer);
+    let found = entries
+        .iter()
+        .filter(may_go)
+        .min_by_key(|entry| (Reverse(count(entry.address)), entry.rank, entry.used));
     found.map(|entry| entry.key)
 }
 
 /// Lets those entries stay that an address used last, as many as it has of `kept`. Entries that were never used go.
 pub(crate) fn keep_latest<K, T: Ord + Copy>(entries: &mut [Entry<K, T>], mut kept: HashMap<IpAddr, usize>) {
-    entries.sort_unstable_by_key(|it| Reverse(it.used));
+    entries.sort_unstable_by_key(|entry| Reverse(entry.used));
     for entry in entries.iter_mut().filter(|entry| entry.was_used) {
         if let Some(left) = kept.get_mut(&entry.address).filter(|left| **left > 0) {
             *left = left.saturating_sub(1);

@@ -195,7 +195,7 @@ impl Program {
 
 /// Opens the exports of a configuration.
 fn open(config: &Nfsd, regions: &DaemonRegions) -> Result<Vec<Export>> {
-    config.exports.iter().map(|it| export(it, regions)).collect()
+    config.exports.iter().map(|section| export(section, regions)).collect()
 }
 
 fn export(export: &NfsdExport, regions: &DaemonRegions) -> Result<Export> {

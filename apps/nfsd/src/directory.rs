@@ -254,7 +254,7 @@ impl Backend for Directory {
         let found = fstatvfs(&object).map_err(status)?;
         Ok(Space {
             bytes: [found.f_blocks, found.f_bfree, found.f_bavail]
-                .map(|it| it.saturating_mul(found.f_frsize)),
+                .map(|blocks| blocks.saturating_mul(found.f_frsize)),
             files: [found.f_files, found.f_ffree, found.f_favail],
             name_max: u32::try_from(found.f_namemax).unwrap_or(255),
         })

@@ -84,7 +84,7 @@ impl Rule {
             Credential::Sys(sys) => sys,
         };
         let group = |group: u32| if self.squash == Squash::Root && group == 0 { gid } else { group };
-        let groups = sys.groups.iter().map(|it| group(*it)).collect();
+        let groups = sys.groups.iter().map(|gid| group(*gid)).collect();
         let uid = if self.squash == Squash::Root && sys.uid == 0 { uid } else { sys.uid };
         User { uid, gid: group(sys.gid), groups }
     }
@@ -196,7 +196,7 @@ impl Exports {
     }
 
     pub(crate) fn find(&self, number: u32) -> Option<&Export> {
-        self.list.iter().find(|(it, _)| *it == number).map(|(_, export)| export)
+        self.list.iter().find(|(own, _)| *own == number).map(|(_, export)| export)
     }
 }
 

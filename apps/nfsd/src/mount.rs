@@ -61,7 +61,7 @@ impl Server {
             3 => {
                 if let Some(path) = Path::new(reader.opaque(MNTPATHLEN)?) {
                     let mount = (caller.peer.address, path.to_string());
-                    self.mounts().retain(|it| *it != mount);
+                    self.mounts().retain(|known| *known != mount);
                 }
             }
             4 => self.mounts().retain(|(client, _)| *client != caller.peer.address),

@@ -54,7 +54,10 @@ impl Target<'_> {
     }
 
     fn attributes_of(&self, object: &[u8]) -> post_op_attr {
-        self.export.backend.attributes(object).map_or(Nfs3Option::None, |it| Nfs3Option::Some(it.into()))
+        self.export
+            .backend
+            .attributes(object)
+            .map_or(Nfs3Option::None, |attributes| Nfs3Option::Some(attributes.into()))
     }
 
     /// Returns the rule, if it lets the client change something.
@@ -132,9 +135,9 @@ impl Server {
         let target = self.target(caller, handle(reader)?);
         let (new, guard): (sattr3, sattrguard3) = (fixed(reader)?, fixed(reader)?);
         let new = new.into();
-        let done = copied(&target).and_then(|it| {
-            it.writable()?;
-            it.export.backend.set_attributes(&it.user, it.object, &new, value(guard))
+        let done = copied(&target).and_then(|target| {
+            target.writable()?;
+            target.export.backend.set_attributes(&target.user, target.object, &new, value(guard))
         });
         let data = changed(&target);
         put(out, &done.err().unwrap_or(nfsstat3::NFS3_OK));
@@ -145,9 +148,9 @@ impl Server {
     fn lookup(&self, caller: &Caller<'_>, reader: &mut Reader<'_>, out: &mut Writer) -> Result<(), Fault> {
         let (dir, name) = place(reader)?;
         let target = self.target(caller, dir);
-        let found = copied(&target).and_then(|it| {
-            let object = it.export.backend.lookup(&it.user, it.object, name)?;
-            Ok((self.seal(it, &object)?, it.attributes_of(&object)))
+        let found = copied(&target).and_then(|target| {
+            let object = target.export.backend.lookup(&target.user, target.object, name)?;
+            Ok((self.seal(target, &object)?, target.attributes_of(&object)))
         });
         let dir = after(&target);
         match found {
@@ -168,9 +171,9 @@ impl Server {
             | nfs3_types::nfs3::ACCESS3_DELETE;
         let target = self.target(caller, handle(reader)?);
         let wanted = reader.u32()?;
-        let granted = copied(&target).and_then(|it| {
-            let wanted = if it.rule.write { wanted } else { wanted & !CHANGES };
-            it.export.backend.access(&it.user, it.object, wanted)
+        let granted = copied(&target).and_then(|target| {
+            let wanted = if target.rule.write { wanted } else { wanted & !CHANGES };
+            target.export.backend.access(&target.user, target.object, wanted)
         });
         let obj_attributes = after(&target);
         let granted = granted.map(|access| ACCESS3resok { obj_attributes: obj_attributes.clone(), access });
@@ -202,13 +205,13 @@ impl Server {
             _ => special(fixed(reader)?),
         };
         let target = self.target(caller, dir);
-        let made = copied(&target).and_then(|it| {
-            it.writable()?;
+        let made = copied(&target).and_then(|target| {
+            target.writable()?;
             if matches!(new, New::Special { kind: ftype3::NF3REG, .. }) {
                 return Err(nfsstat3::NFS3ERR_BADTYPE);
             }
-            let object = it.export.backend.create(&it.user, it.object, name, &new)?;
-            Ok::<Created, _>((Nfs3Option::Some(self.seal(it, &object)?), it.attributes_of(&object)))
+            let object = target.export.backend.create(&target.user, target.object, name, &new)?;
+            Ok::<Created, _>((Nfs3Option::Some(self.seal(target, &object)?), target.attributes_of(&object)))
         });
         let data = changed(&target);
         put(out, &made.as_ref().err().copied().unwrap_or(nfsstat3::NFS3_OK));
@@ -229,9 +232,9 @@ impl Server {
     ) -> Result<(), Fault> {
         let (dir, name) = place(reader)?;
         let target = self.target(caller, dir);
-        let done = copied(&target).and_then(|it| {
-            it.writable()?;
-            it.export.backend.remove(&it.user, it.object, name, directory)
+        let done = copied(&target).and_then(|target| {
+            target.writable()?;
+            target.export.backend.remove(&target.user, target.object, name, directory)
         });
         put(out, &done.err().unwrap_or(nfsstat3::NFS3_OK));
         put(out, &changed(&target));
@@ -242,13 +245,13 @@ impl Server {
         let (from_dir, from) = place(reader)?;
         let (to_dir, to) = place(reader)?;
         let (from_target, to_target) = (self.target(caller, from_dir), self.target(caller, to_dir));
-        let done = copied(&from_target).and_then(|it| {
+        let done = copied(&from_target).and_then(|source| {
             let other = copied(&to_target)?;
-            it.writable()?;
-            if it.number != other.number {
+            source.writable()?;
+            if source.number != other.number {
                 return Err(nfsstat3::NFS3ERR_XDEV);
             }
-            it.export.backend.rename(&it.user, (it.object, from), (other.object, to))
+            source.export.backend.rename(&source.user, (source.object, from), (other.object, to))
         });
         put(out, &done.err().unwrap_or(nfsstat3::NFS3_OK));
         put(out, &changed(&from_target));
@@ -260,13 +263,13 @@ impl Server {
         let object = handle(reader)?;
         let (dir, name) = place(reader)?;
         let (target, dir) = (self.target(caller, object), self.target(caller, dir));
-        let done = copied(&target).and_then(|it| {
+        let done = copied(&target).and_then(|source| {
             let dir = copied(&dir)?;
-            it.writable()?;
-            if it.number != dir.number {
+            source.writable()?;
+            if source.number != dir.number {
                 return Err(nfsstat3::NFS3ERR_XDEV);
             }
-            it.export.backend.link(&it.user, it.object, dir.object, name)
+            source.export.backend.link(&source.user, source.object, dir.object, name)
         });
         put(out, &done.err().unwrap_or(nfsstat3::NFS3_OK));
         put(out, &after(&target));
@@ -276,7 +279,7 @@ impl Server {
 
     fn fsstat(&self, caller: &Caller<'_>, reader: &mut Reader<'_>, out: &mut Writer) -> Result<(), Fault> {
         let target = self.target(caller, handle(reader)?);
-        let space = copied(&target).and_then(|it| it.export.backend.space(it.object));
+        let space = copied(&target).and_then(|target| target.export.backend.space(target.object));
         let obj_attributes = after(&target);
         let found = space.map(|space| FSSTAT3resok {
             obj_attributes: obj_attributes.clone(),
@@ -296,11 +299,11 @@ impl Server {
         let target = self.target(caller, handle(reader)?);
         let max = self.transfer_max;
         let obj_attributes = after(&target);
-        let properties = |it: &Target<'_>| {
+        let properties = |target: &Target<'_>| {
             let full = FSF3_LINK | FSF3_SYMLINK | FSF3_CANSETTIME;
-            FSF3_HOMOGENEOUS | if it.export.backend.has_links_and_times() { full } else { 0 }
+            FSF3_HOMOGENEOUS | if target.export.backend.has_links_and_times() { full } else { 0 }
         };
-        let info = copied(&target).map(|it| FSINFO3resok {
+        let info = copied(&target).map(|target| FSINFO3resok {
             obj_attributes: obj_attributes.clone(),
             rtmax: max,
             rtpref: max,
@@ -311,7 +314,7 @@ impl Server {
             dtpref: max.min(64 << 10),
             maxfilesize: i64::MAX.unsigned_abs(),
             time_delta: nfstime3 { seconds: 0, nseconds: 1 },
-            properties: properties(it),
+            properties: properties(target),
         });
         result(out, info, &obj_attributes);
         Ok(())
@@ -319,7 +322,7 @@ impl Server {
 
     fn pathconf(&self, caller: &Caller<'_>, reader: &mut Reader<'_>, out: &mut Writer) -> Result<(), Fault> {
         let target = self.target(caller, handle(reader)?);
-        let space = copied(&target).and_then(|it| it.export.backend.space(it.object));
+        let space = copied(&target).and_then(|target| target.export.backend.space(target.object));
         let obj_attributes = after(&target);
         let found = space.map(|space| PATHCONF3resok {
             obj_attributes: obj_attributes.clone(),

@@ -344,7 +344,7 @@ impl Compound<'_, '_> {
             content: std::mem::take(&mut self.content),
             memory: std::mem::take(&mut self.memory),
         };
-        let keeps = self.session.is_some_and(|it| it.cache || done == 1);
+        let keeps = self.session.is_some_and(|session| session.cache || done == 1);
         let reply = if keeps { reply.into_content() } else { reply };
         let kept = keeps.then(|| {
             let whole = reply.bytes().collect::<Vec<_>>().concat();

@@ -331,12 +331,12 @@ impl RdmaServer {
     }
 
     fn connection(&mut self, key: &Key) -> Option<&mut Connection> {
-        self.connections.get_mut(&key.qp).filter(|it| it.number() == key.connection)
+        self.connections.get_mut(&key.qp).filter(|connection| connection.number() == key.connection)
     }
 
     /// Returns true if the connection of a call has ended.
     fn is_left(&self, key: &Key) -> bool {
-        self.connections.get(&key.qp).is_none_or(|it| it.number() != key.connection)
+        self.connections.get(&key.qp).is_none_or(|connection| connection.number() != key.connection)
     }
 
     /// Executes a call whose data is complete; later, if calls of the client's former connections are not done.
@@ -355,7 +355,8 @@ impl RdmaServer {
 
     /// Answers a call that was executed, if its connection is still there.
     fn answer(&mut self, key: &Key, executed: Executed) {
-        let Some(connection) = self.connections.get_mut(&key.qp).filter(|it| it.number() == key.connection)
+        let Some(connection) =
+            self.connections.get_mut(&key.qp).filter(|connection| connection.number() == key.connection)
         else {
             return;
         };

@@ -83,7 +83,7 @@ impl Regions {
         }
         let instance = object.try_into().map(u64::from_be_bytes).ok();
         let found = instance.and_then(|instance| self.table.find(instance));
-        found.filter(|it| self.has(it)).map(Object::Region).ok_or(nfsstat3::NFS3ERR_STALE)
+        found.filter(|region| self.has(region)).map(Object::Region).ok_or(nfsstat3::NFS3ERR_STALE)
     }
 
     fn file(&self, object: &[u8]) -> Result<Arc<Region>, nfsstat3> {
@@ -144,7 +144,7 @@ fn check(region: &Region, new: &NewAttributes) -> Result<(), nfsstat3> {
             std::cmp::Ordering::Greater => return Err(nfsstat3::NFS3ERR_NOSPC),
         }
     }
-    let other = |option: Option<u32>, is: u32| option.is_some_and(|it| it != is);
+    let other = |option: Option<u32>, is: u32| option.is_some_and(|value| value != is);
     let owner = other(new.uid, 0) || other(new.gid, 0) || other(new.mode, mode(region.access()));
     let times = [new.atime, new.mtime].iter().any(|time| matches!(time, Some(SetTime::To(_))));
     if owner || times { Err(nfsstat3::NFS3ERR_PERM) } else { Ok(()) }
@@ -310,7 +310,7 @@ impl Backend for Regions {
         self.object(object)?;
         let sizes = self.regions().map(|region| region.bytes());
         let (count, bytes) =
-            sizes.fold((0_u64, 0_u64), |(n, sum), it| (n.saturating_add(1), sum.saturating_add(it)));
+            sizes.fold((0_u64, 0_u64), |(n, sum), bytes| (n.saturating_add(1), sum.saturating_add(bytes)));
         Ok(Space { bytes: [bytes, 0, 0], files: [count, 0, 0], name_max: NAME_MAX })
     }
 }

@@ -200,7 +200,7 @@ impl<F> State<F> {
             self.grace.waiting.clear();
             self.record_changed = true;
         }
-        let ids = self.clients.iter().filter(|(_, it)| self.is_expired(it, now)).map(|(id, _)| *id);
+        let ids = self.clients.iter().filter(|(_, client)| self.is_expired(client, now)).map(|(id, _)| *id);
         for id in ids.collect::<Vec<_>>() {
             self.remove_client(id);
         }
@@ -243,7 +243,8 @@ impl<F> State<F> {
         }
         let number = u64::from_be_bytes(number);
         let open = self.opens.get(&number).map(|open| (open.client, open.seqid, Named::Open(number)));
-        let locker = || self.lockers.get(&number).map(|it| (it.client, it.seqid, Named::Locker(number)));
+        let locker =
+            || self.lockers.get(&number).map(|locker| (locker.client, locker.seqid, Named::Locker(number)));
         let (owner, seqid, named) = open.or_else(locker).ok_or(Status::BadStateId)?;
         if owner != client {
             return Err(Status::BadStateId);
@@ -286,7 +287,7 @@ impl<F> State<F> {
 
     /// Forgets a file that has neither opens nor locks.
     fn trim(&mut self, file: &[u8]) {
-        if self.files.get(file).is_some_and(|it| it.opens.is_empty() && it.ranges.is_empty()) {
+        if self.files.get(file).is_some_and(|file| file.opens.is_empty() && file.ranges.is_empty()) {
             self.files.remove(file);
         }
     }

@@ -146,7 +146,10 @@ impl Io {
                 return Ok(content);
             }
             desk.room().await;
-            return desk.done(Transfer::read(Arc::clone(kernel), offset, length)).await.map(|(_, it)| it);
+            return desk
+                .done(Transfer::read(Arc::clone(kernel), offset, length))
+                .await
+                .map(|(_, bytes)| bytes);
         }
         let mut content = vec![0; length as usize];
         let read = file.read_at(&mut content, offset)?;
@@ -269,7 +272,7 @@ impl<K, T> Calls<K, T> {
     /// Returns calls whose transfers have ended, and that need no other one.
     pub(crate) fn ended(&mut self) -> Vec<(K, T)> {
         let mut results = Vec::new();
-        while let Some((number, transfer)) = self.engine.as_mut().and_then(|it| it.ended()) {
+        while let Some((number, transfer)) = self.engine.as_mut().and_then(|engine| engine.ended()) {
             if transfer.next().is_some() {
                 self.start(number, transfer);
                 continue;

@@ -112,10 +112,10 @@ fn check(lists: &ChunkLists, reply: &Reply, stream: &[u8], length: u32) {
         let bytes = write.source.len() as u64;
         let mut offered = lists.writes.iter().flatten().chain(lists.reply.iter().flatten());
         assert!(bytes > 0);
-        assert!(offered.any(|it| {
-            it.stag == write.stag
-                && write.offset >= it.offset
-                && write.offset + bytes <= it.offset + u64::from(it.length)
+        assert!(offered.any(|segment| {
+            segment.stag == write.stag
+                && write.offset >= segment.offset
+                && write.offset + bytes <= segment.offset + u64::from(segment.length)
         }));
         written += bytes;
     }

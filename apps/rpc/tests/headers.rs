@@ -144,7 +144,8 @@ prop_compose! {
         reply in proptest::option::of(segments()),
     ) -> ChunkLists {
         let read = |position: u32, segment| ReadSegment { position: position * 4, segment };
-        let reads = reads.into_iter().flat_map(|(at, segments)| segments.into_iter().map(move |it| read(at, it)));
+        let chunk = |(at, segments): (_, Vec<_>)| segments.into_iter().map(move |segment| read(at, segment));
+        let reads = reads.into_iter().flat_map(chunk);
         ChunkLists { reads: reads.collect(), writes, reply }
     }
 }

@@ -76,7 +76,7 @@ impl Side {
     ) -> Answer {
         let places: Vec<Item> = items
             .iter()
-            .map(|(position, it)| Item { position: *position, length: it.len() as u32 })
+            .map(|(position, bytes)| Item { position: *position, length: bytes.len() as u32 })
             .collect();
         let items: Vec<Vec<u8>> = items.iter().map(|(_, bytes)| bytes.clone()).collect();
         let reply = self.responder.reply(call, stream, &places, &mut self.stats).unwrap();
@@ -394,14 +394,16 @@ proptest! {
                 Some(chunk) if !chunk.is_empty() => whole.u32(item.len() as u32),
                 _ => whole.opaque(item),
             }
-            (0..*words).for_each(|word| [&mut stream, &mut whole].map(|it| it.u32(word as u32)).into_iter().collect());
+            for word in 0..*words {
+                [&mut stream, &mut whole].into_iter().for_each(|out| out.u32(word as u32));
+            }
         }
         let (stream, whole) = (stream.into_bytes(), whole.into_bytes());
         let fits = items.iter().zip(&lists.writes).all(|((item, _), chunk)| {
-            chunk.is_empty() || item.len() <= chunk.iter().map(|it| it.length as usize).sum()
+            chunk.is_empty() || item.len() <= chunk.iter().map(|segment| segment.length as usize).sum()
         });
         let places_only: Vec<_> =
-            places.iter().map(|(position, it)| Item { position: *position, length: it.len() as u32 }).collect();
+            places.iter().map(|(position, bytes)| Item { position: *position, length: bytes.len() as u32 }).collect();
         if !fits {
             let refused = side.responder.reply(&call, &stream, &places_only, &mut side.stats);
             prop_assert_eq!(refused, Err(Refusal::WriteChunk));

@@ -187,7 +187,8 @@ fn compare(rows: &mut [CopiesRow]) {
         .collect();
     for row in rows {
         let kernel = kernels.iter().find(|(mtu, _)| *mtu == row.mtu);
-        row.factor = kernel.map(|(_, cpu)| cpu / row.cpu_s_per_gib.median).filter(|it| it.is_finite());
+        row.factor =
+            kernel.map(|(_, cpu)| cpu / row.cpu_s_per_gib.median).filter(|factor| factor.is_finite());
     }
 }
 

@@ -136,10 +136,10 @@ fn measure(
             continue;
         }
         let outcome = match program {
-            "iperf3" => iperf::run(options, veth, wire, budget).map(|it| report.iperf3.extend(it)),
-            "ucx_perftest" => ucx::run(options, veth, wire, budget).map(|it| report.ucx.extend(it)),
+            "iperf3" => iperf::run(options, veth, wire, budget).map(|rows| report.iperf3.extend(rows)),
+            "ucx_perftest" => ucx::run(options, veth, wire, budget).map(|rows| report.ucx.extend(rows)),
             _ if !options.size.is_empty() => continue,
-            _ => sockperf::run(options, veth, wire, budget).map(|it| report.sockperf.extend(it)),
+            _ => sockperf::run(options, veth, wire, budget).map(|rows| report.sockperf.extend(rows)),
         };
         failed.extend(outcome.err().map(|error| not_measured(format!("{program}, {wire}"), &error)));
     }
@@ -157,25 +157,25 @@ impl Report for PeersReport {
         let heads = ["peer", "over", "#bytes", "BW[Gb/s]", "messages[1/s]"];
         let [peer, over, bytes, bandwidth, messages] = heads;
         writeln!(out, "{peer:<20} {over:<30} {bytes:>7} {bandwidth:>24} {messages:>28}")?;
-        for it in iperf3 {
-            let (name, wire) = (format!("iperf3, {}", it.congestion_control), it.wire.to_string());
-            writeln!(out, "{name:<20} {wire:<30} {:>7} {:>24}", it.message_bytes, it.gbps.show(2))?;
+        for row in iperf3 {
+            let (name, wire) = (format!("iperf3, {}", row.congestion_control), row.wire.to_string());
+            writeln!(out, "{name:<20} {wire:<30} {:>7} {:>24}", row.message_bytes, row.gbps.show(2))?;
         }
-        for it in ucx.iter().filter(|it| it.round_trip_us.is_none()) {
-            let (name, wire) = (format!("UCX {}", it.test), it.wire.to_string());
-            let (gbps, rate) = (it.gbps.show(2), it.messages_per_second.show(0));
-            writeln!(out, "{name:<20} {wire:<30} {:>7} {gbps:>24} {rate:>28}", it.message_bytes)?;
+        for row in ucx.iter().filter(|row| row.round_trip_us.is_none()) {
+            let (name, wire) = (format!("UCX {}", row.test), row.wire.to_string());
+            let (gbps, rate) = (row.gbps.show(2), row.messages_per_second.show(0));
+            writeln!(out, "{name:<20} {wire:<30} {:>7} {gbps:>24} {rate:>28}", row.message_bytes)?;
         }
         writeln!(out, "\n{peer:<20} {over:<30} {bytes:>7} {:>24} {:>28}", "median[us]", "99.9%[us]")?;
-        for it in ucx {
-            let Some(round_trip) = &it.round_trip_us else { continue };
-            let (name, wire) = (format!("UCX {}", it.test), it.wire.to_string());
-            writeln!(out, "{name:<20} {wire:<30} {:>7} {:>24}", it.message_bytes, round_trip.show(2))?;
+        for row in ucx {
+            let Some(round_trip) = &row.round_trip_us else { continue };
+            let (name, wire) = (format!("UCX {}", row.test), row.wire.to_string());
+            writeln!(out, "{name:<20} {wire:<30} {:>7} {:>24}", row.message_bytes, round_trip.show(2))?;
         }
-        for it in sockperf {
-            let name = if it.spins { "sockperf, spinning" } else { "sockperf, sleeping" };
-            let (wire, p50, p999) = (it.wire.to_string(), it.p50_us.show(2), it.p999_us.show(2));
-            writeln!(out, "{name:<20} {wire:<30} {:>7} {p50:>24} {p999:>28}", it.message_bytes)?;
+        for row in sockperf {
+            let name = if row.spins { "sockperf, spinning" } else { "sockperf, sleeping" };
+            let (wire, p50, p999) = (row.wire.to_string(), row.p50_us.show(2), row.p999_us.show(2));
+            writeln!(out, "{name:<20} {wire:<30} {:>7} {p50:>24} {p999:>28}", row.message_bytes)?;
         }
         for NotMeasured { what, why } in absent {
             writeln!(out, "not measured: {what}: {why}")?;

@@ -69,13 +69,13 @@ impl Program<'_> {
     fn line(&self, host: Host, args: &[&str]) -> Vec<String> {
         let Cores([client, server]) = self.cores;
         let core = if host == Host::Client { client } else { server }.to_string();
-        let environment = self.environment.iter().map(|it| it.replace('@', Veth::device(host)));
+        let environment = self.environment.iter().map(|value| value.replace('@', Veth::device(host)));
         ["ip", "netns", "exec", self.veth.namespace(host), "taskset", "-c", &core, "env"]
             .map(str::to_owned)
             .into_iter()
             .chain(environment)
             .chain([self.name.to_owned()])
-            .chain(args.iter().map(|it| (*it).to_owned()))
+            .chain(args.iter().map(|arg| (*arg).to_owned()))
             .collect()
     }
 }
@@ -87,7 +87,7 @@ pub(crate) struct Server(Child);
 impl Server {
     /// Checks the kernel's table of sockets, because the server would take a connection for its client.
     fn wait_until_listening(&mut self, port: u16) -> Result<()> {
-        let tables = ["tcp", "tcp6"].map(|it| format!("/proc/{}/net/{it}", self.0.id()));
+        let tables = ["tcp", "tcp6"].map(|table| format!("/proc/{}/net/{table}", self.0.id()));
         for _ in 0..START_TIMEOUT.as_millis() / CHECK_INTERVAL.as_millis() {
             if let Some(status) = self.0.try_wait()? {
                 bail!("the server ended at once: {status}");
@@ -115,7 +115,7 @@ fn is_listening(table: &str, port: u16) -> bool {
     table.lines().skip(1).any(|line| {
         let mut fields = line.split_whitespace().skip(1);
         let (local, state) = (fields.next(), fields.nth(1));
-        local.is_some_and(|it| it.ends_with(&format!(":{port:04X}"))) && state == Some("0A")
+        local.is_some_and(|address| address.ends_with(&format!(":{port:04X}"))) && state == Some("0A")
     })
 }
 

@@ -52,7 +52,7 @@ fn time_is_limited() {
         let budget = budget(limit_s);
         measure(&options, &veth, (&Progress::new(1), &budget), &mut report);
         assert!(report.iperf3.is_empty() && report.ucx.is_empty() && report.sockperf.is_empty());
-        let not_begun = report.absent.iter().filter(|it| it.why == "no time was left for it").count();
+        let not_begun = report.absent.iter().filter(|absent| absent.why == "no time was left for it").count();
         assert_eq!(not_begun, installed.saturating_sub(begun), "{:?}", report.absent);
         assert!(budget.watch.elapsed().as_secs() < limit_s + 10);
     }

@@ -137,7 +137,7 @@ fn lasting(per_second: f64, seconds: u32, most: u32) -> u32 {
 
 /// Runs the test once.
 fn once(program: &Program<'_>, test: UcxTest, message_bytes: u32, iterations: u32) -> Result<Line> {
-    let [port, size, count] = [PORT.into(), message_bytes, iterations].map(|it| it.to_string());
+    let [port, size, count] = [PORT.into(), message_bytes, iterations].map(|number| number.to_string());
     let (server, outstanding) = (SERVER.to_string(), OUTSTANDING.to_string());
     let _serving = program.serve(PORT, &["-p", &port])?;
     let mut args = vec![server.as_str(), "-p", &port, "-t", test.name(), "-s", &size, "-n", &count, "-v"];

@@ -161,7 +161,8 @@ impl Veth {
         let answer =
             run("ip", &["-n", &self.server, "-j", "-s", "link", "show", "dev", Self::device(Host::Server)])?;
         let answer: serde_json::Value = serde_json::from_str(&answer)?;
-        let counter = |name| answer.pointer(&format!("/0/stats64/rx/{name}")).and_then(|it| it.as_u64());
+        let counter =
+            |name| answer.pointer(&format!("/0/stats64/rx/{name}")).and_then(|value| value.as_u64());
         counter("packets").zip(counter("bytes")).context("ip shows no counters")
     }
 }
@@ -180,7 +181,7 @@ fn counter_of(text: &str, name: &str) -> Option<u64> {
     let lines: Vec<&str> = text.lines().collect();
     lines.chunks(2).find_map(|pair| {
         let [names, values] = pair else { return None };
-        let place = names.split_whitespace().position(|it| it == name)?;
+        let place = names.split_whitespace().position(|word| word == name)?;
         values.split_whitespace().nth(place)?.parse().ok()
     })
 }

@@ -99,10 +99,10 @@ pub(super) fn svg() -> Result<String> {
 }
 
 fn draw(area: &Area<'_>) -> Drawn {
-    for it in BLOCKS.iter().chain([&CONTROL]) {
-        block(area, it)?;
+    for drawn in BLOCKS.iter().chain([&CONTROL]) {
+        block(area, drawn)?;
     }
-    ARROWS.iter().try_for_each(|it| arrow(area, it))
+    ARROWS.iter().try_for_each(|drawn| arrow(area, drawn))
 }
 
 fn font(size: i32, across: HPos) -> TextStyle<'static> {

@@ -197,10 +197,13 @@ fn draw_one(
     let points = || plot.series.iter().flat_map(|series| series.points.iter().copied());
     let least = |of: fn((f64, f64)) -> f64| points().map(of).fold(f64::INFINITY, f64::min);
     let most = |of: fn((f64, f64)) -> f64| points().map(of).fold(f64::NEG_INFINITY, f64::max);
-    let x = least(|it| it.0)..most(|it| it.0);
+    let x = least(|point| point.0)..most(|point| point.0);
     let y = match kind {
-        Kind::Rate => 0.0..(most(|it| it.1) * 1.1).max(f64::MIN_POSITIVE),
-        Kind::Latency => least(|it| it.1).floor()..most(|it| it.1).ceil().max(least(|it| it.1).floor() + 1.0),
+        Kind::Rate => 0.0..(most(|point| point.1) * 1.1).max(f64::MIN_POSITIVE),
+        Kind::Latency => {
+            least(|point| point.1).floor()
+                ..most(|point| point.1).ceil().max(least(|point| point.1).floor() + 1.0)
+        }
     };
     let small = || TextStyle::from(("sans-serif", 13).into_font()).color(&INK);
     let title = TextStyle::from(("sans-serif", 16).into_font()).color(&INK);

@@ -113,7 +113,7 @@ pub fn run(options: &Options) -> Result<PlotsReport> {
 /// The plot of bandwidth over message size, and the names of its series.
 fn bandwidth(documents: &[Document]) -> Result<(String, Vec<String>)> {
     let found: Vec<(&Source, Series)> =
-        SOURCES.iter().filter_map(|it| Some((it, series(documents, it)?))).collect();
+        SOURCES.iter().filter_map(|source| Some((source, series(documents, source)?))).collect();
     ensure!(
         found.iter().any(|(source, _)| source.benchmark == "write-bw"),
         "no RDMA Writes at MTU {MTU} over rings: run `iwarp-bench suite` or `write-bw -a -m {MTU}`"
@@ -152,7 +152,7 @@ fn series(documents: &[Document], source: &Source) -> Option<Series> {
 fn machines(documents: &[Document]) -> String {
     let mut seen: Vec<String> = Vec::new();
     for Document { machine, .. } in documents {
-        let text = |name: &str| machine.get(name).and_then(|it| it.as_str()).unwrap_or("?");
+        let text = |name: &str| machine.get(name).and_then(|value| value.as_str()).unwrap_or("?");
         let day = text("date").split('T').next().unwrap_or("?");
         let (cpu, kernel, dpdk) = (text("cpu"), text("kernel"), text("dpdk"));
         let line = format!("{cpu}, {kernel}, DPDK {dpdk}, build {}, {day}", text("build"));
@@ -172,7 +172,7 @@ impl Report for PlotsReport {
             return Ok(());
         }
         for Source { name, .. } in
-            SOURCES.iter().filter(|source| !self.series.iter().any(|it| it == source.name))
+            SOURCES.iter().filter(|source| !self.series.iter().any(|name| name == source.name))
         {
             writeln!(out, "not drawn, for the report lacks it: {name}")?;
         }

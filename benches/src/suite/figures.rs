@@ -64,7 +64,7 @@ impl Figure {
         let measured = match raw.as_slice() {
             _ if !missing.is_empty() => None,
             [only] => Some(only.value),
-            [first, second] => Some(first.value / second.value).filter(|it| it.is_finite()),
+            [first, second] => Some(first.value / second.value).filter(|ratio| ratio.is_finite()),
             _ => None,
         };
         if missing.is_empty() && measured.is_none() {
@@ -491,6 +491,8 @@ mod tests {
             |figure: &&Figure| figure.title.contains("of the same cores, 64 KiB messages, MTU 9000");
         assert!(figures.iter().filter(of_writes).all(|figure| figure.met == Some(false)));
         let others = |figure: &&Figure| !of_writes(figure);
-        assert!(figures.iter().filter(others).all(|it| it.met.is_none() && !it.missing.is_empty()));
+        assert!(
+            figures.iter().filter(others).all(|figure| figure.met.is_none() && !figure.missing.is_empty())
+        );
     }
 }

@@ -49,7 +49,7 @@ pub(super) fn html(report: &SuiteReport, parts: &[Part]) -> String {
 
 fn machine(out: &mut String, report: &SuiteReport) {
     let Some(machine) = report.documents.first().map(|document| &document.machine) else { return };
-    let text = |name: &str| machine.get(name).and_then(|it| it.as_str()).unwrap_or("?").to_owned();
+    let text = |name: &str| machine.get(name).and_then(|value| value.as_str()).unwrap_or("?").to_owned();
     let number = |name: &str| machine.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0);
     let mib = |name| digits(number(name) as f64 / f64::from(1 << 20));
     let parts = [
@@ -192,7 +192,8 @@ fn heading(field: &str) -> String {
     }
     let known = |name: &str| NAMES.iter().find(|(of, _)| *of == name).map(|(_, words)| (*words).to_owned());
     let words = |name: &str| {
-        let percentile = name.strip_prefix('p').filter(|it| it.starts_with(|it: char| it.is_ascii_digit()));
+        let percentile =
+            name.strip_prefix('p').filter(|rest| rest.starts_with(|rest: char| rest.is_ascii_digit()));
         match percentile {
             Some(digits) => format!("p{}", digits.replace('_', ".").replace("999", "99.9")),
             None => known(name).unwrap_or_else(|| name.replace(['_', '.'], " ")),

@@ -200,7 +200,7 @@ fn row(
     let samples = |values| if baseline.is_some() { Samples::new(values).map(Some) } else { Ok(None) };
     let ends = || runs.iter().flat_map(|(initiator, target)| [initiator, target]);
     let sum = |of: fn(&NodeResult) -> u64| ends().map(of).sum::<u64>();
-    let per_gib = |nanos: u64| nanos as f64 / 1e9 * f64::from(1 << 30) / sum(|it| it.bytes).max(1) as f64;
+    let per_gib = |nanos: u64| nanos as f64 / 1e9 * f64::from(1 << 30) / sum(|end| end.bytes).max(1) as f64;
     let busy = |of: fn(&(NodeResult, NodeResult)) -> &NodeResult| {
         let spent = |index| spent_ns(runs.iter().map(of), index);
         Some(spent(0)? as f64 / spent(1)?.max(1) as f64)
@@ -213,7 +213,7 @@ fn row(
         crc,
         qps,
         bidirectional: options.bidirectional,
-        messages: sum(|it| it.bytes) / size,
+        messages: sum(|end| end.bytes) / size,
         gbps_peak: rates.iter().copied().fold(0.0, f64::max),
         gbps,
         mpps: gbps * 1e9 / 8.0 / size as f64 / 1e6,
@@ -223,9 +223,12 @@ fn row(
         busy: busy(|(initiator, _)| initiator).zip(busy(|(_, target)| target)).map(Into::into),
         cpu_busy_s_per_gib: spent_ns(ends(), 0).map(per_gib),
         cpu_s_per_gib: spent_ns(ends(), 1).map(per_gib),
-        retransmits: ends().map(|it| it.retransmits).sum(),
-        bytes_verified: sum(|it| it.verified),
-        hugepages: ends().map(|it| it.hugepages).collect::<Option<Vec<_>>>().map(|all| !all.contains(&false)),
+        retransmits: ends().map(|end| end.retransmits).sum(),
+        bytes_verified: sum(|end| end.verified),
+        hugepages: ends()
+            .map(|end| end.hugepages)
+            .collect::<Option<Vec<_>>>()
+            .map(|all| !all.contains(&false)),
     })
 }
 
@@ -495,7 +498,7 @@ impl Report for BandwidthReport {
                 "{:>12} {:>15.2} {:>17.2} {:>14.4}",
                 row.messages, row.gbps_peak, row.gbps, row.mpps
             )?;
-            let handoff = or_dash(row.handoff_gbps.as_ref().map(|it| format!("{:.2}", it.median)));
+            let handoff = or_dash(row.handoff_gbps.as_ref().map(|rate| format!("{:.2}", rate.median)));
             let ratio = or_dash(row.of_handoff.as_ref().map(|ratio| ratio.show(2)));
             write!(out, " {handoff:>12} {ratio:>22}")?;
             let busy =

@@ -160,7 +160,9 @@ pub(crate) fn service_port(name: *const c_char) -> Option<u16> {
     if failed != 0 {
         return None;
     }
-    let port = object(list).and_then(|found| address(found.ai_addr.cast_const().cast())).map(|it| it.port());
+    let port = object(list)
+        .and_then(|found| address(found.ai_addr.cast_const().cast()))
+        .map(|address| address.port());
     // SAFETY: the C library has made the list, and nothing refers to it any more.
     unsafe { libc::freeaddrinfo(list) };
     port

@@ -53,11 +53,11 @@ impl HeldData {
 
     /// Returns true if something of a connection is held.
     pub(super) fn has(&self, conn: ConnId) -> bool {
-        self.conns.iter().any(|it| it.conn == conn)
+        self.conns.iter().any(|kept| kept.conn == conn)
     }
 
     fn of(&mut self, conn: ConnId) -> Option<&mut OfConn> {
-        let at = self.conns.iter().position(|it| it.conn == conn).unwrap_or_else(|| {
+        let at = self.conns.iter().position(|kept| kept.conn == conn).unwrap_or_else(|| {
             self.conns.push(OfConn { conn, data: VecDeque::new(), ended: false });
             self.conns.len().saturating_sub(1)
         });
@@ -66,10 +66,10 @@ impl HeldData {
 
     fn add(&mut self, conn: ConnId, offset: u64, bytes: &[u8]) {
         self.added = self.added.saturating_add(bytes.len());
-        let Some(it) = self.of(conn) else { return };
-        match it.data.back_mut() {
+        let Some(kept) = self.of(conn) else { return };
+        match kept.data.back_mut() {
             Some(Held::Bytes(_, before)) if before.len() < PIECE_BYTES => before.extend_from_slice(bytes),
-            _ => it.data.push_back(Held::Bytes(offset, bytes.to_vec())),
+            _ => kept.data.push_back(Held::Bytes(offset, bytes.to_vec())),
         }
     }
 
@@ -89,8 +89,8 @@ impl HeldData {
     /// Holds the end of the peer's half of the stream.
     #[cold]
     pub(super) fn hold_end(&mut self, conn: ConnId) {
-        if let Some(it) = self.of(conn) {
-            it.ended = true;
+        if let Some(kept) = self.of(conn) {
+            kept.ended = true;
         }
     }
 
@@ -98,7 +98,7 @@ impl HeldData {
     #[inline]
     pub(super) fn remove(&mut self, conn: ConnId) {
         if !self.conns.is_empty() {
-            self.conns.retain(|it| it.conn != conn);
+            self.conns.retain(|kept| kept.conn != conn);
         }
     }
 }
@@ -125,8 +125,8 @@ impl<T: Transport, M: Memory> Engine<T, M> {
         segment: &Segment<T::Buf>,
     ) -> Option<Event<T::Buf>> {
         if segment.was_taken() {
-            if let Some(it) = self.held.of(conn) {
-                it.data.push_back(Held::Taken(offset, segment.len()));
+            if let Some(kept) = self.held.of(conn) {
+                kept.data.push_back(Held::Taken(offset, segment.len()));
             }
         } else {
             self.held.add(conn, offset, segment.bytes());
@@ -154,13 +154,13 @@ impl<T: Transport, M: Memory> Engine<T, M> {
 
     /// Passes held data to the device until the connection is stalled again.
     fn receive_held(&mut self, now: Instant, conn: ConnId, id: CmId) {
-        let Some(place) = self.held.conns.iter().position(|it| it.conn == conn) else { return };
+        let Some(place) = self.held.conns.iter().position(|kept| kept.conn == conn) else { return };
         let Self { device, rdma, held, transport, .. } = self;
-        let Some(it) = held.conns.get_mut(place) else { return };
+        let Some(kept) = held.conns.get_mut(place) else { return };
         let at = since_start(now);
         let mut consumed = 0_usize;
         while !device.is_stalled(id) {
-            match it.data.pop_front() {
+            match kept.data.pop_front() {
                 Some(Held::Taken(offset, len)) => {
                     device.receive_placed(id, at, offset, len, &mut rdma.env());
                     consumed = consumed.saturating_add(len);
@@ -170,15 +170,15 @@ impl<T: Transport, M: Memory> Engine<T, M> {
                     consumed = consumed.saturating_add(taken);
                     if taken < bytes.len() {
                         bytes.drain(..taken);
-                        it.data.push_front(Held::Bytes(offset.saturating_add(taken as u64), bytes));
+                        kept.data.push_front(Held::Bytes(offset.saturating_add(taken as u64), bytes));
                     }
                 }
                 None => break,
             }
         }
         transport.consumed(conn, consumed);
-        if it.data.is_empty() && !device.is_stalled(id) {
-            let ended = it.ended;
+        if kept.data.is_empty() && !device.is_stalled(id) {
+            let ended = kept.ended;
             held.conns.swap_remove(place);
             if ended {
                 self.device.peer_closed(id, at, &mut self.rdma.stats);

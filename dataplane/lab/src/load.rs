@@ -92,7 +92,7 @@ pub(crate) async fn run(options: Options) -> Result<Value> {
     };
     let limit = Duration::from_secs(options.limit_s);
     let (opened, moved, bytes) = timeout(limit, all_of_them).await.context("not done in time")??;
-    let seconds = |it: Duration| (it.as_secs_f64() * 1e3).round() / 1e3;
+    let seconds = |time: Duration| (time.as_secs_f64() * 1e3).round() / 1e3;
     Ok(json!({
         "connections": all, "bytes": bytes, "opened_s": seconds(opened), "moved_s": seconds(moved),
         "closed_s": seconds(begin.elapsed()),
@@ -159,7 +159,7 @@ async fn echo(stream: &mut TcpStream, k: usize, bytes: usize) -> Result<u64> {
         while at < bytes {
             let read = from.read(&mut piece).await?;
             ensure!(read > 0, "closed after {at} bytes");
-            let right = piece.iter().take(read).enumerate().all(|(k, it)| *it == byte(at + k));
+            let right = piece.iter().take(read).enumerate().all(|(k, found)| *found == byte(at + k));
             ensure!(right, "the echo differs after {at} bytes");
             at += read;
         }
@@ -192,7 +192,7 @@ async fn chargen(stream: &mut TcpStream, from: u64, bytes: u64) -> Result<u64> {
             break;
         }
         let mut positions = from + read_bytes..;
-        let right = piece.iter().take(read).zip(&mut positions).all(|(it, at)| *it == chargen_byte(at));
+        let right = piece.iter().take(read).zip(&mut positions).all(|(found, at)| *found == chargen_byte(at));
         ensure!(right, "the pattern differs after {} bytes", from + read_bytes);
         read_bytes += read as u64;
     }

@@ -379,7 +379,7 @@ mod tests {
             seen.push(instance);
             regions.forget("lab");
         }
-        assert!(seen.iter().all(|it| (1..=1 << 53).contains(it)) && seen[0] != seen[1], "{seen:?}");
+        assert!(seen.iter().all(|id| (1..=1 << 53).contains(id)) && seen[0] != seen[1], "{seen:?}");
     }
 
     #[test]

@@ -268,7 +268,10 @@ impl ControlHandler {
             }
             Step::ConnectionsPerSource(_) => self.set_limits(new).await?,
             Step::Applications(table) => {
-                self.applications.as_deref().into_iter().for_each(|it: &Applications| it.change(table));
+                self.applications
+                    .as_deref()
+                    .into_iter()
+                    .for_each(|applications: &Applications| applications.change(table));
             }
         }
         Ok(0)

@@ -75,11 +75,11 @@ impl Fields {
         let (header, _) = packet.split_first_chunk::<20>()?;
         let [version, _, _, _, _, _, f0, f1, _, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3] = *header;
         let addresses = (Ipv4Addr::new(s0, s1, s2, s3).into(), Ipv4Addr::new(d0, d1, d2, d3).into());
-        let it = Self { addresses: Some(addresses), protocol: Some(protocol), ..self };
+        let fields = Self { addresses: Some(addresses), protocol: Some(protocol), ..self };
         // Only the first fragment has the transport header.
         let first = u16::from_be_bytes([f0, f1]) & 0x1fff == 0;
         let transport = packet.get(usize::from(version & 0x0f).saturating_mul(4)..).filter(|_| first);
-        Some(transport.and_then(|transport| it.with_transport(transport)).unwrap_or(it))
+        Some(transport.and_then(|transport| fields.with_transport(transport)).unwrap_or(fields))
     }
 
     fn with_ipv6(self, packet: &[u8]) -> Option<Self> {
@@ -88,7 +88,7 @@ impl Fields {
         let destination: [u8; 16] = header.get(24..40)?.try_into().ok()?;
         let addresses = (Ipv6Addr::from(source).into(), Ipv6Addr::from(destination).into());
         let (mut next, mut first) = (header[6], true);
-        let mut it = Self { addresses: Some(addresses), protocol: Some(next), ..self };
+        let mut fields = Self { addresses: Some(addresses), protocol: Some(next), ..self };
         for _ in 0..EXTENSION_HEADERS_MAX {
             // Hop-by-hop options, routing, fragment, destination options.
             if !matches!(next, 0 | 43 | FRAGMENT_HEADER | 60) {
@@ -101,9 +101,9 @@ impl Fields {
             };
             first &= next != FRAGMENT_HEADER || word(rest, 2).is_some_and(|offset| offset & 0xfff8 == 0);
             (next, rest) = (after, rest.get(length..).unwrap_or_default());
-            it.protocol = Some(next);
+            fields.protocol = Some(next);
         }
-        Some(if first { it.with_transport(rest).unwrap_or(it) } else { it })
+        Some(if first { fields.with_transport(rest).unwrap_or(fields) } else { fields })
     }
 
     fn with_transport(self, transport: &[u8]) -> Option<Self> {
@@ -120,12 +120,12 @@ impl Fields {
     fn meet(&self, test: Test, direction: Direction) -> bool {
         let address = |of: fn((IpAddr, IpAddr)) -> IpAddr| self.addresses.map(of);
         let port = |of: fn((u16, u16)) -> u16| self.ports.map(of);
-        let (source, destination) = (address(|it| it.0), address(|it| it.1));
-        let (from, to) = (port(|it| it.0), port(|it| it.1));
+        let (source, destination) = (address(|pair| pair.0), address(|pair| pair.1));
+        let (from, to) = (port(|pair| pair.0), port(|pair| pair.1));
         match test {
-            Test::Host(net) => [source, destination].iter().flatten().any(|it| net.contains(it)),
-            Test::Source(net) => source.is_some_and(|it| net.contains(&it)),
-            Test::Destination(net) => destination.is_some_and(|it| net.contains(&it)),
+            Test::Host(net) => [source, destination].iter().flatten().any(|address| net.contains(address)),
+            Test::Source(net) => source.is_some_and(|address| net.contains(&address)),
+            Test::Destination(net) => destination.is_some_and(|address| net.contains(&address)),
             Test::Port(port) => from == Some(port) || to == Some(port),
             Test::SourcePort(port) => from == Some(port),
             Test::DestinationPort(port) => to == Some(port),

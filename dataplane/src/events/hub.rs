@@ -265,7 +265,8 @@ mod tests {
         log.record_at(&Event::LinkUp { port: "p0".into() }, begin);
         log.report_suppressed();
         log.report_suppressed();
-        let names: Vec<_> = records(&mut lines).into_iter().map(|it| (it.event, it.fields)).collect();
+        let names: Vec<_> =
+            records(&mut lines).into_iter().map(|record| (record.event, record.fields)).collect();
         assert_eq!(names.len(), 5 + 1 + 1, "five, the link, and one report of the others");
         assert_eq!(names[6].0, "events_suppressed");
         assert_eq!((&names[6].1["kind"], &names[6].1["count"]), (&"region_removed".into(), &95.into()));

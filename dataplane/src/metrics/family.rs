@@ -102,7 +102,7 @@ pub(crate) fn telemetry(families: &[Family]) -> Vec<TelemetryGroup> {
             Kind::Counter | Kind::Gauge => vec![(family.name.clone(), family.sum())],
             Kind::Histogram => {
                 let durations = family.samples.iter().filter_map(|sample| sample.durations.as_ref());
-                let sum_ns = durations.fold(0u64, |sum, it| sum.wrapping_add(it.sum_ns()));
+                let sum_ns = durations.fold(0u64, |sum, duration| sum.wrapping_add(duration.sum_ns()));
                 let name = family.name.trim_end_matches("_seconds");
                 vec![(format!("{name}_count"), family.sum()), (format!("{name}_sum_ns"), sum_ns)]
             }
@@ -139,11 +139,11 @@ pub(super) fn plain(open_metrics: &str) -> String {
     let mut plain = String::with_capacity(open_metrics.len());
     let mut help = None;
     for line in open_metrics.lines().filter(|line| *line != "# EOF") {
-        if let Some(described) = line.strip_prefix("# HELP ").and_then(|it| it.split_once(' ')) {
+        if let Some(described) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
             help = Some(described);
             continue;
         }
-        let counter = line.strip_prefix("# TYPE ").and_then(|it| it.strip_suffix(" counter"));
+        let counter = line.strip_prefix("# TYPE ").and_then(|rest| rest.strip_suffix(" counter"));
         let total = if counter.is_some() { "_total" } else { "" };
         if let Some((name, help)) = help.take() {
             plain.extend(["# HELP ", name, total, " ", &help.replace("\\\"", "\""), "\n"]);
@@ -187,8 +187,9 @@ impl Collector for Families {
                     (Kind::Counter, _) => sample.encode_counter::<NoLabelSet, u64, u64>(value, None)?,
                     (Kind::Gauge, _) => sample.encode_gauge(value)?,
                     (Kind::Histogram, Some(durations)) => {
-                        let bound =
-                            |bound: Option<Duration>| bound.map_or(f64::INFINITY, |it| it.as_secs_f64());
+                        let bound = |bound: Option<Duration>| {
+                            bound.map_or(f64::INFINITY, |bound| bound.as_secs_f64())
+                        };
                         let buckets: Vec<_> =
                             durations.buckets().map(|(to, count)| (bound(to), count)).collect();
                         sample.encode_histogram::<NoLabelSet>(

@@ -31,10 +31,11 @@ fn parse(text: &str) -> Vec<Parsed> {
     let (mut samples, mut families, mut labels_seen) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     let mut lines = body.lines().peekable();
     while let Some(line) = lines.next() {
-        let (name, help) = line.strip_prefix("# HELP ").and_then(|it| it.split_once(' ')).expect(line);
+        let (name, help) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')).expect(line);
         assert!(is_name(name) && families.insert(name.to_owned()), "{name}");
         assert!(!help.is_empty() && is_escaped(help), "{help}");
-        let kind = lines.next().and_then(|it| it.strip_prefix("# TYPE ")).and_then(|it| it.split_once(' '));
+        let kind =
+            lines.next().and_then(|rest| rest.strip_prefix("# TYPE ")).and_then(|rest| rest.split_once(' '));
         let (typed, kind) = kind.expect("the type follows the help");
         assert_eq!(typed, name);
         let suffix = match kind {
@@ -51,7 +52,8 @@ fn parse(text: &str) -> Vec<Parsed> {
                 .map_or((id, ""), |(name, rest)| (name, rest.strip_suffix('}').expect("the labels end")));
             assert_eq!(sample.strip_suffix(suffix), Some(name), "{sample}");
             // Seconds have a fraction, and are compared elsewhere.
-            let seconds = name.ends_with("_seconds") && value.parse::<f64>().is_ok_and(|it| it >= 0.0);
+            let seconds =
+                name.ends_with("_seconds") && value.parse::<f64>().is_ok_and(|seconds| seconds >= 0.0);
             let value = if seconds { 0 } else { value.parse().expect(value) };
             samples.push((sample.to_owned(), labels_of(labels), value));
         }
@@ -62,8 +64,8 @@ fn parse(text: &str) -> Vec<Parsed> {
 
 fn is_name(name: &str) -> bool {
     let mut letters = name.chars();
-    letters.next().is_some_and(|it| it.is_ascii_alphabetic() || it == '_')
-        && letters.all(|it| it.is_ascii_alphanumeric() || it == '_')
+    letters.next().is_some_and(|letter| letter.is_ascii_alphabetic() || letter == '_')
+        && letters.all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
 }
 
 /// Returns true if every quote is escaped, and every backslash starts an escape.
@@ -71,7 +73,7 @@ fn is_escaped(text: &str) -> bool {
     let mut letters = text.chars();
     while let Some(letter) = letters.next() {
         let valid = match letter {
-            '\\' => letters.next().is_some_and(|it| ['\\', '"', 'n'].contains(&it)),
+            '\\' => letters.next().is_some_and(|letter| ['\\', '"', 'n'].contains(&letter)),
             '"' => false,
             _ => true,
         };
@@ -217,7 +219,7 @@ fn samples_of_one_family_stand_together() {
     });
     let merged = merged(families.into_iter().flatten());
     assert_eq!(
-        merged.iter().map(|it| (it.name.as_str(), it.sum())).collect::<Vec<_>>(),
+        merged.iter().map(|duration| (duration.name.as_str(), duration.sum())).collect::<Vec<_>>(),
         [("rx", 3), ("tx", 30)]
     );
     assert_eq!(parse(&text(merged).unwrap()).len(), 4);

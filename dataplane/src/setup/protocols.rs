@@ -104,7 +104,7 @@ fn stack(config: &Config, spec: &iwarp_config::Port) -> StackConfig {
         connections_max: tcp.connections_max,
         connections_per_source_max: tcp.connections_per_source_max,
         neighbors_max: config.limits.neighbors_max,
-        neighbors: spec.neighbors.iter().map(|it| (it.address, MacAddr(it.mac))).collect(),
+        neighbors: spec.neighbors.iter().map(|neighbor| (neighbor.address, MacAddr(neighbor.mac))).collect(),
         fragments_datagrams_max: ip.fragments_datagrams_max,
         fragments_bytes_max: ip.fragments_bytes_max,
         fragments_timeout_ms: ip.fragments_timeout_ms,

@@ -173,7 +173,9 @@ impl Worker {
                 }
                 Command::Context { port, command } => {
                     let on_port = self.ports.get_mut(port);
-                    if let Some((user, job)) = on_port.and_then(|it| it.run_context_command(port, command)) {
+                    if let Some((user, job)) =
+                        on_port.and_then(|worker_port| worker_port.run_context_command(port, command))
+                    {
                         self.jobs.push(user, job);
                     }
                 }

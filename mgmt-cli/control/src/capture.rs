@@ -152,7 +152,7 @@ impl fmt::Display for Filter {
                 Test::DestinationPort(port) => write!(f, "dport {port}")?,
                 Test::Flags(bits) => {
                     let set = |at: &usize| {
-                        bits.checked_shr(u32::try_from(*at).unwrap_or(8)).is_some_and(|it| it & 1 == 1)
+                        bits.checked_shr(u32::try_from(*at).unwrap_or(8)).is_some_and(|bits| bits & 1 == 1)
                     };
                     let names: Vec<&str> =
                         FLAGS.iter().enumerate().filter(|(at, _)| set(at)).map(|(_, name)| *name).collect();

@@ -34,7 +34,9 @@ fn check_pages(command: &Command, section: &str, share: &Path) -> usize {
         let examples = notes.lines().map(str::trim).filter(|line| line.starts_with("iwarp"));
         examples.for_each(|line| assert!(text.contains(line), "{name} lacks {line:?}: {text}"));
     }
-    let visible = command.get_subcommands().filter(|it| !it.is_hide_set() && it.get_name() != "help");
+    let visible = command
+        .get_subcommands()
+        .filter(|subcommand| !subcommand.is_hide_set() && subcommand.get_name() != "help");
     1 + visible.map(|subcommand| check_pages(subcommand, section, share)).sum::<usize>()
 }
 
@@ -45,7 +47,7 @@ fn every_command_has_a_page() {
     for Program { mut command, section } in programs() {
         command.build();
         let pages = check_pages(&command, section, share.path());
-        let has_subcommands = command.get_subcommands().any(|it| it.get_name() != "help");
+        let has_subcommands = command.get_subcommands().any(|subcommand| subcommand.get_name() != "help");
         let expected = if has_subcommands { 4..60 } else { 1..2 };
         assert!(expected.contains(&pages), "{}: {pages}", command.get_name());
     }

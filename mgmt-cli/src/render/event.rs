@@ -34,7 +34,8 @@ pub(crate) fn line(event: &EventRecord) -> String {
 
 /// Returns true if a text is one word without quotes and control characters.
 fn plain(text: &str) -> bool {
-    !text.is_empty() && text.chars().all(|it| !it.is_whitespace() && !it.is_control() && it != '"')
+    !text.is_empty()
+        && text.chars().all(|letter| !letter.is_whitespace() && !letter.is_control() && letter != '"')
 }
 
 /// Returns the state of the log.

@@ -72,16 +72,21 @@ pub(crate) fn exports(exports: &[Export], width: Width) -> String {
 /// Formats the connections, and the clients of NFS 4.1.
 pub(crate) fn clients(clients: &Clients, width: Width) -> String {
     let time = |ms| units::duration(Duration::from_millis(ms));
-    let connections = clients
-        .connections
-        .iter()
-        .map(|it| vec![it.address.to_string(), it.transport.clone(), time(it.age_ms), it.calls.to_string()]);
+    let connections = clients.connections.iter().map(|client| {
+        vec![
+            client.address.to_string(),
+            client.transport.clone(),
+            time(client.age_ms),
+            client.calls.to_string(),
+        ]
+    });
     let mut text = table(width, &["ADDRESS", "TRANSPORT", "AGE", "CALLS"], &["AGE"], connections);
     if !clients.nfs4.is_empty() {
-        let rows = clients.nfs4.iter().map(|it| {
-            let counts = [it.sessions, it.opens, it.locks].map(|count| count.to_string());
-            let state = if it.confirmed { "confirmed" } else { "new" };
-            [vec![state.to_owned(), time(it.silent_ms)], counts.to_vec(), vec![printable(&it.owner)]].concat()
+        let rows = clients.nfs4.iter().map(|client| {
+            let counts = [client.sessions, client.opens, client.locks].map(|count| count.to_string());
+            let state = if client.confirmed { "confirmed" } else { "new" };
+            [vec![state.to_owned(), time(client.silent_ms)], counts.to_vec(), vec![printable(&client.owner)]]
+                .concat()
         });
         text += "\n";
         text += &table(width, &["NFS 4.1", "SILENT", "SESSIONS", "OPENS", "LOCKS", "OWNER"], &[], rows);
@@ -91,30 +96,30 @@ pub(crate) fn clients(clients: &Clients, width: Width) -> String {
 
 /// Replaces control characters: a client chooses its name.
 fn printable(text: &str) -> String {
-    text.chars().map(|it| if it.is_control() { '\u{fffd}' } else { it }).collect()
+    text.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
 }
 
 /// Formats the counters that are not zero.
 pub(crate) fn stats(stats: &Stats, width: Width) -> String {
-    let rows = stats.procedures.iter().map(|it| {
+    let rows = stats.procedures.iter().map(|procedure| {
         vec![
-            it.program.clone(),
-            it.procedure.clone(),
-            it.calls.to_string(),
-            it.errors.to_string(),
-            units::size(it.read_bytes),
-            units::size(it.written_bytes),
-            units::micros(it.mean_ns),
-            units::micros(it.p99_ns),
-            units::micros(it.max_ns),
+            procedure.program.clone(),
+            procedure.procedure.clone(),
+            procedure.calls.to_string(),
+            procedure.errors.to_string(),
+            units::size(procedure.read_bytes),
+            units::size(procedure.written_bytes),
+            units::micros(procedure.mean_ns),
+            units::micros(procedure.p99_ns),
+            units::micros(procedure.max_ns),
         ]
     });
     let header = ["PROGRAM", "PROCEDURE", "CALLS", "ERRORS", "READ", "WRITTEN", "MEAN", "P99", "MAX"];
     let mut text = table(width, &header, &["P99", "MEAN", "ERRORS"], rows);
     if !stats.errors.is_empty() {
-        let rows = stats.errors.iter().map(|it| {
-            let status = it.status.map_or_else(|| "-".to_owned(), |status| status.to_string());
-            vec![it.program.clone(), status, it.count.to_string(), it.reason.clone()]
+        let rows = stats.errors.iter().map(|error| {
+            let status = error.status.map_or_else(|| "-".to_owned(), |status| status.to_string());
+            vec![error.program.clone(), status, error.count.to_string(), error.reason.clone()]
         });
         text += "\n";
         text += &table(width, &["PROGRAM", "STATUS", "COUNT", "REASON"], &[], rows);

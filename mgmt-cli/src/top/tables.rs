@@ -188,11 +188,11 @@ const APPLICATIONS: Columns = Columns {
 pub(super) fn rows(tab: Tab, sample: &Sample, rates: &Rates) -> Vec<Vec<Cell>> {
     let of = |object: &dyn ToString| Object { tab, object: object.to_string(), rates };
     match tab {
-        Tab::Workers => sample.status.workers.iter().map(|it| worker(it, &of(&it.worker))).collect(),
-        Tab::Ports => sample.status.ports.iter().map(|it| port(it, &of(&it.name))).collect(),
-        Tab::Connections => sample.conns.iter().map(|it| conn(it, &of(&it.id))).collect(),
-        Tab::Regions => sample.regions.iter().map(|it| region(it, &of(&it.name))).collect(),
-        Tab::Applications => sample.apps.iter().map(|it| app(it, &of(&it.app))).collect(),
+        Tab::Workers => sample.status.workers.iter().map(|row| worker(row, &of(&row.worker))).collect(),
+        Tab::Ports => sample.status.ports.iter().map(|row| port(row, &of(&row.name))).collect(),
+        Tab::Connections => sample.conns.iter().map(|row| conn(row, &of(&row.id))).collect(),
+        Tab::Regions => sample.regions.iter().map(|row| region(row, &of(&row.name))).collect(),
+        Tab::Applications => sample.apps.iter().map(|row| app(row, &of(&row.app))).collect(),
     }
 }
 
@@ -200,25 +200,28 @@ pub(super) fn rows(tab: Tab, sample: &Sample, rates: &Rates) -> Vec<Vec<Cell>> {
 pub(super) fn measure(sample: &Sample, rates: &mut Rates) {
     let Sample { status, conns, regions, apps, drops } = sample;
     let mut busiest = 0;
-    for it in &status.workers {
-        let key = |quantity| Key::of(Tab::Workers, &it.worker, quantity);
-        busiest = busiest.max(it.busy_permille);
-        rates.gauge(key("activity"), it.busy_permille.into());
-        for (quantity, value) in
-            [("rx", it.rx_packets), ("tx", it.tx_packets), ("polls", it.iterations), ("sleeps", it.sleeps)]
-        {
+    for worker in &status.workers {
+        let key = |quantity| Key::of(Tab::Workers, &worker.worker, quantity);
+        busiest = busiest.max(worker.busy_permille);
+        rates.gauge(key("activity"), worker.busy_permille.into());
+        for (quantity, value) in [
+            ("rx", worker.rx_packets),
+            ("tx", worker.tx_packets),
+            ("polls", worker.iterations),
+            ("sleeps", worker.sleeps),
+        ] {
             rates.count(key(quantity), value);
         }
     }
     let mut totals = [("rx", 0_u64), ("tx", 0), ("rx packets", 0), ("tx packets", 0), ("drops", *drops)];
-    for it in &status.ports {
-        let key = |quantity| Key::of(Tab::Ports, &it.name, quantity);
-        let values = [it.rx_bytes, it.tx_bytes, it.rx_packets, it.tx_packets];
+    for port in &status.ports {
+        let key = |quantity| Key::of(Tab::Ports, &port.name, quantity);
+        let values = [port.rx_bytes, port.tx_bytes, port.rx_packets, port.tx_packets];
         for ((quantity, total), value) in totals.iter_mut().zip(values) {
             rates.count(key(quantity), value);
             *total = total.saturating_add(value);
         }
-        rates.count(key("activity"), it.rx_bytes.saturating_add(it.tx_bytes));
+        rates.count(key("activity"), port.rx_bytes.saturating_add(port.tx_bytes));
     }
     rates.gauge(Key::total("busy"), busiest.into());
     totals.into_iter().for_each(|(quantity, value)| rates.count(Key::total(quantity), value));
@@ -228,14 +231,18 @@ pub(super) fn measure(sample: &Sample, rates: &mut Rates) {
         rates.count(key(second), two);
         rates.count(key("activity"), one.saturating_add(two));
     };
-    for it in conns {
-        pair(Tab::Connections, &it.id, [("in", it.bytes_in), ("out", it.bytes_out)]);
+    for conn in conns {
+        pair(Tab::Connections, &conn.id, [("in", conn.bytes_in), ("out", conn.bytes_out)]);
     }
-    for it in regions {
-        pair(Tab::Regions, &it.name, [("written", it.bytes_placed), ("read", it.bytes_fetched)]);
+    for region in regions {
+        pair(Tab::Regions, &region.name, [("written", region.bytes_placed), ("read", region.bytes_fetched)]);
     }
-    for it in apps {
-        pair(Tab::Applications, &it.app, [("requests", it.work_requests), ("completions", it.completions)]);
+    for app in apps {
+        pair(
+            Tab::Applications,
+            &app.app,
+            [("requests", app.work_requests), ("completions", app.completions)],
+        );
     }
 }
 
@@ -268,93 +275,93 @@ pub(super) fn bits(bytes_per_second: f64) -> String {
     units::bit_rate(bytes_per_second * 8.0)
 }
 
-fn worker(it: &WorkerStatus, of: &Object<'_>) -> Vec<Cell> {
+fn worker(worker: &WorkerStatus, of: &Object<'_>) -> Vec<Cell> {
     vec![
-        Cell::number(it.worker.into()),
-        Cell::number(it.core.into()),
-        Cell::text(render::worker::idle(it.idle)),
-        Cell::scaled(units::permille(it.busy_permille), it.busy_permille.into()),
+        Cell::number(worker.worker.into()),
+        Cell::number(worker.core.into()),
+        Cell::text(render::worker::idle(worker.idle)),
+        Cell::scaled(units::permille(worker.busy_permille), worker.busy_permille.into()),
         of.activity(Some(1000.0)),
         of.rate("rx", units::event_rate),
         of.rate("tx", units::event_rate),
-        Cell::scaled(render::worker::packets_per_burst(it), it.rx_packets_per_burst_x100 as f64),
+        Cell::scaled(render::worker::packets_per_burst(worker), worker.rx_packets_per_burst_x100 as f64),
         of.rate("polls", units::event_rate),
         of.rate("sleeps", units::event_rate),
     ]
 }
 
-fn port(it: &PortInfo, of: &Object<'_>) -> Vec<Cell> {
-    let errors = it.rx_errors.saturating_add(it.tx_errors).saturating_add(it.rx_nombuf);
+fn port(port: &PortInfo, of: &Object<'_>) -> Vec<Cell> {
+    let errors = port.rx_errors.saturating_add(port.tx_errors).saturating_add(port.rx_nombuf);
     vec![
-        Cell::text(&it.name),
-        Cell::text(render::port::word(it.link)),
-        Cell::scaled(render::port::speed(it), it.speed_mbps as f64),
+        Cell::text(&port.name),
+        Cell::text(render::port::word(port.link)),
+        Cell::scaled(render::port::speed(port), port.speed_mbps as f64),
         of.rate("rx", bits),
         of.rate("rx packets", units::event_rate),
         of.rate("tx", bits),
         of.rate("tx packets", units::event_rate),
         of.activity(None),
-        Cell::number(it.rx_missed),
+        Cell::number(port.rx_missed),
         Cell::number(errors),
-        Cell::number(it.mtu.into()),
-        Cell::text(&it.driver),
-        Cell::text(&render::list(&it.addresses)),
+        Cell::number(port.mtu.into()),
+        Cell::text(&port.driver),
+        Cell::text(&render::list(&port.addresses)),
     ]
 }
 
-fn conn(it: &ConnInfo, of: &Object<'_>) -> Vec<Cell> {
-    let region = it.rdma.as_ref().and_then(|rdma| rdma.region.as_deref());
+fn conn(conn: &ConnInfo, of: &Object<'_>) -> Vec<Cell> {
+    let region = conn.rdma.as_ref().and_then(|rdma| rdma.region.as_deref());
     vec![
-        Cell::number(it.id),
-        Cell::text(&it.state),
-        Cell::text(&it.remote),
-        Cell::text(&it.local),
-        Cell::text(&it.service),
+        Cell::number(conn.id),
+        Cell::text(&conn.state),
+        Cell::text(&conn.remote),
+        Cell::text(&conn.local),
+        Cell::text(&conn.service),
         Cell::text(region.unwrap_or("-")),
-        Cell::maybe(it.app.map(f64::from), |app| app.to_string()),
+        Cell::maybe(conn.app.map(f64::from), |app| app.to_string()),
         of.rate("in", units::byte_rate),
         of.rate("out", units::byte_rate),
         of.activity(None),
-        Cell::scaled(format!("{} µs", it.rtt_us), it.rtt_us as f64),
-        Cell::number(it.retransmits),
-        Cell::scaled(units::size(it.cwnd_bytes), it.cwnd_bytes as f64),
-        Cell::number(it.worker.into()),
-        Cell::duration(it.age_ms),
+        Cell::scaled(format!("{} µs", conn.rtt_us), conn.rtt_us as f64),
+        Cell::number(conn.retransmits),
+        Cell::scaled(units::size(conn.cwnd_bytes), conn.cwnd_bytes as f64),
+        Cell::number(conn.worker.into()),
+        Cell::duration(conn.age_ms),
     ]
 }
 
-fn region(it: &RegionInfo, of: &Object<'_>) -> Vec<Cell> {
+fn region(region: &RegionInfo, of: &Object<'_>) -> Vec<Cell> {
     let size = |bytes: u64| Cell::scaled(units::size(bytes), bytes as f64);
     vec![
-        Cell::text(&it.name),
-        size(it.bytes),
-        Cell::number(it.grants),
+        Cell::text(&region.name),
+        size(region.bytes),
+        Cell::number(region.grants),
         of.rate("written", units::byte_rate),
         of.rate("read", units::byte_rate),
         of.activity(None),
-        size(it.bytes_placed),
-        size(it.bytes_fetched),
-        Cell::text(render::yes_no(it.token_required)),
-        Cell::text(render::region::origin(it.origin)),
-        Cell::text(&render::region::rights(it.access)),
+        size(region.bytes_placed),
+        size(region.bytes_fetched),
+        Cell::text(render::yes_no(region.token_required)),
+        Cell::text(render::region::origin(region.origin)),
+        Cell::text(&render::region::rights(region.access)),
     ]
 }
 
-fn app(it: &AppInfo, of: &Object<'_>) -> Vec<Cell> {
+fn app(app: &AppInfo, of: &Object<'_>) -> Vec<Cell> {
     vec![
-        Cell::number(it.app.into()),
-        Cell::number(it.pid.into()),
-        Cell::number(it.uid.into()),
-        Cell::text(&render::app::or_dash(&it.command)),
-        Cell::text(&render::app::or_dash(it.device.as_deref().unwrap_or_default())),
-        Cell::number(it.queue_pairs),
-        Cell::number(it.memory_regions),
-        Cell::scaled(units::size(it.registered_bytes), it.registered_bytes as f64),
+        Cell::number(app.app.into()),
+        Cell::number(app.pid.into()),
+        Cell::number(app.uid.into()),
+        Cell::text(&render::app::or_dash(&app.command)),
+        Cell::text(&render::app::or_dash(app.device.as_deref().unwrap_or_default())),
+        Cell::number(app.queue_pairs),
+        Cell::number(app.memory_regions),
+        Cell::scaled(units::size(app.registered_bytes), app.registered_bytes as f64),
         of.rate("requests", units::event_rate),
         of.rate("completions", units::event_rate),
         of.activity(None),
-        Cell::number(it.errors),
-        Cell::maybe(it.worker.map(f64::from), |worker| worker.to_string()),
-        Cell::duration(it.age_ms),
+        Cell::number(app.errors),
+        Cell::maybe(app.worker.map(f64::from), |worker| worker.to_string()),
+        Cell::duration(app.age_ms),
     ]
 }

@@ -202,8 +202,13 @@ fn connections_are_filtered() {
         (&["--region", "lab", "--peer", "fd77::/64", "--state", "established"], true),
     ] {
         let arguments = [&["-j", "conn", "list"][..], arguments].concat();
-        let ids: Vec<_> =
-            ok(&daemon, &arguments).json().as_array().unwrap().iter().map(|it| it["id"].clone()).collect();
+        let ids: Vec<_> = ok(&daemon, &arguments)
+            .json()
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|object| object["id"].clone())
+            .collect();
         assert_eq!(ids == [17], listed, "{arguments:?}: {ids:?}");
     }
     for wrong in [["--state", "open"], ["--peer", "10.77.0.1/24"], ["--region", ""]] {

@@ -167,9 +167,11 @@ fn the_doctor_s_exit_code_says_how_bad_it_is() {
         let findings = json["findings"].as_array().unwrap();
         assert!(
             findings.len() > 8
-                && findings.iter().all(|it| it["check"].is_string() && it["message"].is_string())
+                && findings
+                    .iter()
+                    .all(|finding| finding["check"].is_string() && finding["message"].is_string())
         );
-        let helped = |it: &&serde_json::Value| it["remedy"].is_string();
+        let helped = |finding: &&serde_json::Value| finding["remedy"].is_string();
         assert_eq!(findings.iter().filter(helped).count() == 0, code == 0);
     }
 }
@@ -185,7 +187,7 @@ fn the_doctor_asks_the_daemon() {
     let run = iwarpctl(daemon.socket(), &["-j", "doctor", file.to_str().unwrap()]);
     let findings = run.json()["findings"].clone();
     let said = |text: &str| {
-        findings.as_array().unwrap().iter().any(|it| it["message"].as_str().unwrap().contains(text))
+        findings.as_array().unwrap().iter().any(|finding| finding["message"].as_str().unwrap().contains(text))
     };
     assert!(said("runs as process") && said("port p0: no link"), "{findings:#}");
     assert!([1, 6].contains(&run.code), "{}", run.code);

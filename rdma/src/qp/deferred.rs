@@ -65,20 +65,22 @@ impl QueuePair {
     /// Returns true if the queue pair waits for a copy.
     #[inline]
     pub(crate) fn is_deferred(&self) -> bool {
-        let waits = |it: &Deferred| it.gate.is_some() || it.stall.is_some() || it.hold.is_some();
+        let waits = |deferred: &Deferred| {
+            deferred.gate.is_some() || deferred.stall.is_some() || deferred.hold.is_some()
+        };
         self.deferred.as_deref().is_some_and(waits)
     }
 
     /// Returns true if the FPDU at the front of the stream waits for a copy.
     #[inline]
     pub(crate) fn is_stalled(&self) -> bool {
-        self.deferred.as_deref().is_some_and(|it| it.stall.is_some())
+        self.deferred.as_deref().is_some_and(|deferred| deferred.stall.is_some())
     }
 
     /// Returns true if the output waits for a copy.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
-        self.deferred.as_deref().is_some_and(|it| it.hold.is_some())
+        self.deferred.as_deref().is_some_and(|deferred| deferred.hold.is_some())
     }
 
     /// Returns the last copy of received bytes that is not done.
@@ -161,19 +163,19 @@ impl QueuePair {
     /// Returns true if an atomic operation of the FPDU at the front of the stream was queued.
     #[inline]
     pub(crate) fn has_atomic(&self) -> bool {
-        self.deferred.as_deref().is_some_and(|it| it.atomic.is_some())
+        self.deferred.as_deref().is_some_and(|deferred| deferred.atomic.is_some())
     }
 
     /// Returns true if the next event does not wait for a copy.
     #[inline]
     pub(crate) fn has_open_event(&self) -> bool {
-        self.deferred.as_deref().is_none_or(|it| it.gate.is_none_or(|(_, before)| before > 0))
+        self.deferred.as_deref().is_none_or(|deferred| deferred.gate.is_none_or(|(_, before)| before > 0))
     }
 
     /// Removes the next event, which [is open](Self::has_open_event).
     #[inline]
     pub(crate) fn pop_event(&mut self) -> Option<Event> {
-        if let Some((_, before)) = self.deferred.as_deref_mut().and_then(|it| it.gate.as_mut()) {
+        if let Some((_, before)) = self.deferred.as_deref_mut().and_then(|deferred| deferred.gate.as_mut()) {
             *before = before.saturating_sub(1);
         }
         self.events.pop_front()
@@ -183,7 +185,7 @@ impl QueuePair {
     /// again.
     pub(crate) fn resume<M: Memory>(&mut self, env: &mut Env<'_, M>) -> bool {
         let stream = self.origin.stream;
-        let Some(it) = self.deferred.as_deref_mut() else { return false };
+        let Some(deferred) = self.deferred.as_deref_mut() else { return false };
         let (mut changed, mut failed) = (false, false);
         let mut is_done = |wait: Option<Ticket>| {
             let Some(ticket) = wait.filter(|_| !failed) else { return false };
@@ -192,18 +194,18 @@ impl QueuePair {
             changed |= state == CopyState::Done;
             state == CopyState::Done
         };
-        if is_done(it.hold) {
-            it.hold = None;
+        if is_done(deferred.hold) {
+            deferred.hold = None;
         }
-        if is_done(it.gate.map(|(ticket, _)| ticket)) {
-            it.gate = None;
+        if is_done(deferred.gate.map(|(ticket, _)| ticket)) {
+            deferred.gate = None;
         }
-        if is_done(it.stall) {
-            it.stall = None;
+        if is_done(deferred.stall) {
+            deferred.stall = None;
         }
         if failed {
             // Copies of a stream fail without their direction: the output is to blame if nothing was received.
-            let of_output = it.hold.is_some() && it.gate.is_none() && it.stall.is_none();
+            let of_output = deferred.hold.is_some() && deferred.gate.is_none() && deferred.stall.is_none();
             self.copy_failed(of_output, env.stats);
         }
         changed || failed
@@ -227,8 +229,8 @@ impl QueuePair {
 
     /// Waits no longer. Messages whose bytes are not known to be in memory complete with an error.
     pub(super) fn drop_waits(&mut self, status: WcStatus) {
-        let Some(it) = self.deferred.take() else { return };
-        let Some((_, before)) = it.gate else { return };
+        let Some(deferred) = self.deferred.take() else { return };
+        let Some((_, before)) = deferred.gate else { return };
         for event in self.events.iter_mut().skip(before) {
             match *event {
                 Event::Received { wr_id, .. } | Event::Immediate { wr_id, .. } => {

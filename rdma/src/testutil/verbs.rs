@@ -176,7 +176,8 @@ impl Net {
         self.opened += 2;
         let (mine, theirs) = (StreamId(self.opened), StreamId(self.opened + 1));
         let from = address(at);
-        let Some(incoming) = listener.and_then(|it| self.incoming(it, theirs, (peer, from))) else {
+        let Some(incoming) = listener.and_then(|listener| self.incoming(listener, theirs, (peer, from)))
+        else {
             self.refused += 1;
             return self.nodes[at].device.open_refused(id);
         };

@@ -265,9 +265,10 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// # Errors
     /// `NoSuchObject`.
     pub fn destroy_id(&mut self, id: CmId) -> Result<(), VerbsError> {
-        let it = self.ids.get_mut(id.0).filter(|it| !it.destroyed).ok_or(VerbsError::NoSuchObject)?;
-        it.destroyed = true;
-        let (stage, events) = (it.stage, core::mem::take(&mut it.events));
+        let entry =
+            self.ids.get_mut(id.0).filter(|entry| !entry.destroyed).ok_or(VerbsError::NoSuchObject)?;
+        entry.destroyed = true;
+        let (stage, events) = (entry.stage, core::mem::take(&mut entry.events));
         if events > 0 {
             self.cm_events.retain(|event| event.id != id);
         }
@@ -289,9 +290,9 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Frees a destroyed id once its stream has ended.
     pub(super) fn release_id(&mut self, id: CmId) {
-        let Some(it) = self.ids.get(id.0) else { return };
-        if it.destroyed && it.endpoint.is_none() && it.details.stream.is_none() {
-            if it.tx_requested {
+        let Some(entry) = self.ids.get(id.0) else { return };
+        if entry.destroyed && entry.endpoint.is_none() && entry.details.stream.is_none() {
+            if entry.tx_requested {
                 self.transmit.retain(|of| *of != id);
             }
             self.ids.remove(id.0);
@@ -313,13 +314,13 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// # Errors
     /// `NoSuchObject`. `State`: the id is already in use. `Invalid`: it has no address.
     pub fn listen(&mut self, id: CmId, backlog: NonZeroU16, param: &ConnParam<'_>) -> Result<(), VerbsError> {
-        let it = self.ids.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
-        if it.stage != Stage::New {
+        let entry = self.ids.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
+        if entry.stage != Stage::New {
             return Err(VerbsError::State);
         }
-        let (local, backlog) = (it.details.local.ok_or(VerbsError::Invalid)?, backlog.get());
+        let (local, backlog) = (entry.details.local.ok_or(VerbsError::Invalid)?, backlog.get());
         let (ird, ord) = (param.responder_resources, param.initiator_depth);
-        it.stage = Stage::Listening { backlog, waiting: 0, ird, ord };
+        entry.stage = Stage::Listening { backlog, waiting: 0, ird, ord };
         self.request(TransportRequest::Listen { id, local, backlog });
         Ok(())
     }
@@ -347,10 +348,10 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// # Errors
     /// `NoSuchObject`. `State`: the id is not a listener.
     pub fn configure_listener(&mut self, id: CmId, config: EndpointConfig) -> Result<(), VerbsError> {
-        let it = self.ids.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
-        let Stage::Listening { ird, ord, .. } = &mut it.stage else { return Err(VerbsError::State) };
+        let entry = self.ids.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
+        let Stage::Listening { ird, ord, .. } = &mut entry.stage else { return Err(VerbsError::State) };
         (*ird, *ord) = (config.mpa.ird_max, config.mpa.ord_max);
-        it.details.config = Some(Box::new(config));
+        entry.details.config = Some(Box::new(config));
         Ok(())
     }
 
@@ -366,9 +367,9 @@ impl<C: AsRef<[u8]>> Device<C> {
         peer: SocketAddr,
         param: &ConnParam<'_>,
     ) -> Result<(), VerbsError> {
-        let it = self.ids.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
+        let entry = self.ids.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
         let qp = self.qps.get_mut(number.0).ok_or(VerbsError::NoSuchObject)?;
-        if it.stage != Stage::New || qp.state != QpState::Idle || qp.id.is_some() {
+        if entry.stage != Stage::New || qp.state != QpState::Idle || qp.id.is_some() {
             return Err(VerbsError::State);
         }
         let ConnParam { private_data, responder_resources, initiator_depth, revision, rtr } = *param;
@@ -378,11 +379,11 @@ impl<C: AsRef<[u8]>> Device<C> {
         let param = (responder_resources, initiator_depth, revision, rtr);
         let private_data = private_data.into();
         let pending_connect = Box::new(PendingConnect { private_data, param, any_port: false });
-        (it.details.pending_connect, it.details.peer) = (Some(pending_connect), Some(peer));
-        it.details.began_us = micros(self.now_ns);
-        (it.stage, it.qp) = (Stage::Opening, Some(number));
+        (entry.details.pending_connect, entry.details.peer) = (Some(pending_connect), Some(peer));
+        entry.details.began_us = micros(self.now_ns);
+        (entry.stage, entry.qp) = (Stage::Opening, Some(number));
         qp.id = Some(id);
-        let local = it.details.local;
+        let local = entry.details.local;
         self.request(TransportRequest::Open { id, local, peer });
         Ok(())
     }
@@ -393,17 +394,17 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// `NoSuchObject`. `State`: no request is waiting, or the queue pair is not `Idle` or has a connection. `Invalid`:
     /// the private data is too long.
     pub fn accept(&mut self, id: CmId, number: QpNum, private_data: &[u8]) -> Result<(), VerbsError> {
-        let it = self.ids.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
+        let entry = self.ids.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
         let qp = self.qps.get_mut(number.0).ok_or(VerbsError::NoSuchObject)?;
-        let asked = it.stage == Stage::Connecting && it.qp.is_none();
-        let endpoint = it.endpoint.as_mut().filter(|_| asked).ok_or(VerbsError::State)?;
+        let asked = entry.stage == Stage::Connecting && entry.qp.is_none();
+        let endpoint = entry.endpoint.as_mut().filter(|_| asked).ok_or(VerbsError::State)?;
         if qp.state != QpState::Idle || qp.id.is_some() {
             return Err(VerbsError::State);
         }
         endpoint.accept(private_data).map_err(answer_error)?;
         let queues = qp.queues.take().ok_or(VerbsError::State)?;
         endpoint.adopt(*queues, Some(qp.init.pd));
-        (it.qp, qp.id) = (Some(number), Some(id));
+        (entry.qp, qp.id) = (Some(number), Some(id));
         self.leave_backlog(id);
         self.request_transmit(id);
         Ok(())
@@ -432,9 +433,9 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Returns the endpoint of a connection that waits for `accept` or `reject`.
     fn requesting(&mut self, id: CmId) -> Result<&mut Endpoint<C>, VerbsError> {
-        let it = self.ids.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
-        let asked = it.stage == Stage::Connecting && it.qp.is_none();
-        it.endpoint.as_deref_mut().filter(|_| asked).ok_or(VerbsError::State)
+        let entry = self.ids.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
+        let asked = entry.stage == Stage::Connecting && entry.qp.is_none();
+        entry.endpoint.as_deref_mut().filter(|_| asked).ok_or(VerbsError::State)
     }
 
     /// Rejects the connection of a [`CmEventKind::ConnectRequest`] (`rdma_reject`). The id can only be destroyed then.
@@ -443,8 +444,8 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// As for [`Self::accept`].
     pub fn reject(&mut self, id: CmId, private_data: &[u8]) -> Result<(), VerbsError> {
         self.requesting(id)?.reject(private_data).map_err(answer_error)?;
-        if let Some(it) = self.ids.get_mut(id.0) {
-            it.stage = Stage::Ended;
+        if let Some(entry) = self.ids.get_mut(id.0) {
+            entry.stage = Stage::Ended;
         }
         self.leave_backlog(id);
         self.request_transmit(id);
@@ -454,8 +455,8 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// Closes a connection when its work is done (`rdma_disconnect`). A connection that is not established yet is
     /// reset.
     pub fn disconnect(&mut self, id: CmId, now: Now) {
-        let Some(it) = self.ids.get_mut(id.0) else { return };
-        match (it.stage, it.endpoint.as_mut()) {
+        let Some(entry) = self.ids.get_mut(id.0) else { return };
+        match (entry.stage, entry.endpoint.as_mut()) {
             (Stage::Established, Some(endpoint)) => {
                 endpoint.disconnect(now);
                 self.closing(id);
@@ -468,7 +469,7 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Moves the queue pair of an established connection to `Closing`: it accepts no more work to send.
     pub(super) fn closing(&mut self, id: CmId) {
-        let number = self.ids.get(id.0).and_then(|it| it.qp);
+        let number = self.ids.get(id.0).and_then(|entry| entry.qp);
         if let Some(qp) = number.and_then(|number| self.qps.get_mut(number.0))
             && qp.state == QpState::Rts
         {
@@ -482,7 +483,8 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// # Errors
     /// `NoSuchObject`.
     pub fn addresses(&self, id: CmId) -> Result<(Option<SocketAddr>, Option<SocketAddr>), VerbsError> {
-        self.ids.get(id.0).map(|it| (it.details.local, it.details.peer)).ok_or(VerbsError::NoSuchObject)
+        let details = &self.ids.get(id.0).ok_or(VerbsError::NoSuchObject)?.details;
+        Ok((details.local, details.peer))
     }
 
     /// Returns the Terminate that ended the stream of an id, sent or received. A transport adapter can ask until it has
@@ -508,7 +510,7 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Returns true if the stream of an id is in full operation.
     pub fn is_established(&self, id: CmId) -> bool {
-        self.ids.get(id.0).is_some_and(|it| it.stage == Stage::Established)
+        self.ids.get(id.0).is_some_and(|entry| entry.stage == Stage::Established)
     }
 
     /// Returns a snapshot of a connection's stream; `None` without a stream.
@@ -524,7 +526,7 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Removes a connection from the silent ones, or from its listener's backlog.
     pub(super) fn leave_backlog(&mut self, id: CmId) {
-        let listener = self.ids.get_mut(id.0).and_then(|it| it.listener.take());
+        let listener = self.ids.get_mut(id.0).and_then(|entry| entry.listener.take());
         if self.remove_silent(id) {
             return;
         }
@@ -560,15 +562,15 @@ impl<C: AsRef<[u8]>> Device<C> {
         now: Now,
         stats: &mut RdmaStats,
     ) -> Option<()> {
-        let it = self.ids.get_mut(id.0)?;
-        let qp = self.qps.get_mut(it.qp?.0)?;
+        let entry = self.ids.get_mut(id.0)?;
+        let qp = self.qps.get_mut(entry.qp?.0)?;
         let PendingConnect { private_data, param: (ird, ord, revision, rtr), .. } =
-            *it.details.pending_connect.take()?;
+            *entry.details.pending_connect.take()?;
         let config = EndpointConfig { send_queue: 0, receive_queue: 0, ..self.endpoint };
         let request = ConnectRequest { private_data: &private_data, revision, ird, ord, rtr };
         let mut endpoint = Endpoint::initiator(config, stream, &request, now, stats).ok()?;
         endpoint.adopt(*qp.queues.take()?, Some(qp.init.pd));
-        (it.endpoint, it.stage) = (Some(Box::new(endpoint)), Stage::Connecting);
+        (entry.endpoint, entry.stage) = (Some(Box::new(endpoint)), Stage::Connecting);
         Some(())
     }
 }

@@ -21,14 +21,14 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Returns true if a connection takes no more bytes before [`Self::resume_next`] has resumed it.
     pub fn is_stalled(&self, id: CmId) -> bool {
-        let endpoint = self.ids.get(id.0).and_then(|it| it.endpoint.as_ref());
+        let endpoint = self.ids.get(id.0).and_then(|entry| entry.endpoint.as_ref());
         endpoint.is_some_and(|endpoint| endpoint.is_stalled()) || self.holds_segments(id)
     }
 
     /// Lists a connection for [`Self::resume_next`].
     #[cold]
     pub(super) fn note_deferred(&mut self, id: CmId) {
-        let endpoint = self.ids.get_mut(id.0).and_then(|it| it.endpoint.as_mut());
+        let endpoint = self.ids.get_mut(id.0).and_then(|entry| entry.endpoint.as_mut());
         if endpoint.is_some_and(|endpoint| !core::mem::replace(endpoint.is_listed(), true)) {
             self.waiting.push_back(id);
         }
@@ -38,7 +38,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// is due, and its output. `None`: it waits on, or has ended.
     pub fn resume_next<M: Memory>(&mut self, now: Duration, env: &mut Env<'_, M>) -> Option<CmId> {
         let id = self.waiting.pop_front()?;
-        let Some(endpoint) = self.ids.get_mut(id.0).and_then(|it| it.endpoint.as_mut()) else {
+        let Some(endpoint) = self.ids.get_mut(id.0).and_then(|entry| entry.endpoint.as_mut()) else {
             self.held.retain(|(of, _)| *of != id);
             return None;
         };
@@ -90,7 +90,7 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Keeps segments for a receiver that is stalled.
     pub(super) fn hold_segments(&mut self, id: CmId, segments: HeldSegments) {
-        if !segments.is_empty() && self.ids.get(id.0).is_some_and(|it| it.endpoint.is_some()) {
+        if !segments.is_empty() && self.ids.get(id.0).is_some_and(|entry| entry.endpoint.is_some()) {
             self.held.push((id, segments));
         }
     }

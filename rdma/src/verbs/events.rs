@@ -109,16 +109,16 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
         let event = self.cm_events.pop_front();
         self.has_cm_event = event.is_some();
-        if let Some(it) = event.as_ref().and_then(|event| self.ids.get_mut(event.id.0)) {
-            it.events = it.events.saturating_sub(1);
+        if let Some(entry) = event.as_ref().and_then(|event| self.ids.get_mut(event.id.0)) {
+            entry.events = entry.events.saturating_sub(1);
         }
         event
     }
 
     /// Queues an event, unless the id is destroyed.
     pub(super) fn push_cm_event(&mut self, id: CmId, kind: CmEventKind) {
-        if let Some(it) = self.ids.get_mut(id.0).filter(|it| !it.destroyed) {
-            it.events = it.events.saturating_add(1);
+        if let Some(entry) = self.ids.get_mut(id.0).filter(|entry| !entry.destroyed) {
+            entry.events = entry.events.saturating_add(1);
             self.cm_events.push_back(CmEvent { id, kind });
             self.has_cm_event = true;
         }

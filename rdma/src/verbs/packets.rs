@@ -12,21 +12,21 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// # Errors
     /// `NoSuchObject`. `State`: it is not about to be opened.
     pub fn allow_any_port(&mut self, id: CmId) -> Result<(), VerbsError> {
-        let it = self.ids.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
-        it.details.pending_connect.as_mut().ok_or(VerbsError::State)?.any_port = true;
+        let entry = self.ids.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
+        entry.details.pending_connect.as_mut().ok_or(VerbsError::State)?.any_port = true;
         Ok(())
     }
 
     /// Returns true if the connection may have any local port.
     pub fn allows_any_port(&self, id: CmId) -> bool {
-        let pending = self.ids.get(id.0).and_then(|it| it.details.pending_connect.as_ref());
+        let pending = self.ids.get(id.0).and_then(|entry| entry.details.pending_connect.as_ref());
         pending.is_some_and(|pending| pending.any_port)
     }
 
     /// Notes the local end from which the transport opens the connection.
     pub fn opening_from(&mut self, id: CmId, local: SocketAddr) {
-        if let Some(it) = self.ids.get_mut(id.0) {
-            it.details.local = Some(local);
+        if let Some(entry) = self.ids.get_mut(id.0) {
+            entry.details.local = Some(local);
         }
     }
 
@@ -42,6 +42,6 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Returns the traffic class of an id; 0 if the program has set none.
     pub fn traffic_class(&self, id: CmId) -> u8 {
-        self.ids.get(id.0).map_or(0, |it| it.traffic_class)
+        self.ids.get(id.0).map_or(0, |entry| entry.traffic_class)
     }
 }

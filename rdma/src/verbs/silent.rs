@@ -43,11 +43,11 @@ impl<C> Device<C> {
     /// Adds a connection as the newest one.
     pub(super) fn add_silent(&mut self, id: CmId) {
         let older = self.silent.newest;
-        let Some(it) = self.ids.get_mut(id.0).filter(|it| !it.is_silent) else { return };
-        it.is_silent = true;
-        it.details.silent = SilentLink { older: older.unwrap_or(NOBODY), newer: NOBODY };
+        let Some(entry) = self.ids.get_mut(id.0).filter(|entry| !entry.is_silent) else { return };
+        entry.is_silent = true;
+        entry.details.silent = SilentLink { older: older.unwrap_or(NOBODY), newer: NOBODY };
         match older.and_then(|older| self.ids.get_mut(older.0)) {
-            Some(it) => it.details.silent.newer = id,
+            Some(entry) => entry.details.silent.newer = id,
             None => self.silent.oldest = Some(id),
         }
         self.silent.newest = Some(id);
@@ -56,15 +56,15 @@ impl<C> Device<C> {
 
     /// Removes a connection. Returns false if it is not in the list: its peer had sent a request.
     pub(super) fn remove_silent(&mut self, id: CmId) -> bool {
-        let Some(it) = self.ids.get_mut(id.0).filter(|it| it.is_silent) else { return false };
-        it.is_silent = false;
-        let SilentLink { older, newer } = core::mem::replace(&mut it.details.silent, SilentLink::NONE);
+        let Some(entry) = self.ids.get_mut(id.0).filter(|entry| entry.is_silent) else { return false };
+        entry.is_silent = false;
+        let SilentLink { older, newer } = core::mem::replace(&mut entry.details.silent, SilentLink::NONE);
         match self.ids.get_mut(older.0) {
-            Some(it) => it.details.silent.newer = newer,
+            Some(entry) => entry.details.silent.newer = newer,
             None => self.silent.oldest = Some(newer).filter(|id| *id != NOBODY),
         }
         match self.ids.get_mut(newer.0) {
-            Some(it) => it.details.silent.older = older,
+            Some(entry) => entry.details.silent.older = older,
             None => self.silent.newest = Some(older).filter(|id| *id != NOBODY),
         }
         self.silent.count = self.silent.count.saturating_sub(1);

@@ -90,7 +90,7 @@ mod tests {
     use super::Slab;
 
     fn all<const N: u32>(slab: &Slab<char, N>) -> Vec<(u32, char)> {
-        (0..slab.slots()).filter_map(|slot| slab.at(slot)).map(|(name, it)| (name, *it)).collect()
+        (0..slab.slots()).filter_map(|slot| slab.at(slot)).map(|(name, value)| (name, *value)).collect()
     }
 
     #[test]

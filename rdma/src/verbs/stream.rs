@@ -27,8 +27,8 @@ impl<C: AsRef<[u8]>> Device<C> {
             self.has_request = false;
             return None;
         };
-        if let Some(it) = self.ids.get_mut(id.0) {
-            it.tx_requested = false;
+        if let Some(entry) = self.ids.get_mut(id.0) {
+            entry.tx_requested = false;
         }
         Some(TransportRequest::Transmit { id })
     }
@@ -46,11 +46,11 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Asks the adapter to transmit for a connection.
     pub(super) fn request_transmit(&mut self, id: CmId) {
-        if let Some(it) = self.ids.get_mut(id.0)
-            && it.endpoint.is_some()
-            && !it.tx_requested
+        if let Some(entry) = self.ids.get_mut(id.0)
+            && entry.endpoint.is_some()
+            && !entry.tx_requested
         {
-            it.tx_requested = true;
+            entry.tx_requested = true;
             self.transmit.push_back(id);
             self.has_request = true;
         }
@@ -58,8 +58,8 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Reports that the listener's address is not available. The id can only be destroyed then.
     pub fn listen_failed(&mut self, id: CmId) {
-        if let Some(it) = self.ids.get_mut(id.0) {
-            it.stage = Stage::Ended;
+        if let Some(entry) = self.ids.get_mut(id.0) {
+            entry.stage = Stage::Ended;
             self.push_cm_event(id, CmEventKind::AddressError);
         }
     }
@@ -73,15 +73,15 @@ impl<C: AsRef<[u8]>> Device<C> {
         (local, peer): (SocketAddr, SocketAddr),
         now: Duration,
     ) -> Option<CmId> {
-        let it = self.ids.get(listener.0)?;
-        let Stage::Listening { backlog, waiting, ird, ord } = it.stage else {
+        let entry = self.ids.get(listener.0)?;
+        let Stage::Listening { backlog, waiting, ird, ord } = entry.stage else {
             return None;
         };
         if waiting >= backlog || self.silent.len() >= self.limits.silent {
             return None;
         }
-        let owner = it.owner;
-        let settings = it.details.config.as_deref().copied().unwrap_or(self.endpoint);
+        let owner = entry.owner;
+        let settings = entry.details.config.as_deref().copied().unwrap_or(self.endpoint);
         let mut config = EndpointConfig { pd: None, send_queue: 0, receive_queue: 0, ..settings };
         config.mpa.ird_max = config.mpa.ird_max.min(ird);
         config.mpa.ord_max = config.mpa.ord_max.min(ord);
@@ -107,8 +107,8 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// the listener's backlog is full of requests, or no connection is silent.
     pub fn make_room(&mut self, listener: CmId) -> bool {
         let is_full =
-            |it: &Id<C>| matches!(it.stage, Stage::Listening { backlog, waiting, .. } if waiting >= backlog);
-        if self.ids.get(listener.0).is_none_or(is_full) {
+            |stage| matches!(stage, Stage::Listening { backlog, waiting, .. } if waiting >= backlog);
+        if self.ids.get(listener.0).is_none_or(|entry| is_full(entry.stage)) {
             return false;
         }
         let Some(oldest) = self.silent.oldest() else { return false };
@@ -127,15 +127,15 @@ impl<C: AsRef<[u8]>> Device<C> {
         now: Duration,
         stats: &mut RdmaStats,
     ) -> bool {
-        if self.ids.get(id.0).is_none_or(|it| it.stage != Stage::Opening) {
+        if self.ids.get(id.0).is_none_or(|entry| entry.stage != Stage::Opening) {
             return false;
         }
         if self.start_initiator(id, stream, now, stats).is_none() {
             self.open_failed(id);
             return false;
         }
-        if let Some(it) = self.ids.get_mut(id.0) {
-            (it.details.stream, it.details.local) = (Some(stream), Some(local));
+        if let Some(entry) = self.ids.get_mut(id.0) {
+            (entry.details.stream, entry.details.local) = (Some(stream), Some(local));
         }
         self.request_transmit(id);
         true
@@ -157,7 +157,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     }
 
     fn not_opened(&mut self, id: CmId, kind: CmEventKind) {
-        if self.ids.get(id.0).is_some_and(|it| it.stage == Stage::Opening) {
+        if self.ids.get(id.0).is_some_and(|entry| entry.stage == Stage::Opening) {
             self.ended(id, kind);
         }
     }
@@ -198,7 +198,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// Copies the bytes of the chunks that a stream retains, and drops the chunks. Returns the number that is left.
     #[cold]
     pub fn compact(&mut self, id: CmId, stats: &mut RdmaStats) -> usize {
-        let endpoint = self.ids.get_mut(id.0).and_then(|it| it.endpoint.as_mut());
+        let endpoint = self.ids.get_mut(id.0).and_then(|entry| entry.endpoint.as_mut());
         endpoint.map_or(0, |endpoint| {
             endpoint.compact(stats);
             endpoint.chunks()
@@ -208,7 +208,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// Returns true while the peer has no claim on a connection: it has not sent an MPA Request, or was rejected. The
     /// adapter may reset the stream in favor of another then.
     pub fn is_evictable(&self, id: CmId) -> bool {
-        self.ids.get(id.0).is_none_or(|it| it.is_silent || it.stage == Stage::Ended)
+        self.ids.get(id.0).is_none_or(|entry| entry.is_silent || entry.stage == Stage::Ended)
     }
 
     /// Returns the stream of a connection, for an STag that is valid on this stream only.
@@ -224,7 +224,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         bytes: &[u8],
         env: &mut Env<'_, M>,
     ) -> bool {
-        let endpoint = self.ids.get_mut(id.0).and_then(|it| it.endpoint.as_mut());
+        let endpoint = self.ids.get_mut(id.0).and_then(|entry| entry.endpoint.as_mut());
         let Some(endpoint) = endpoint else { return false };
         let taken = endpoint.receive_out_of_order(offset, bytes, env);
         if endpoint.is_deferred() {
@@ -252,8 +252,8 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// Calls `take` with the endpoint, which then has the shared receive queue of its queue pair. Returns the number of
     /// chunks, which `take` returns.
     pub(super) fn deliver(&mut self, id: CmId, take: impl FnOnce(&mut Endpoint<C>) -> usize) -> usize {
-        let Some(it) = self.ids.get_mut(id.0) else { return 0 };
-        let (number, Some(endpoint)) = (it.qp, it.endpoint.as_mut()) else { return 0 };
+        let Some(entry) = self.ids.get_mut(id.0) else { return 0 };
+        let (number, Some(endpoint)) = (entry.qp, entry.endpoint.as_mut()) else { return 0 };
         let mut qp = number.and_then(|number| self.qps.get_mut(number.0));
         let srq_id = qp.as_ref().and_then(|qp| qp.init.srq);
         let srq = srq_id.and_then(|srq| self.srqs.get_mut(srq.0));
@@ -265,7 +265,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             let rq = &mut endpoint.queue_pair().rq;
             srq.queue = rq.shared.take();
             qp.recv_used = qp.recv_used.saturating_add(may_take.saturating_sub(rq.shared_max));
-            let reached = srq.queue.as_mut().is_some_and(|it| core::mem::take(&mut it.limit_reached));
+            let reached = srq.queue.as_mut().is_some_and(|queue| core::mem::take(&mut queue.limit_reached));
             let is_deferred = endpoint.is_deferred();
             if let Some(srq_id) = srq_id.filter(|_| reached) {
                 self.raise(AsyncEvent::SrqLimitReached(srq_id));
@@ -311,7 +311,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         env: &mut Env<'_, M>,
         sink: &mut impl Sink,
     ) -> Progress {
-        let endpoint = self.ids.get_mut(id.0).and_then(|it| it.endpoint.as_mut());
+        let endpoint = self.ids.get_mut(id.0).and_then(|entry| entry.endpoint.as_mut());
         let Some(endpoint) = endpoint else { return Progress::default() };
         let progress = endpoint.poll_transmit(now, env, sink);
         if endpoint.is_deferred() {
@@ -322,12 +322,15 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Returns true if [`Self::poll_transmit`] has something to send.
     pub fn has_output(&self, id: CmId) -> bool {
-        self.ids.get(id.0).and_then(|it| it.endpoint.as_ref()).is_some_and(|endpoint| endpoint.has_output())
+        self.ids
+            .get(id.0)
+            .and_then(|entry| entry.endpoint.as_ref())
+            .is_some_and(|endpoint| endpoint.has_output())
     }
 
     /// Handles the end of the peer's half of the stream.
     pub fn peer_closed(&mut self, id: CmId, now: Duration, stats: &mut RdmaStats) {
-        if let Some(endpoint) = self.ids.get_mut(id.0).and_then(|it| it.endpoint.as_mut()) {
+        if let Some(endpoint) = self.ids.get_mut(id.0).and_then(|entry| entry.endpoint.as_mut()) {
             endpoint.peer_closed(now, stats);
             self.closing(id);
             self.drain(id);
@@ -336,11 +339,11 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Handles the loss of the stream, or resets it.
     pub fn transport_lost(&mut self, id: CmId) {
-        let Some(it) = self.ids.get_mut(id.0) else { return };
-        if let Some(endpoint) = it.endpoint.as_mut() {
+        let Some(entry) = self.ids.get_mut(id.0) else { return };
+        if let Some(endpoint) = entry.endpoint.as_mut() {
             endpoint.transport_lost();
             self.drain(id);
-        } else if it.stage == Stage::Opening {
+        } else if entry.stage == Stage::Opening {
             if !self.withdraw_request(
                 |request| matches!(request, TransportRequest::Open { id: of, .. } if *of == id),
             ) {
@@ -353,7 +356,7 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Ends the stream of an established connection whose program goes, as [`Endpoint::leave`].
     pub(super) fn leave(&mut self, id: CmId) {
-        let endpoint = self.ids.get_mut(id.0).and_then(|it| it.endpoint.as_mut());
+        let endpoint = self.ids.get_mut(id.0).and_then(|entry| entry.endpoint.as_mut());
         if let Some(endpoint) = endpoint {
             endpoint.leave();
             self.drain(id);
@@ -364,7 +367,7 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Runs the timers of a connection that have expired at `now`.
     pub fn handle_timeout(&mut self, id: CmId, now: Duration, stats: &mut RdmaStats) {
-        if let Some(endpoint) = self.ids.get_mut(id.0).and_then(|it| it.endpoint.as_mut()) {
+        if let Some(endpoint) = self.ids.get_mut(id.0).and_then(|entry| entry.endpoint.as_mut()) {
             endpoint.handle_timeout(now, stats);
             self.drain(id);
         }
@@ -377,8 +380,8 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Reports that a [`TransportRequest::Close`] is done. Revokes the STags that are valid on this stream only.
     pub fn closed(&mut self, id: CmId, stags: &mut StagTable) {
-        let Some(it) = self.ids.get_mut(id.0).filter(|it| it.endpoint.is_none()) else { return };
-        if let Some(stream) = it.details.stream.take() {
+        let Some(entry) = self.ids.get_mut(id.0).filter(|entry| entry.endpoint.is_none()) else { return };
+        if let Some(stream) = entry.details.stream.take() {
             stags.revoke_stream(stream);
         }
         self.release_id(id);
@@ -388,8 +391,9 @@ impl<C: AsRef<[u8]>> Device<C> {
     pub fn drain(&mut self, id: CmId) {
         loop {
             let Self { ids, qps, .. } = self;
-            let it = ids.get_mut(id.0);
-            let Some((number, endpoint)) = it.and_then(|it| Some((it.qp, it.endpoint.as_mut()?))) else {
+            let entry = ids.get_mut(id.0);
+            let Some((number, endpoint)) = entry.and_then(|entry| Some((entry.qp, entry.endpoint.as_mut()?)))
+            else {
                 break;
             };
             if let Some(number) = number
@@ -454,9 +458,9 @@ impl<C: AsRef<[u8]>> Device<C> {
                 self.push_cm_event(id, kind);
             }
             Event::Established { private_data, ird, ord, .. } => {
-                if let Some(it) = self.ids.get_mut(id.0) {
-                    it.stage = Stage::Established;
-                    let us = micros(self.now_ns).wrapping_sub(it.details.began_us);
+                if let Some(entry) = self.ids.get_mut(id.0) {
+                    entry.stage = Stage::Established;
+                    let us = micros(self.now_ns).wrapping_sub(entry.details.began_us);
                     self.times.handshake.record(Duration::from_micros(us.into()));
                 }
                 if let Some(qp) = self.qp_of(id).and_then(|number| self.qps.get_mut(number.0)) {
@@ -469,8 +473,8 @@ impl<C: AsRef<[u8]>> Device<C> {
                 );
             }
             Event::Rejected { private_data } => {
-                if let Some(it) = self.ids.get_mut(id.0) {
-                    it.stage = Stage::Ended;
+                if let Some(entry) = self.ids.get_mut(id.0) {
+                    entry.stage = Stage::Ended;
                 }
                 self.push_cm_event(id, CmEventKind::Rejected { private_data });
             }
@@ -489,9 +493,9 @@ impl<C: AsRef<[u8]>> Device<C> {
             // The end that follows raises the event of the connection.
             Event::Failed { .. } => {}
             Event::Close { how } => {
-                let stream = self.ids.get(id.0).and_then(|it| it.details.stream);
+                let stream = self.ids.get(id.0).and_then(|entry| entry.details.stream);
                 self.request(TransportRequest::Close { id, stream, how });
-                let established = self.ids.get(id.0).is_some_and(|it| it.stage == Stage::Established);
+                let established = self.ids.get(id.0).is_some_and(|entry| entry.stage == Stage::Established);
                 let kind = if established { CmEventKind::Disconnected } else { CmEventKind::ConnectError };
                 self.ended(id, kind);
             }
@@ -505,17 +509,17 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Remembers the Terminate that ended a stream, for [`Self::termination`].
     fn note_termination(&mut self, id: CmId, termination: Termination) {
-        if let Some(it) = self.ids.get_mut(id.0) {
-            it.details.termination = Some(termination);
+        if let Some(entry) = self.ids.get_mut(id.0) {
+            entry.details.termination = Some(termination);
         }
     }
 
     /// Ends a connection, established or not, and queues the event `kind` unless one was queued before.
     fn ended(&mut self, id: CmId, kind: CmEventKind) {
         self.leave_backlog(id);
-        let Some(it) = self.ids.get_mut(id.0) else { return };
-        let (number, told) = (it.qp.take(), it.stage == Stage::Ended);
-        (it.endpoint, it.stage) = (None, Stage::Ended);
+        let Some(entry) = self.ids.get_mut(id.0) else { return };
+        let (number, told) = (entry.qp.take(), entry.stage == Stage::Ended);
+        (entry.endpoint, entry.stage) = (None, Stage::Ended);
         if let Some(number) = number {
             self.enter_error(number);
         }

@@ -41,7 +41,7 @@ impl Engine {
     pub(crate) fn is_full(&self, tools: &Tools) -> bool {
         match self {
             Self::Endpoint(endpoint) => endpoint.info().state == StreamState::ReadyToSend,
-            Self::Verbs(it) => tools.device.query_qp(it.qp).is_ok_and(|attr| attr.state == QpState::Rts),
+            Self::Verbs(conn) => tools.device.query_qp(conn.qp).is_ok_and(|attr| attr.state == QpState::Rts),
         }
     }
 
@@ -60,10 +60,10 @@ impl Engine {
                 endpoint.receive_placed(now, offset, segment.len(), &mut env);
             }
             Self::Endpoint(endpoint) => endpoint.receive(now, offset, segment, &mut env),
-            Self::Verbs(it) if segment.was_taken() => {
-                device.receive_placed(it.id, now, offset, segment.len(), &mut env);
+            Self::Verbs(conn) if segment.was_taken() => {
+                device.receive_placed(conn.id, now, offset, segment.len(), &mut env);
             }
-            Self::Verbs(it) => device.receive(it.id, now, offset, segment, &mut env),
+            Self::Verbs(conn) => device.receive(conn.id, now, offset, segment, &mut env),
         }
     }
 
@@ -76,7 +76,7 @@ impl Engine {
     ) -> bool {
         match self {
             Self::Endpoint(endpoint) => endpoint.receive_out_of_order(offset, bytes, &mut tools.env),
-            Self::Verbs(it) => tools.device.receive_out_of_order(it.id, offset, bytes, &mut tools.env),
+            Self::Verbs(conn) => tools.device.receive_out_of_order(conn.id, offset, bytes, &mut tools.env),
         }
     }
 
@@ -88,28 +88,28 @@ impl Engine {
     ) -> Progress {
         match self {
             Self::Endpoint(endpoint) => endpoint.poll_transmit(since_start(now), &mut lent.env, sink),
-            Self::Verbs(it) => lent.device.poll_transmit(it.id, since_start(now), &mut lent.env, sink),
+            Self::Verbs(conn) => lent.device.poll_transmit(conn.id, since_start(now), &mut lent.env, sink),
         }
     }
 
     pub(crate) fn peer_closed(&mut self, now: Instant, tools: &mut Tools) {
         match self {
             Self::Endpoint(endpoint) => endpoint.peer_closed(since_start(now), &mut tools.stats),
-            Self::Verbs(it) => tools.device.peer_closed(it.id, since_start(now), &mut tools.stats),
+            Self::Verbs(conn) => tools.device.peer_closed(conn.id, since_start(now), &mut tools.stats),
         }
     }
 
     pub(crate) fn transport_lost(&mut self, tools: &mut Tools) {
         match self {
             Self::Endpoint(endpoint) => endpoint.transport_lost(),
-            Self::Verbs(it) => tools.device.transport_lost(it.id),
+            Self::Verbs(conn) => tools.device.transport_lost(conn.id),
         }
     }
 
     pub(crate) fn disconnect(&mut self, now: Instant, tools: &mut Tools) {
         match self {
             Self::Endpoint(endpoint) => endpoint.disconnect(since_start(now)),
-            Self::Verbs(it) => tools.device.disconnect(it.id, since_start(now)),
+            Self::Verbs(conn) => tools.device.disconnect(conn.id, since_start(now)),
         }
     }
 
@@ -118,8 +118,8 @@ impl Engine {
         match self {
             Self::Endpoint(endpoint) => endpoint.fail_local(since_start(now), &mut tools.stats),
             // Refused if the stream is already ending.
-            Self::Verbs(it) => {
-                let _ = tools.device.terminate_qp(it.qp, since_start(now), &mut tools.stats);
+            Self::Verbs(conn) => {
+                let _ = tools.device.terminate_qp(conn.qp, since_start(now), &mut tools.stats);
             }
         }
     }
@@ -127,14 +127,14 @@ impl Engine {
     pub(crate) fn handle_timeout(&mut self, now: Instant, tools: &mut Tools) {
         match self {
             Self::Endpoint(endpoint) => endpoint.handle_timeout(since_start(now), &mut tools.stats),
-            Self::Verbs(it) => tools.device.handle_timeout(it.id, since_start(now), &mut tools.stats),
+            Self::Verbs(conn) => tools.device.handle_timeout(conn.id, since_start(now), &mut tools.stats),
         }
     }
 
     pub(crate) fn next_deadline(&self, tools: &Tools) -> Option<Duration> {
         match self {
             Self::Endpoint(endpoint) => endpoint.next_deadline(),
-            Self::Verbs(it) => tools.device.next_deadline(it.id),
+            Self::Verbs(conn) => tools.device.next_deadline(conn.id),
         }
     }
 
@@ -145,10 +145,13 @@ impl Engine {
                 let answered = if rejects { endpoint.reject(reply) } else { endpoint.accept(reply) };
                 answered.map_err(|error| format!("{error:?}"))
             }
-            Self::Verbs(it) => {
+            Self::Verbs(conn) => {
                 let device = &mut tools.device;
-                let answered =
-                    if rejects { device.reject(it.id, reply) } else { device.accept(it.id, it.qp, reply) };
+                let answered = if rejects {
+                    device.reject(conn.id, reply)
+                } else {
+                    device.accept(conn.id, conn.qp, reply)
+                };
                 answered.map_err(|error| format!("{error:?}"))
             }
         }
@@ -184,9 +187,9 @@ impl Engine {
                     | SendOp::LocalInvalidate { .. } => unreachable!("drawn for queue pairs only"),
                 }
             }
-            Self::Verbs(it) => {
+            Self::Verbs(conn) => {
                 let data = local.inline.as_ref().map_or(Data::List(list), |bytes| Data::Inline(bytes));
-                tools.device.post_send(it.qp, &SendWr { wr_id, op, data, flags })
+                tools.device.post_send(conn.qp, &SendWr { wr_id, op, data, flags })
             }
         }
     }
@@ -201,7 +204,7 @@ impl Engine {
     ) -> Result<(), PostError> {
         match self {
             Self::Endpoint(endpoint) => endpoint.post_recv(wr_id, whole(local, region)),
-            Self::Verbs(it) => tools.device.post_recv(it.qp, &RecvWr { wr_id, sg_list: list }),
+            Self::Verbs(conn) => tools.device.post_recv(conn.qp, &RecvWr { wr_id, sg_list: list }),
         }
     }
 }

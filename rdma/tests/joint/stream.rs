@@ -358,8 +358,8 @@ impl Stream {
     /// Resets the connection: through the transport, or by the state of its queue pair.
     pub(crate) fn abort(&mut self, now: Instant, tools: &mut Tools) {
         match self.engine {
-            Engine::Verbs(it) if self.random.below(2) == 0 => {
-                let _ = tools.device.modify_qp(it.qp, QpState::Error, since_start(now));
+            Engine::Verbs(conn) if self.random.below(2) == 0 => {
+                let _ = tools.device.modify_qp(conn.qp, QpState::Error, since_start(now));
             }
             _ => tools.stack.abort(now, self.conn),
         }

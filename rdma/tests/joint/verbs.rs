@@ -373,7 +373,9 @@ impl Own {
         ends.extend(self.windows.iter().map(|bound| device.dealloc_mw(bound.window, stags)));
         let regions = [self.work, self.open, self.narrow[0], self.narrow[1]];
         ends.extend(regions.iter().map(|region| device.dereg_mr(region.id, stags)));
-        for key in regions.iter().map(|region| region.rkey).chain(self.windows.iter().map(|it| it.rkey)) {
+        for key in
+            regions.iter().map(|region| region.rkey).chain(self.windows.iter().map(|window| window.rkey))
+        {
             if stags.windows_of(key) > 0 {
                 return Err(format!("a window is bound to {key:?}"));
             }
@@ -405,8 +407,8 @@ impl Stream {
                 self.asked(&private_data, tools)
             }
             Notice::Established { private_data, ird, ord } => {
-                let Engine::Verbs(it) = &self.engine else { return Err("not a queue pair".into()) };
-                let crc = tools.device.stream_info(it.id).is_some_and(|info| info.crc);
+                let Engine::Verbs(conn) = &self.engine else { return Err("not a queue pair".into()) };
+                let crc = tools.device.stream_info(conn.id).is_some_and(|info| info.crc);
                 self.established(now, &private_data, (ird, ord, crc))
             }
             Notice::Rejected(private_data) => self.was_rejected(&private_data),
@@ -433,8 +435,8 @@ impl Stream {
                 }
                 self.settle_queue_pair(now, tools)?;
                 self.ended(now, how, tools)?;
-                let Engine::Verbs(it) = &self.engine else { return Err("not a queue pair".into()) };
-                tools.device.closed(it.id, &mut tools.stags);
+                let Engine::Verbs(conn) = &self.engine else { return Err("not a queue pair".into()) };
+                tools.device.closed(conn.id, &mut tools.stags);
                 Ok(())
             }
         }
@@ -442,10 +444,10 @@ impl Stream {
 
     /// A queue pair that never had a stream still has its buffers.
     fn settle_queue_pair(&mut self, now: Instant, tools: &mut Tools) -> Result<(), String> {
-        let Engine::Verbs(it) = &self.engine else { return Err("not a queue pair".into()) };
-        let attr = tools.device.query_qp(it.qp).map_err(|error| error.to_string())?;
+        let Engine::Verbs(conn) = &self.engine else { return Err("not a queue pair".into()) };
+        let attr = tools.device.query_qp(conn.qp).map_err(|error| error.to_string())?;
         if attr.state == QpState::Idle {
-            let failed = tools.device.modify_qp(it.qp, QpState::Error, since_start(now));
+            let failed = tools.device.modify_qp(conn.qp, QpState::Error, since_start(now));
             failed.map_err(|error| error.to_string())?;
             while let Some(notice) = self.next_notice(tools)? {
                 self.handle_notice(now, notice, tools)?;

@@ -36,16 +36,16 @@ impl Looped {
         let large = [(0, 3), (1, 4)].map(|(at, salt)| large(&mut node, &parties[at], salt));
         let wires = [0; 2].map(|_| Wire::new(1448, usize::MAX));
         let (positions, direct, closed) = ([0; 2], [false; 2], [None; 2]);
-        let mut it = Self { node, parties, large, wires, positions, direct, closed, listener: None };
-        let device = &mut it.node.device;
+        let mut looped = Self { node, parties, large, wires, positions, direct, closed, listener: None };
+        let device = &mut looped.node.device;
         let listener = device.create_id(Some(address(1))).unwrap();
         device.listen(listener, core::num::NonZeroU16::MIN, &ConnParam::default()).unwrap();
-        let [client, server] = it.parties;
+        let [client, server] = looped.parties;
         device.connect(client.id, client.qp, address(1), &ConnParam::default()).unwrap();
-        it.run();
-        it.node.device.accept(it.parties[1].id, server.qp, b"").unwrap();
-        it.run();
-        it
+        looped.run();
+        looped.node.device.accept(looped.parties[1].id, server.qp, b"").unwrap();
+        looped.run();
+        looped
     }
 
     fn open(&mut self, id: CmId) {
@@ -334,43 +334,47 @@ proptest! {
 /// A Write of 200,000 bytes goes in few segments, none of them by the transport.
 #[test]
 fn segments_of_a_looped_connection_pass_memory_by() {
-    let mut it = Looped::new();
-    let (parties, large) = (it.parties, it.large);
-    it.leave_transport();
-    assert_eq!(it.direct, [true, true]);
-    let before = it.node.stats;
+    let mut looped = Looped::new();
+    let (parties, large) = (looped.parties, looped.large);
+    looped.leave_transport();
+    assert_eq!(looped.direct, [true, true]);
+    let before = looped.node.stats;
     let op = SendOp::RdmaWrite { remote_addr: large[1].mr.addr, rkey: large[1].mr.rkey };
-    parties[0].post(&mut it.node, 2, op, &[large[0].sge(0, LARGE as u32)]);
-    it.run();
-    let after = it.node.stats;
+    parties[0].post(&mut looped.node, 2, op, &[large[0].sge(0, LARGE as u32)]);
+    looped.run();
+    let after = looped.node.stats;
     let segments = after.rdmap.looped_segments - before.rdmap.looped_segments;
     assert_eq!((segments, after.rdmap.looped_bytes - before.rdmap.looped_bytes), (4, LARGE as u64));
     let fpdus = |stats: &rdma::RdmaStats| (stats.mpa.fpdus_out, stats.mpa.fpdus_in);
     assert_eq!(fpdus(&after), fpdus(&before));
-    assert_eq!(it.node.bytes(&large[0]), it.node.bytes(&large[1]));
-    let done = it.node.poll(parties[0].cq);
+    assert_eq!(looped.node.bytes(&large[0]), looped.node.bytes(&large[1]));
+    let done = looped.node.poll(parties[0].cq);
     assert_eq!(ends(&done), [(1, WcStatus::Success), (2, WcStatus::Success)]);
 }
 
 /// A fenced Write of other memory does not leave before the bytes of a Read are in memory.
 #[test]
 fn a_fence_waits_for_deferred_copies() {
-    let mut it = Looped::new();
-    let (parties, large) = (it.parties, it.large);
-    it.leave_transport();
-    it.node.memory.defer(parties[0].mr.region);
+    let mut looped = Looped::new();
+    let (parties, large) = (looped.parties, looped.large);
+    looped.leave_transport();
+    looped.node.memory.defer(parties[0].mr.region);
     let sink = [parties[0].mr.sge(0, 64)];
-    parties[0].post(&mut it.node, 2, parties[1].read_from(0), &sink);
+    parties[0].post(&mut looped.node, 2, parties[1].read_from(0), &sink);
     let (op, sge) = (parties[1].write_to(1000), [large[0].sge(0, 64)]);
     let flags = SendFlags { fence: true, ..SendFlags::SIGNALED };
-    it.node.device.post_send(parties[0].qp, &SendWr { wr_id: 3, op, data: Data::List(&sge), flags }).unwrap();
-    let before = it.node.bytes(&parties[1].mr)[1000..1064].to_vec();
-    while it.step() {}
-    assert_eq!(it.node.memory.deferred(), 1, "the bytes of the Read");
-    assert_eq!(it.node.bytes(&parties[1].mr)[1000..1064], before);
-    it.run();
-    let written = it.node.bytes(&large[0])[..64].to_vec();
-    assert_eq!(it.node.bytes(&parties[1].mr)[1000..1064], written);
-    let done = it.node.poll(parties[0].cq);
+    looped
+        .node
+        .device
+        .post_send(parties[0].qp, &SendWr { wr_id: 3, op, data: Data::List(&sge), flags })
+        .unwrap();
+    let before = looped.node.bytes(&parties[1].mr)[1000..1064].to_vec();
+    while looped.step() {}
+    assert_eq!(looped.node.memory.deferred(), 1, "the bytes of the Read");
+    assert_eq!(looped.node.bytes(&parties[1].mr)[1000..1064], before);
+    looped.run();
+    let written = looped.node.bytes(&large[0])[..64].to_vec();
+    assert_eq!(looped.node.bytes(&parties[1].mr)[1000..1064], written);
+    let done = looped.node.poll(parties[0].cq);
     assert_eq!(ends(&done)[1..], [(2, WcStatus::Success), (3, WcStatus::Success)]);
 }

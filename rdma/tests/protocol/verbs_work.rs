@@ -366,7 +366,7 @@ fn completions_and_handshakes_are_timed_once() {
     let times = |net: &Net, node: usize| *net.nodes[node].device.times();
     // The peer's connection began at 100 µs. Here, the program asked and was answered in the same poll.
     let handshakes = [0, 1].map(|node| times(&net, node).handshake);
-    assert_eq!(handshakes.map(|it| (it.count(), it.sum_ns())), [(1, 0), (1, 200_000)]);
+    assert_eq!(handshakes.map(|times| (times.count(), times.sum_ns())), [(1, 0), (1, 200_000)]);
 
     let node = &mut net.nodes[0];
     node.device.set_now(at(1000));

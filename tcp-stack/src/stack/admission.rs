@@ -59,7 +59,8 @@ impl<B: Buf> Stack<B> {
 
     /// Returns the limits of a listener and of a source.
     fn connection_limits(&mut self, id: ListenerId) -> ConnectionLimits {
-        let listener = self.listeners.get_mut(id).map_or(u32::MAX, |it| it.options.connections_max);
+        let listener =
+            self.listeners.get_mut(id).map_or(u32::MAX, |listener| listener.options.connections_max);
         ConnectionLimits { listener, source: self.config.connections_per_source_max }
     }
 

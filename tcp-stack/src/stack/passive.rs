@@ -252,7 +252,9 @@ impl<B: Buf> Stack<B> {
         syn_options: SynOptions,
         incoming: Incoming<B>,
     ) {
-        let Some((id, options)) = self.listeners.find(local).map(|(id, it)| (id, it.options.conn)) else {
+        let Some((id, options)) =
+            self.listeners.find(local).map(|(id, listener)| (id, listener.options.conn))
+        else {
             self.interface.drop_delivered(DropReason::TcpNoConnection);
             return;
         };
@@ -352,7 +354,8 @@ impl<B: Buf> Stack<B> {
     pub(super) fn on_half_open_timeout(&mut self, now: Instant, index: u32) {
         let Some(record) = self.half_open.get(index).copied() else { return };
         let (local, remote) = (record.flow.local(), record.flow.remote());
-        let limit = self.listeners.find(local).and_then(|(_, it)| it.options.conn.user_timeout_ms);
+        let limit =
+            self.listeners.find(local).and_then(|(_, listener)| listener.options.conn.user_timeout_ms);
         let is_over = limit.is_some_and(|ms| record.age(now) >= Duration::from_millis(u64::from(ms)));
         let sent_again = if is_over { None } else { self.half_open.retry(now, &self.config.tcp, index) };
         let counter = match sent_again {

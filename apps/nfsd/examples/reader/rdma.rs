@@ -114,8 +114,9 @@ impl Reads {
         let (header, inline) = parsed.map_err(|error| anyhow!("the header of a reply: {error:?}"))?;
         let slot = header.xid.checked_rem(self.depth).context("no slots")?;
         ensure!(self.xids.get(slot as usize) == Some(&header.xid), "a reply to no call: {}", header.xid);
-        let bytes =
-            |segments: &[Segment]| segments.iter().fold(0_u32, |sum, it| sum.saturating_add(it.length));
+        let bytes = |segments: &[Segment]| {
+            segments.iter().fold(0_u32, |sum, segment| sum.saturating_add(segment.length))
+        };
         match &header.body {
             Body::Msg(lists) if !self.whole => {
                 let length = rpc::read_results(inline, header.xid)?;

@@ -27,8 +27,8 @@ impl Server {
         let (cookie, _, count) = (reader.u64()?, fixed::<cookieverf3>(reader)?, reader.u32()?);
         let room = (count.min(self.transfer_max) as usize).saturating_sub(FRAME_BYTES);
         let mut entries = Writer::new();
-        let end = copied(&target).and_then(|it| {
-            it.export.backend.read_dir(&it.user, it.object, cookie, &mut |entry| {
+        let end = copied(&target).and_then(|target| {
+            target.export.backend.read_dir(&target.user, target.object, cookie, &mut |entry| {
                 let bytes = name_bytes(entry.name).saturating_add(4 + 8 + 8);
                 let fits = entries.position().saturating_add(bytes) <= room;
                 if fits {
@@ -52,13 +52,13 @@ impl Server {
         let (names_max, max) = (reader.u32()? as usize, reader.u32()?.min(self.transfer_max) as usize);
         let room = max.saturating_sub(FRAME_BYTES);
         let (mut entries, mut names) = (Writer::new(), 0_usize);
-        let end = copied(&target).and_then(|it| {
-            it.export.backend.read_dir(&it.user, it.object, cookie, &mut |entry| {
+        let end = copied(&target).and_then(|target| {
+            target.export.backend.read_dir(&target.user, target.object, cookie, &mut |entry| {
                 let bytes = name_bytes(entry.name).saturating_add(8 + 8);
                 names = names.saturating_add(bytes);
                 let mut whole = Writer::new();
                 put_entry(&mut whole, &entry);
-                self.put_object(it, entry.name, &mut whole);
+                self.put_object(target, entry.name, &mut whole);
                 let fits = entries.position().saturating_add(whole.position()) <= room
                     && (names <= names_max || entries.position() == 0);
                 if fits {

@@ -150,7 +150,8 @@ impl Server {
     ) -> Result<Step<'static>, Fault> {
         let target = self.target(caller, handle(reader)?);
         reader.finish()?;
-        let found = copied(&target).and_then(|it| it.export.backend.read_link(&it.user, it.object));
+        let found =
+            copied(&target).and_then(|target| target.export.backend.read_link(&target.user, target.object));
         let attributes = after(&target);
         let link = match found {
             Ok(link) => link,
@@ -173,7 +174,9 @@ impl Server {
         let target = self.target(caller, handle(reader)?);
         let (offset, length) = (reader.u64()?, reader.u32()?.min(self.transfer_max));
         reader.finish()?;
-        match copied(&target).and_then(|it| it.export.backend.open(&it.user, it.object, false)) {
+        match copied(&target)
+            .and_then(|target| target.export.backend.open(&target.user, target.object, false))
+        {
             Ok(file) => Ok(Step::Read(ReadCall { file, offset, length, writer, measured: None })),
             Err(status) => Ok(Step::Done(failed(writer, status, &after(&target)))),
         }
@@ -192,9 +195,9 @@ impl Server {
         if data.len() != count as usize {
             return Err(Fault::Arguments);
         }
-        let opened = copied(&target).and_then(|it| {
-            it.writable()?;
-            it.export.backend.open(&it.user, it.object, true)
+        let opened = copied(&target).and_then(|target| {
+            target.writable()?;
+            target.export.backend.open(&target.user, target.object, true)
         });
         match opened {
             Ok(file) => {
@@ -221,9 +224,9 @@ impl Server {
         let target = self.target(caller, handle(reader)?);
         // The server commits the whole file: the kernel has no cheaper way for a part.
         let (_, _) = (reader.u64()?, reader.u32()?);
-        let opened = copied(&target).and_then(|it| {
+        let opened = copied(&target).and_then(|target| {
             // COMMIT is allowed to a user who may write the file, or else to one who may read it.
-            let open = |write| it.export.backend.open(&it.user, it.object, write);
+            let open = |write| target.export.backend.open(&target.user, target.object, write);
             open(true).or_else(|_| open(false))
         });
         let done = match opened {

@@ -122,7 +122,8 @@ impl Compound<'_, '_> {
         if (1..=COOKIES_RESERVED).contains(&cookie) {
             return Err(Status::BadCookie);
         }
-        let max = self.session.map_or(max, |it| max.min(it.channel.response_bytes.saturating_sub(1024)));
+        let max =
+            self.session.map_or(max, |session| max.min(session.channel.response_bytes.saturating_sub(1024)));
         let mut list = List { entries: Writer::new(), room: (max as usize).saturating_sub(LIST_BYTES) };
         let handle = self.handle()?;
         let at_end = match self.caller.exports.tree.directory(handle) {

@@ -169,8 +169,8 @@ impl Compound<'_, '_> {
         let handle = self.handle()?;
         if let Some(directory) = self.caller.exports.tree.directory(handle) {
             let mut names = directory.visible(self.caller.exports.list(), self.caller.peer);
-            let found = names.find(|it| it.name.as_bytes() == name);
-            return found.map(|it| it.handle.clone()).ok_or(Status::NoEnt);
+            let found = names.find(|entry| entry.name.as_bytes() == name);
+            return found.map(|entry| entry.handle.clone()).ok_or(Status::NoEnt);
         }
         let target = self.server.target(self.caller, handle)?;
         self.found_in(&target, name).map_err(|status| match status {

@@ -75,7 +75,11 @@ impl Tree {
                 }
                 (Some(_), Some(Name { handle: found, export: None, .. })) => {
                     let found = found.clone();
-                    at = self.directories.iter().position(|it| it.handle == found).unwrap_or(next);
+                    at = self
+                        .directories
+                        .iter()
+                        .position(|directory| directory.handle == found)
+                        .unwrap_or(next);
                     continue;
                 }
                 _ => {}
@@ -95,7 +99,7 @@ impl Tree {
 
     /// Finds the directory that holds an export's topmost directory.
     pub(crate) fn above(&self, handle: &[u8]) -> Option<&Directory> {
-        self.directories.iter().find(|it| it.names.iter().any(|name| name.handle == handle))
+        self.directories.iter().find(|directory| directory.names.iter().any(|name| name.handle == handle))
     }
 }
 
@@ -133,7 +137,7 @@ impl Directory {
         peer: Peer,
     ) -> impl Iterator<Item = &'a Name> {
         let admits = move |number: u32| {
-            exports.iter().any(|(it, export)| *it == number && export.rule(peer).is_some())
+            exports.iter().any(|(exported, export)| *exported == number && export.rule(peer).is_some())
         };
         self.names.iter().filter(move |name| name.export.is_none_or(admits))
     }

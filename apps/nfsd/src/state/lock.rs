@@ -94,7 +94,7 @@ pub(crate) struct Lock<'a> {
 
 impl<F> State<F> {
     pub(super) fn has_ranges(&self, locker: u64) -> bool {
-        let file = self.lockers.get(&locker).and_then(|it| self.files.get(&it.file));
+        let file = self.lockers.get(&locker).and_then(|locker| self.files.get(&locker.file));
         file.is_some_and(|file| file.ranges.iter().any(|range| range.locker == locker))
     }
 
@@ -140,7 +140,7 @@ impl<F> State<F> {
 
     /// Finds a lock of another owner that conflicts with a request.
     fn conflict(&self, file: &[u8], locker: Option<u64>, span: Span, write: bool) -> Option<Denied> {
-        let ranges = self.files.get(file).map(|it| &it.ranges[..]).unwrap_or_default();
+        let ranges = self.files.get(file).map(|file| &file.ranges[..]).unwrap_or_default();
         let found = ranges.iter().find(|range| {
             Some(range.locker) != locker && range.span.overlaps(span) && (write || range.write)
         })?;
@@ -150,7 +150,7 @@ impl<F> State<F> {
     }
 
     fn locker_of(&self, client: u64, owner: &[u8], file: &[u8]) -> Option<u64> {
-        let same = |it: &Locker| it.client == client && it.owner == owner && it.file == file;
+        let same = |locker: &Locker| locker.client == client && locker.owner == owner && locker.file == file;
         self.lockers.iter().find(|(_, locker)| same(locker)).map(|(number, _)| *number)
     }
 
@@ -163,7 +163,7 @@ impl<F> State<F> {
             }
             None => {
                 let number = self.locker_named(asked.client, asked.stateid, asked.file)?;
-                let open = self.lockers.get(&number).map(|it| it.open).ok_or(Status::BadStateId)?;
+                let open = self.lockers.get(&number).map(|locker| locker.open).ok_or(Status::BadStateId)?;
                 (open, Some(number))
             }
         };
@@ -222,7 +222,7 @@ impl<F> State<F> {
 
     fn locker_named(&self, client: u64, stateid: Stateid, file: &[u8]) -> Result<u64, Status> {
         match self.named(client, stateid)? {
-            Named::Locker(number) if self.lockers.get(&number).is_some_and(|it| it.file == file) => {
+            Named::Locker(number) if self.lockers.get(&number).is_some_and(|locker| locker.file == file) => {
                 Ok(number)
             }
             _ => Err(Status::BadStateId),

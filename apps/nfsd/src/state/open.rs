@@ -100,7 +100,9 @@ impl<F: Clone> State<F> {
         }
         let number = match self.named(client, stateid)? {
             Named::Open(number) => number,
-            Named::Locker(number) => self.lockers.get(&number).map(|it| it.open).ok_or(Status::BadStateId)?,
+            Named::Locker(number) => {
+                self.lockers.get(&number).map(|locker| locker.open).ok_or(Status::BadStateId)?
+            }
         };
         let open = self.opens.get(&number).filter(|open| open.file == file).ok_or(Status::BadStateId)?;
         if open.access & wanted == 0 {
@@ -113,7 +115,7 @@ impl<F: Clone> State<F> {
 
 impl<F> State<F> {
     fn opens_of(&self, file: &[u8]) -> impl Iterator<Item = (u64, &Open<F>)> {
-        let numbers = self.files.get(file).map(|it| &it.opens[..]).unwrap_or_default();
+        let numbers = self.files.get(file).map(|file| &file.opens[..]).unwrap_or_default();
         numbers.iter().filter_map(|number| Some((*number, self.opens.get(number)?)))
     }
 
@@ -160,12 +162,13 @@ impl<F> State<F> {
         if let Some(client) = self.clients.get_mut(&open.client) {
             client.opens = client.opens.saturating_sub(1);
         }
-        let lockers = self.lockers.iter().filter(|(_, locker)| locker.open == number).map(|(it, _)| *it);
+        let lockers =
+            self.lockers.iter().filter(|(_, locker)| locker.open == number).map(|(number, _)| *number);
         for locker in lockers.collect::<Vec<_>>() {
             self.remove_locker(locker);
         }
         if let Some(file) = self.files.get_mut(&open.file) {
-            file.opens.retain(|it| *it != number);
+            file.opens.retain(|opened| *opened != number);
         }
         self.trim(&open.file);
     }

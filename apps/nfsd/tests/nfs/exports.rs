@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 fn words(bytes: &[u8]) -> Vec<u32> {
-    bytes.chunks(4).map(|it| u32::from_be_bytes(it.try_into().unwrap())).collect()
+    bytes.chunks(4).map(|word| u32::from_be_bytes(word.try_into().unwrap())).collect()
 }
 
 #[test]

@@ -418,7 +418,10 @@ fn exchange(lab: &Lab, message: &[u8], rpc: &[u8], stats: &mut Stats) -> bool {
         step => execute(step),
     };
     for part in reply.bytes() {
-        assert!(!part.windows(SECRET.len()).any(|it| it == SECRET), "content that the client may not read");
+        assert!(
+            !part.windows(SECRET.len()).any(|bytes| bytes == SECRET),
+            "content that the client may not read"
+        );
     }
     match responder.reply(&call, &reply.stream, &reply.payloads, stats) {
         Ok(sent) => assert!(sent.send.iter().map(iwarp_rpc::Piece::len).sum::<usize>() <= 4096),

@@ -333,8 +333,9 @@ fn the_largest_file_ends_at_the_largest_offset() {
         let at_end = offset.saturating_add(expected) >= LARGEST;
         assert_eq!(read, Ok((vec![0; expected.try_into().unwrap()], at_end)), "READ of {length} at {offset}");
     }
-    let write =
-        |offset, data: &[u8]| client.write(&file, offset, data, stable_how::FILE_SYNC).map(|it| it.count);
+    let write = |offset, data: &[u8]| {
+        client.write(&file, offset, data, stable_how::FILE_SYNC).map(|written| written.count)
+    };
     assert_eq!(write(LARGEST - 1, b"x"), Ok(1));
     assert_eq!(client.read(&file, LARGEST - 1, 9), Ok((b"x".to_vec(), true)));
     for (offset, data) in [(LARGEST - 1, &b"xy"[..]), (LARGEST, b"x"), (LARGEST + 1, b""), (u64::MAX, b"x")] {

@@ -314,7 +314,9 @@ fn a_region_is_opened_locked_read_and_written() {
     assert_eq!(results[8..], [first, second].concat());
     assert_eq!(session.run(&[put_handle(&handle), write_op(id, 8192, b"x")]).0, 28, "NFS4ERR_NOSPC");
     assert_eq!(
-        session.run(&[put_handle(&handle), op(5, |out| [0, 0, 0].into_iter().for_each(|it| out.u32(it)))]).0,
+        session
+            .run(&[put_handle(&handle), op(5, |out| [0, 0, 0].into_iter().for_each(|word| out.u32(word)))])
+            .0,
         OK
     );
     assert_eq!(session.open("new", 1).err(), Some(13), "NFS4ERR_ACCESS");
@@ -415,7 +417,7 @@ fn data_is_placed_only_for_a_new_call_of_an_open() {
     };
     let reply = call(Some(&span));
     let written = [38, OK, 4096, 2].map(u32::to_be_bytes).concat();
-    assert!(reply.windows(16).any(|it| it == written));
+    assert!(reply.windows(16).any(|bytes| bytes == written));
     // A peer writes. The client repeats its call, whose reply was lost: that must not write again.
     memory.all()[100] = 6;
     assert!(place(&session, &new, &chunks).is_none());

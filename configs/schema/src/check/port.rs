@@ -443,7 +443,7 @@ fn memif(section: &mut Section<'_>) -> Memif {
 }
 
 fn word(text: &str, len_max: usize) -> Result<String, String> {
-    let allowed = |it: char| it.is_ascii_alphanumeric() || ['.', '-', '_'].contains(&it);
+    let allowed = |letter: char| letter.is_ascii_alphanumeric() || ['.', '-', '_'].contains(&letter);
     if (1..=len_max).contains(&text.len()) && text.chars().all(allowed) {
         return Ok(text.to_owned());
     }

@@ -282,7 +282,7 @@ pub(super) fn mode(section: &mut Section<'_>, report: &Report, allowed: &[u32]) 
 }
 
 pub(super) fn group(text: &str) -> Result<String, String> {
-    let allowed = |it: char| it.is_ascii_alphanumeric() || ['.', '-', '_'].contains(&it);
+    let allowed = |letter: char| letter.is_ascii_alphanumeric() || ['.', '-', '_'].contains(&letter);
     if (1..=32).contains(&text.len()) && text.chars().all(allowed) && !text.starts_with('-') {
         return Ok(text.to_owned());
     }

@@ -168,7 +168,9 @@ fn refuse_dependent(lines: &mut Vec<Line>, old: &Config, new: &Config) {
 /// Refuses another size: the memory of a region is mapped by programs.
 fn refuse_regions(lines: &mut Vec<Line>, old: &[Region], new: &[Region]) {
     for Region { name, bytes, access: _, token: _, allow: _ } in new {
-        if let Some(before) = old.iter().find(|region| region.name == *name).filter(|it| it.bytes != *bytes) {
+        if let Some(before) =
+            old.iter().find(|region| region.name == *name).filter(|before| before.bytes != *bytes)
+        {
             let change = format!(
                 "{} -> {bytes} bytes: the size of a region cannot change; remove the region by one reload and add \
                  it by the next",

@@ -157,8 +157,9 @@ fn plan_limits(plan: &mut Plan, old: &Config, new: &Config) {
 }
 
 fn plan_listeners(plan: &mut Plan, old: &Config, new: &Config) {
-    let find = |config: &Config, port| config.listeners.iter().find(|it| it.port == port).cloned();
-    for before in old.listeners.iter().filter(|it| find(new, it.port).is_none()) {
+    let find =
+        |config: &Config, port| config.listeners.iter().find(|listener| listener.port == port).cloned();
+    for before in old.listeners.iter().filter(|listener| find(new, listener.port).is_none()) {
         let line = Line::new(format!("listener {}", before.port), "removed; its connections stay");
         plan.add(|| Step::ListenerRemove(before.port), vec![line]);
     }
@@ -196,8 +197,8 @@ fn listener_lines(object: &str, before: &Listener, after: &Listener) -> Vec<Line
             ("user_timeout_ms", shown(conn.user_timeout_ms), shown(after.conn.user_timeout_ms)),
             (
                 "keepalive_s",
-                shown(conn.keepalive.map(|it| it.idle_ms / 1000)),
-                shown(after.conn.keepalive.map(|it| it.idle_ms / 1000)),
+                shown(conn.keepalive.map(|keepalive| keepalive.idle_ms / 1000)),
+                shown(after.conn.keepalive.map(|keepalive| keepalive.idle_ms / 1000)),
             ),
         ],
     );
@@ -217,9 +218,10 @@ fn shown<T: Debug>(value: Option<T>) -> String {
 }
 
 fn plan_regions(plan: &mut Plan, old: &Config, new: &Config) {
-    let find =
-        |config: &Config, region: &Region| config.regions.iter().find(|it| it.name == region.name).cloned();
-    for before in old.regions.iter().filter(|it| find(new, it).is_none()) {
+    let find = |config: &Config, region: &Region| {
+        config.regions.iter().find(|other| other.name == region.name).cloned()
+    };
+    for before in old.regions.iter().filter(|other| find(new, other).is_none()) {
         let line = Line::new(format!("region {}", before.name), "removed");
         plan.add(|| Step::RegionRemove(before.clone()), vec![line]);
     }

@@ -11,8 +11,11 @@ fn neighbors_are_kept_in_their_order() {
          address = \"fe80::1\"\nmac = \"{mac}\"\n"
     );
     let config = Config::parse("t.toml", &text).unwrap();
-    let neighbors: Vec<_> =
-        config.ports[0].neighbors.iter().map(|it| (it.address.to_string(), it.mac)).collect();
+    let neighbors: Vec<_> = config.ports[0]
+        .neighbors
+        .iter()
+        .map(|neighbor| (neighbor.address.to_string(), neighbor.mac))
+        .collect();
     let mac = [2, 0, 0, 0, 0, 255];
     assert_eq!(neighbors, [("10.77.0.1".to_owned(), mac), ("fe80::1".to_owned(), mac)]);
 }

@@ -59,7 +59,11 @@ fn all_mistakes_come_at_once_in_order() {
     let text = "[rdma]\nlisten = \"here\"\ninline = 1000\n[nfs]\nlease = 3\ngrace_s = 5\n[[export]]\n\
                 path = \"data\"\n[[export.client]]\nprefix = \"10.77.0.9/24\"\naccess = \"wr\"\nanonuid = -1\n";
     let errors = Nfsd::parse("nfsd.toml", text).unwrap_err();
-    let places: Vec<_> = errors.mistakes().iter().map(|it| (it.line, it.column, it.key.as_str())).collect();
+    let places: Vec<_> = errors
+        .mistakes()
+        .iter()
+        .map(|mistake| (mistake.line, mistake.column, mistake.key.as_str()))
+        .collect();
     assert_eq!(
         places,
         [
@@ -146,12 +150,13 @@ fn the_machine_must_have_the_folders_and_the_group() {
     std::fs::write(&file, with("[control]\ngroup = \"operators\"")).unwrap();
     Nfsd::load(&file).unwrap();
     let errors = Nfsd::load_on(&file, &Machine::at(machine.path())).unwrap_err();
-    let keys: Vec<_> = errors.mistakes().iter().map(|it| (it.key.as_str(), it.source)).collect();
+    let keys: Vec<_> =
+        errors.mistakes().iter().map(|mistake| (mistake.key.as_str(), mistake.source)).collect();
     let machine_lacks =
         ["state", "control", "control.group", "export[0].directory"].map(|key| (key, Source::Machine));
     assert_eq!(keys.len(), 4, "{}", errors.short());
     assert!(
-        machine_lacks.iter().all(|lack| keys.iter().any(|it| it.1 == lack.1 && it.0.starts_with(lack.0)))
+        machine_lacks.iter().all(|lack| keys.iter().any(|key| key.1 == lack.1 && key.0.starts_with(lack.0)))
     );
     assert!(errors.only_of_the_machine());
     for folder in ["srv/data", "var/lib/iwarp-nfsd", "run/iwarp-nfsd", "etc"] {

@@ -118,7 +118,7 @@ fn listeners_are_added_removed_changed_and_replaced() {
     );
     let replaced = replaced(&[("\"echo\"", "\"chargen\"")]).unwrap();
     assert_eq!(lines(&replaced), ["listener 7.service: echo -> chargen"]);
-    assert!(matches!(replaced.steps.as_slice(), [Step::ListenerReplace(it)] if it.port == 7));
+    assert!(matches!(replaced.steps.as_slice(), [Step::ListenerReplace(listener)] if listener.port == 7));
 }
 
 #[test]

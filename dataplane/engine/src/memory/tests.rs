@@ -336,7 +336,10 @@ fn a_message_reaches_each_watch_of_its_region() {
     }
     assert_eq!([taken(&woken_a), taken(&woken_b)], [1, 0], "once per arming");
     for ring in [&mut ring_a, &mut ring_b] {
-        assert_eq!(std::iter::from_fn(|| ring.poll()).map(|it| it.written).collect::<Vec<_>>(), [5, 5]);
+        assert_eq!(
+            std::iter::from_fn(|| ring.poll()).map(|notice| notice.written).collect::<Vec<_>>(),
+            [5, 5]
+        );
         assert_eq!(ring.lost(), 1);
     }
     assert_eq!(ring_c.poll(), None);

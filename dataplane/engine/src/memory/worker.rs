@@ -186,7 +186,7 @@ impl WorkerMemory {
 
     /// Notes that copies were queued, and returns the ticket of the last.
     fn note_queued(&self, copier: &Copier, copies: u64) -> Ticket {
-        self.count_kernel(|it| it.kernel_copies = it.kernel_copies.wrapping_add(copies));
+        self.count_kernel(|counters| counters.kernel_copies = counters.kernel_copies.wrapping_add(copies));
         let ticket = Ticket { queue: copier.number(), number: copier.queued() };
         self.queued.set(Some(ticket));
         ticket
@@ -323,8 +323,12 @@ impl Memory for WorkerMemory {
         let state = copier.state(stream.0, ticket.number);
         if state == CopyState::Failed {
             let is_late = copier.is_stuck();
-            self.count_kernel(|it| {
-                let counter = if is_late { &mut it.kernel_copy_timeouts } else { &mut it.kernel_copy_errors };
+            self.count_kernel(|counters| {
+                let counter = if is_late {
+                    &mut counters.kernel_copy_timeouts
+                } else {
+                    &mut counters.kernel_copy_errors
+                };
                 *counter = counter.wrapping_add(1);
             });
         }

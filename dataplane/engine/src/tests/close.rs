@@ -79,7 +79,7 @@ fn closing_resets_the_selected_connections_and_no_others() {
         }
         assert_eq!(close(&mut lab, selector, max).len(), 0, "they are closed once");
         let rest: Vec<ConnId> =
-            open.into_iter().filter(|(p, v6, _)| !is_meant(*p, *v6)).map(|it| it.2).collect();
+            open.into_iter().filter(|(p, v6, _)| !is_meant(*p, *v6)).map(|stream| stream.2).collect();
         assert_eq!(lab.conns(), rest.len());
         hang_up(&mut lab, &rest);
         assert_empty(&mut lab);
@@ -112,7 +112,8 @@ fn one_connection_is_closed_by_place_and_generation() {
 fn closing_revokes_grants_at_once() {
     let mut lab = Lab::new(Setup::default());
     let open = open_all(&mut lab);
-    let streams: Vec<ConnId> = open.iter().filter(|(port, ..)| *port == REGION).map(|it| it.2).collect();
+    let streams: Vec<ConnId> =
+        open.iter().filter(|(port, ..)| *port == REGION).map(|stream| stream.2).collect();
     let source = lab.client.memory.add(vec![0xa5; 1 << 20]).unwrap();
     for conn in &streams {
         lab.client.write(*conn, (source, 0), 1 << 20, 0);

@@ -206,7 +206,7 @@ fn random_messages_with_good_crcs_touch_nothing_that_was_not_granted() {
             if let [ddp, rdmap, rest @ ..] = ulpdu.as_mut_slice() {
                 (*ddp, *rdmap) = (*ddp & 0xc0 | 1, *rdmap & 0x0f | 0x40);
                 if let Some(stag) =
-                    rest.first_chunk_mut::<4>().filter(|it| **it == grant.stag.0.to_be_bytes())
+                    rest.first_chunk_mut::<4>().filter(|word| **word == grant.stag.0.to_be_bytes())
                 {
                     stag[0] ^= 1;
                 }

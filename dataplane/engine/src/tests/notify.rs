@@ -41,7 +41,7 @@ fn each_message_counts_the_bytes_before_it_whatever_arrives_first() {
         let mut got = Vec::new();
         lab.run_until("all messages", TIME_LIMIT, |lab| {
             let taken = lab.engine.memory_mut().take_notified();
-            got.extend(taken.into_iter().map(|it| (it.immediate, it.written)));
+            got.extend(taken.into_iter().map(|notice| (notice.immediate, notice.written)));
             got.len() >= expected.len()
         });
         assert_eq!(got, expected, "seed {seed}");

@@ -203,7 +203,7 @@ impl Wakes {
         let is_closing = |(place, retired): (&Option<Place>, &AtomicBool)| {
             place.as_ref().is_some_and(|place| place.user == user) && retired.load(Ordering::Acquire)
         };
-        if places.all.iter().zip(&shared.retired).filter(|it| is_closing(*it)).count() >= CLOSING_MAX {
+        if places.all.iter().zip(&shared.retired).filter(|pair| is_closing(*pair)).count() >= CLOSING_MAX {
             return Err(io::Error::other(format!(
                 "{CLOSING_MAX} descriptors of user {user}'s former programs are still being closed"
             )));
@@ -248,7 +248,11 @@ impl Shared {
         let (mut turns, mut first) = (Turns::default(), 0);
         while !self.ends.load(Ordering::Acquire) {
             first = doorbells.take(first, &mut |place| {
-                let user = self.places().all.get(place as usize).and_then(|it| it.as_ref().map(|it| it.user));
+                let user = self
+                    .places()
+                    .all
+                    .get(place as usize)
+                    .and_then(|place| place.as_ref().map(|place| place.user));
                 if let Some(user) = user {
                     turns.add(user, place);
                 }

@@ -275,7 +275,7 @@ impl Wire {
 /// Returns the larger port of a TCP segment; `None` for all other frames.
 fn client_port(frame: &[u8]) -> Option<u16> {
     let field =
-        |at: usize| frame.get(at..).and_then(|rest| rest.first_chunk()).map(|it| u16::from_be_bytes(*it));
+        |at: usize| frame.get(at..).and_then(|rest| rest.first_chunk()).map(|word| u16::from_be_bytes(*word));
     let byte = |at: usize| frame.get(at).copied();
     let segment = match (field(12), byte(14), byte(23), byte(20)) {
         (Some(0x0800), Some(version), Some(6), _) => 14 + usize::from(version & 0xf) * 4,

@@ -82,7 +82,7 @@ fn comments(source: &str) -> Vec<(usize, String)> {
 
 fn avoided_words(text: &str) -> Vec<String> {
     let text = unquoted(text).to_lowercase();
-    let words = text.split(|it: char| !it.is_alphanumeric());
+    let words = text.split(|letter: char| !letter.is_alphanumeric());
     words.filter(|word| AVOIDED.contains(word)).map(str::to_owned).collect()
 }
 

@@ -33,7 +33,10 @@ fn files(extensions: &[&str]) -> Vec<(String, String)> {
                 if !hidden && name != BUILT {
                     folders.push(path);
                 }
-            } else if path.extension().is_some_and(|it| extensions.iter().any(|wanted| it == *wanted)) {
+            } else if path
+                .extension()
+                .is_some_and(|extension| extensions.iter().any(|wanted| extension == *wanted))
+            {
                 let from_root = path.strip_prefix(&root).unwrap().to_string_lossy().into_owned();
                 found.push((from_root, fs::read_to_string(&path).unwrap()));
             }

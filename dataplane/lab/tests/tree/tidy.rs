@@ -34,18 +34,18 @@ fn opaque_len(text: &[u8]) -> Option<usize> {
         rest.windows(end.len()).position(|at| at == end).map_or(text.len(), |at| from + at + end.len())
     };
     match text {
-        [b'/', b'/', ..] => Some(text.iter().position(|it| *it == b'\n').unwrap_or(text.len())),
+        [b'/', b'/', ..] => Some(text.iter().position(|letter| *letter == b'\n').unwrap_or(text.len())),
         [b'/', b'*', ..] => Some(until(2, b"*/")),
         [b'r', b'"' | b'#', ..] => {
-            let hashes = text[1..].iter().take_while(|it| **it == b'#').count();
+            let hashes = text[1..].iter().take_while(|letter| **letter == b'#').count();
             let end: Vec<u8> = std::iter::once(b'"').chain(std::iter::repeat_n(b'#', hashes)).collect();
             (text.get(1 + hashes) == Some(&b'"')).then(|| until(2 + hashes, &end))
         }
         [b'"', rest @ ..] => {
             let mut escaped = false;
-            let end = rest.iter().position(|it| {
-                let ends = *it == b'"' && !escaped;
-                escaped = *it == b'\\' && !escaped;
+            let end = rest.iter().position(|letter| {
+                let ends = *letter == b'"' && !escaped;
+                escaped = *letter == b'\\' && !escaped;
                 ends
             });
             Some(end.map_or(text.len(), |at| at + 2))
@@ -78,15 +78,15 @@ fn functions(source: &str) -> Vec<(String, usize, usize)> {
     let mut found = Vec::new();
     for (at, _) in code.match_indices("fn ") {
         let starts_word =
-            code[..at].chars().next_back().is_none_or(|it| !(it.is_alphanumeric() || it == '_'));
+            code[..at].chars().next_back().is_none_or(|letter| !(letter.is_alphanumeric() || letter == '_'));
         let name: String =
-            code[at + 3..].chars().take_while(|it| it.is_alphanumeric() || *it == '_').collect();
+            code[at + 3..].chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect();
         if !starts_word || name.is_empty() {
             continue;
         }
         let (mut nested, mut braces, mut end) = (0_i32, 0_i32, None);
-        for (offset, it) in code[at..].char_indices() {
-            match it {
+        for (offset, letter) in code[at..].char_indices() {
+            match letter {
                 '(' | '[' => nested += 1,
                 ')' | ']' => nested -= 1,
                 '{' => braces += 1,
@@ -95,7 +95,7 @@ fn functions(source: &str) -> Vec<(String, usize, usize)> {
                 ';' if nested == 0 && braces == 0 => break,
                 _ => continue,
             }
-            if it == '}' && braces == 0 && nested == 0 {
+            if letter == '}' && braces == 0 && nested == 0 {
                 end = Some(at + offset);
                 break;
             }
@@ -197,6 +197,20 @@ fn modules_lie_in_their_own_crate() {
 }
 
 #[test]
+fn no_variable_is_a_pronoun() {
+    let mut offences = Vec::new();
+    for (path, text) in files(&["rs"]) {
+        for (number, line) in (1..).zip(code_of(&text).lines()) {
+            let mut words = line.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
+            if words.any(|word| word == "it") {
+                offences.push(format!("{path}:{number}: a variable has the name of what it holds, not `it`"));
+            }
+        }
+    }
+    assert_none(&offences);
+}
+
+#[test]
 fn nothing_is_left_for_later() {
     let mut offences = Vec::new();
     for (path, text) in files(&["rs", "sh", "py", "c", "h", "toml", "md"]) {
@@ -205,12 +219,17 @@ fn nothing_is_left_for_later() {
                 line.match_indices(word).any(|(at, _)| {
                     let before = line[..at].chars().next_back();
                     let after = line[at + word.len()..].chars().next();
-                    let joined = |it: Option<char>| it.is_some_and(|it| it.is_alphanumeric() || it == '_');
+                    let joined = |letter: Option<char>| {
+                        letter.is_some_and(|letter| letter.is_alphanumeric() || letter == '_')
+                    };
                     !joined(before) && !joined(after)
                 })
             };
             offences.extend(
-                LEFT_FOR_LATER.iter().filter(|it| word(it)).map(|it| format!("{path}:{number}: {it}")),
+                LEFT_FOR_LATER
+                    .iter()
+                    .filter(|mark| word(mark))
+                    .map(|mark| format!("{path}:{number}: {mark}")),
             );
             if path.ends_with(".rs") && line.contains(NOT_RUN) {
                 offences.push(format!("{path}:{number}: a test that is not run"));

@@ -26,7 +26,7 @@ fn work_waits_in_the_ring_until_the_worker_polls_and_completes_to_its_own_queue(
     let received = b.poll(true);
     assert_eq!(ends(&received), [(70, WcStatus::Success)]);
     assert_eq!(received[0].byte_len, 60);
-    let [from, to] = [&a, &b].map(|it| lab.net.nodes[it.at].bytes(&it.party.mr));
+    let [from, to] = [&a, &b].map(|side| lab.net.nodes[side.at].bytes(&side.party.mr));
     assert_eq!((&to[4096..7096], &to[..60]), (&from[..3000], &from[5..65]));
 }
 

@@ -105,8 +105,9 @@ fn an_event_that_nobody_takes_waits_once_for_its_object() {
         queues.iter().for_each(|queue| reach(&mut lab, &a, *queue));
     }
     let events = all_events(&mut lab, &mut a);
-    let of =
-        |queue| events.iter().filter(|it| **it == Event::Async(AsyncEvent::SrqLimitReached(queue))).count();
+    let of = |queue| {
+        events.iter().filter(|event| **event == Event::Async(AsyncEvent::SrqLimitReached(queue))).count()
+    };
     assert!(events.len() <= 64 + 2, "{} events of {}", events.len(), 10_000);
     assert!(queues.iter().all(|queue| of(*queue) > 1), "each queue has its own event");
     // It is raised again once it was taken.

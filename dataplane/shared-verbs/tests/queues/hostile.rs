@@ -159,7 +159,7 @@ fn exchange(rng: &mut SmallRng, lab: &mut Lab, a: &mut Program, b: &mut Program)
     assert_eq!(ends(&a.poll(false)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
     assert_eq!(ends(&b.poll(true)), [(1, WcStatus::Success)]);
     let range = |start: u64| start as usize..start as usize + length as usize;
-    let [here, there] = [&*a, &*b].map(|it| lab.net.nodes[it.at].bytes(&it.party.mr));
+    let [here, there] = [&*a, &*b].map(|side| lab.net.nodes[side.at].bytes(&side.party.mr));
     assert_eq!(here[range(from)], there[range(to)]);
     a.post(3, b.party.read_from(to), &[a.party.mr.sge(from, length)]);
     lab.run();

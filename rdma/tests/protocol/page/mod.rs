@@ -21,7 +21,7 @@ fn quoted(names: &str) -> impl Iterator<Item = &str> {
 pub(crate) fn assert_names_tests(names: &str) {
     let (mut file, mut text, mut tests) = ("", String::new(), 0);
     for name in quoted(names) {
-        if Path::new(name).extension().is_some_and(|it| it == "rs") {
+        if Path::new(name).extension().is_some_and(|extension| extension == "rs") {
             file = name;
             text =
                 std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));

@@ -44,7 +44,7 @@ impl Simulation {
         let translation = self
             .translations
             .iter()
-            .find(|it| it.host == from && (it.second, it.caller) == (seen.src, seen.dst))?;
+            .find(|entry| entry.host == from && (entry.second, entry.caller) == (seen.src, seen.dst))?;
         rewrite(frame, |header, _| {
             (header.src_port, header.dst_port) = (translation.called.port(), translation.first.port());
         })
@@ -59,7 +59,7 @@ impl Simulation {
         let translation = self
             .translations
             .iter()
-            .find(|it| it.host == to && (it.first, it.called) == (seen.src, seen.dst));
+            .find(|entry| entry.host == to && (entry.first, entry.called) == (seen.src, seen.dst));
         let Some(translation) = translation else { return frame };
         let translated = rewrite(&frame, |header, _| {
             (header.src_port, header.dst_port) = (translation.caller.port(), translation.second.port());

@@ -91,7 +91,7 @@ impl Client {
         message.extend_from_slice(arguments);
         let reply = self.exchange(&message);
         let words: Vec<u32> =
-            reply[..24].chunks(4).map(|it| u32::from_be_bytes(it.try_into().unwrap())).collect();
+            reply[..24].chunks(4).map(|word| u32::from_be_bytes(word.try_into().unwrap())).collect();
         assert_eq!(words, [77, 1, 0, 0, 0, 0], "the call is executed");
         reply[24..].to_vec()
     }
