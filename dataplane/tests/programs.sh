@@ -153,8 +153,9 @@ perftest() {
     shift
     row "$program $*, $of" pair "$program" -R -d iwarp0 "$@" -- "$program" -R -d iwarp0 "$@" 10.78.0.10
 }
-# rping_client N: a client of the persistent server. It tries again if its request got no answer: the server hands a
-# request to a thread through one variable, and loses the request that the next one overtakes. A rejection is an error.
+# rping_client N: a client of the persistent server. It tries again if its request got no answer: the server hands
+# requests to threads through one variable, and loses one if the next comes before its answer and after the 20 ms that
+# the library waits for the answer (ANSWER_WAIT). A rejection is an error.
 rping_client() {
     local attempt
     for attempt in 1 2 3; do

@@ -374,12 +374,12 @@ pub(crate) fn dispatch(shared: &Arc<Shared>, event: VerbsEvent) {
     let entry = |kind, status| Entry::new(&state, kind, status);
     let entry = match event.kind {
         CmEventKind::ConnectRequest {
-            listener: _,
             local,
             peer,
             private_data,
             responder_resources,
             initiator_depth,
+            ..
         } => {
             let connection = shared.context.id(event.id);
             let depths = (depth(initiator_depth.unwrap_or(0)), depth(responder_resources.unwrap_or(0)));
@@ -420,8 +420,8 @@ pub(crate) fn dispatch(shared: &Arc<Shared>, event: VerbsEvent) {
 }
 
 /// Longest time that a request waits for a place in its listener's backlog. The kernel's CM rejects it at once; its
-/// events come one by one, and those of the daemon together. Each request that the program fetches makes place for the
-/// next at once, whenever the thread that distributes events runs.
+/// events come one by one, and those of the daemon together. A request that the program fetches makes place for the
+/// next one at once, without the thread that distributes events.
 const UNPLACED: Duration = Duration::from_millis(500);
 /// Most requests that wait so.
 const UNPLACED_MAX: usize = 128;
@@ -434,27 +434,40 @@ fn place_request(shared: &Shared, request: Entry) {
     match if is_first { request.place() } else { Some(request) } {
         None => {}
         Some(request) if unplaced.len() < UNPLACED_MAX => unplaced.push((Instant::now(), request)),
-        Some(request) => request.reject(),
+        Some(request) => {
+            drop(unplaced);
+            request.reject();
+        }
     }
 }
 
-/// Queues the requests for which there is a place now, and rejects those that have waited too long. Returns true if
-/// some still wait.
-#[allow(clippy::disallowed_methods, reason = "the end of a time limit")]
-pub(crate) fn place_requests(shared: &Shared) -> bool {
+/// Queues the requests for which there is a place now. Every thread that fetches one calls it, so that it does not ask
+/// the daemon: it neither rejects nor drops a request.
+fn place_requests(shared: &Shared) {
     let mut unplaced = lock(&shared.unplaced);
     for (since, request) in std::mem::take(&mut *unplaced) {
-        if request.state.id().is_none() {
-            // The listener is destroyed.
-            continue;
-        }
-        match request.place() {
-            None => {}
-            Some(request) if since.elapsed() < UNPLACED => unplaced.push((since, request)),
-            Some(request) => request.reject(),
+        let left = if request.state.id().is_some() { request.place() } else { Some(request) };
+        unplaced.extend(left.map(|request| (since, request)));
+    }
+}
+
+/// Queues the requests for which there is a place now. Rejects those that have waited too long, and drops those whose
+/// listener is destroyed. Returns true if some still wait.
+#[allow(clippy::disallowed_methods, reason = "the end of a time limit")]
+pub(crate) fn settle_requests(shared: &Shared) -> bool {
+    place_requests(shared);
+    let mut unplaced = lock(&shared.unplaced);
+    let is_over =
+        |(since, request): &mut (Instant, Entry)| request.state.id().is_none() || since.elapsed() >= UNPLACED;
+    let over: Vec<_> = unplaced.extract_if(.., is_over).collect();
+    let some_wait = !unplaced.is_empty();
+    drop(unplaced);
+    for (_, request) in over {
+        if request.state.id().is_some() {
+            request.reject();
         }
     }
-    !unplaced.is_empty()
+    some_wait
 }
 
 /// Reports that the daemon has ended.

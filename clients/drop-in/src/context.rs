@@ -276,7 +276,7 @@ fn connect(
 fn distribute(shared: Arc<Shared>) -> Result<(), c_int> {
     let run = move || {
         while !shared.closing.load(Ordering::Acquire) {
-            let sleep = if cm::place_requests(&shared) { PLACES } else { SLEEP };
+            let sleep = if cm::settle_requests(&shared) { PLACES } else { SLEEP };
             let ended = shared.context.wait(sleep).is_err();
             shared.dispatch();
             if ended {

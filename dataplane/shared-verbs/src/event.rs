@@ -5,10 +5,10 @@
 //! | 0 | byte 0 kind, bytes 2 and 3 length of the private data | number of the object |
 //! | 1 | inbound reads plus 1, or 0 | outbound reads plus 1, or 0 |
 //! | 2 | number of the listener | bytes 0 to 2 layer, type and code of an error |
-//! | 3 | ports of a request: local, the peer's | bytes 0 and 1: 1 if that address is of IPv6 |
-//! | 4 and 5 | local address, IPv4's in the first four bytes | |
-//! | 6 and 7 | the peer's | |
-//! | from 8 | private data | |
+//! | 3 | port of a request's local address | 0 if the address is of IPv4, 1 if of IPv6 |
+//! | 4 and 5 | that address, IPv4's in the first four bytes | |
+//! | 6 to 8 | as 3 to 5, of the peer's address | |
+//! | from 9 | private data | |
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -16,8 +16,10 @@ use iwarp_shared_queues::EntryError;
 use rdma::ErrorCode;
 use rdma::verbs::{AsyncEvent, CmEvent, CmEventKind, CmId, CqId, QpNum, SrqId};
 
+/// Words of an address and its port.
+const ADDRESS_WORDS: usize = 3;
 /// Words in front of the private data.
-const HEAD_WORDS: usize = 8;
+const HEAD_WORDS: usize = 3 + 2 * ADDRESS_WORDS;
 /// Most bytes of private data (RFC 5044 §7.1).
 const PRIVATE_DATA_MAX: usize = 512;
 /// Words of an event.
@@ -85,19 +87,14 @@ impl Event {
         let length = u16::try_from(private_data.len().min(PRIVATE_DATA_MAX)).unwrap_or(0).to_le_bytes();
         let [layer, etype, code] = error;
         let mut words = [0; EVENT_WORDS];
-        let [ports, local_0, local_1, peer_0, peer_1] = addresses.map_or([0; 5], address_words);
-        let head = [
+        let first = [
             halves(u32::from_le_bytes([kind, 0, length[0], length[1]]), object),
             halves(ird, ord),
             halves(listener, u32::from_le_bytes([layer, etype, code, 0])),
-            ports,
-            local_0,
-            local_1,
-            peer_0,
-            peer_1,
         ];
+        let [local, peer] = addresses.map_or_else(Default::default, |addresses| addresses.map(address_words));
         let (to_head, to_data) = words.split_at_mut(HEAD_WORDS);
-        to_head.copy_from_slice(&head);
+        to_head.copy_from_slice([first, local, peer].as_flattened());
         for (to, from) in to_data.iter_mut().zip(private_data.chunks(size_of::<u64>())) {
             let mut bytes = [0; size_of::<u64>()];
             bytes.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
@@ -112,7 +109,7 @@ impl Event {
     /// The kind is unknown, or the private data is longer than an event's.
     pub(crate) fn decode(words: &[u64; EVENT_WORDS]) -> Result<Self, EntryError> {
         let (head, data) = words.split_first_chunk::<HEAD_WORDS>().ok_or(EntryError::TooShort)?;
-        let [first, depths, last, addresses @ ..] = *head;
+        let [first, depths, last, local_0, local_1, local_2, peer @ ..] = *head;
         let ([kind, _, low, high], object) = (low_half(first).to_le_bytes(), high_half(first));
         let length = u16::from_le_bytes([low, high]);
         if usize::from(length) > PRIVATE_DATA_MAX {
@@ -126,17 +123,14 @@ impl Event {
         let cm = |kind| Ok(Self::Cm(CmEvent { id: CmId(object), kind }));
         match kind {
             ADDRESS_ERROR => cm(CmEventKind::AddressError),
-            CONNECT_REQUEST => {
-                let [local, peer] = addresses_of(addresses);
-                cm(CmEventKind::ConnectRequest {
-                    listener: CmId(low_half(last)),
-                    local,
-                    peer,
-                    private_data: bytes.into(),
-                    responder_resources: ird,
-                    initiator_depth: ord,
-                })
-            }
+            CONNECT_REQUEST => cm(CmEventKind::ConnectRequest {
+                listener: CmId(low_half(last)),
+                local: address_of([local_0, local_1, local_2]),
+                peer: address_of(peer),
+                private_data: bytes.into(),
+                responder_resources: ird,
+                initiator_depth: ord,
+            }),
             ESTABLISHED => cm(CmEventKind::Established {
                 private_data: bytes.into(),
                 responder_resources: ird.unwrap_or(0),
@@ -212,36 +206,26 @@ fn async_fields(event: &AsyncEvent) -> Fields<'static> {
     }
 }
 
-/// Words of the local address and the peer's. Flow and scope of IPv6 do not pass: no address of a port has them.
-fn address_words(addresses: [SocketAddr; 2]) -> [u64; 5] {
-    let [local_port, peer_port] = addresses.map(|address| address.port());
-    let families = addresses.map(|address| u8::from(address.is_ipv6()));
-    let ports = u32::from(local_port) | u32::from(peer_port) << 16;
-    let [[local_0, local_1], [peer_0, peer_1]] = addresses.map(|address| match address.ip() {
-        IpAddr::V4(ip) => [u32::from_le_bytes(ip.octets()).into(), 0],
+/// Returns the words of an address. Flow and scope of IPv6 do not pass: no address of a port has them.
+fn address_words(address: SocketAddr) -> [u64; ADDRESS_WORDS] {
+    let (is_ipv6, [low, high]) = match address.ip() {
+        IpAddr::V4(ip) => (0, [u32::from_le_bytes(ip.octets()).into(), 0]),
         IpAddr::V6(ip) => {
             let [a, b, c, d, e, f, g, h, high @ ..] = ip.octets();
-            [u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from_le_bytes(high)]
+            (1, [u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from_le_bytes(high)])
         }
-    });
-    [halves(ports, u32::from_le_bytes([families[0], families[1], 0, 0])), local_0, local_1, peer_0, peer_1]
+    };
+    [halves(address.port().into(), is_ipv6), low, high]
 }
 
-/// Returns the local address and the peer's of the words of [`address_words`].
-fn addresses_of([ports, local_0, local_1, peer_0, peer_1]: [u64; 5]) -> [SocketAddr; 2] {
-    let [low, high, peer_low, peer_high] = low_half(ports).to_le_bytes();
-    let [local_family, peer_family, ..] = high_half(ports).to_le_bytes();
-    let address = |family, low: u64, high: u64, port| {
-        let ip = match family {
-            0 => IpAddr::V4(Ipv4Addr::from(low_half(low).to_le_bytes())),
-            _ => IpAddr::V6(Ipv6Addr::from((u128::from(high) << 64 | u128::from(low)).to_le_bytes())),
-        };
-        SocketAddr::new(ip, u16::from_le_bytes(port))
+/// Returns the address of [`address_words`].
+fn address_of([first, low, high]: [u64; ADDRESS_WORDS]) -> SocketAddr {
+    let ip = match high_half(first) {
+        0 => IpAddr::V4(Ipv4Addr::from(low_half(low).to_le_bytes())),
+        _ => IpAddr::V6(Ipv6Addr::from((u128::from(high) << 64 | u128::from(low)).to_le_bytes())),
     };
-    [
-        address(local_family, local_0, local_1, [low, high]),
-        address(peer_family, peer_0, peer_1, [peer_low, peer_high]),
-    ]
+    let [port_low, port_high, ..] = low_half(first).to_le_bytes();
+    SocketAddr::new(ip, u16::from_le_bytes([port_low, port_high]))
 }
 
 const fn halves(low: u32, high: u32) -> u64 {
