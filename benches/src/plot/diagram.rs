@@ -99,10 +99,10 @@ pub(super) fn svg() -> Result<String> {
 }
 
 fn draw(area: &Area<'_>) -> Drawn {
-    for drawn in BLOCKS.iter().chain([&CONTROL]) {
-        block(area, drawn)?;
+    for shape in BLOCKS.iter().chain([&CONTROL]) {
+        block(area, shape)?;
     }
-    ARROWS.iter().try_for_each(|drawn| arrow(area, drawn))
+    ARROWS.iter().try_for_each(|shape| arrow(area, shape))
 }
 
 fn font(size: i32, across: HPos) -> TextStyle<'static> {

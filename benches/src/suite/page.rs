@@ -193,7 +193,7 @@ fn heading(field: &str) -> String {
     let known = |name: &str| NAMES.iter().find(|(of, _)| *of == name).map(|(_, words)| (*words).to_owned());
     let words = |name: &str| {
         let percentile =
-            name.strip_prefix('p').filter(|rest| rest.starts_with(|rest: char| rest.is_ascii_digit()));
+            name.strip_prefix('p').filter(|rest| rest.starts_with(|letter: char| letter.is_ascii_digit()));
         match percentile {
             Some(digits) => format!("p{}", digits.replace('_', ".").replace("999", "99.9")),
             None => known(name).unwrap_or_else(|| name.replace(['_', '.'], " ")),

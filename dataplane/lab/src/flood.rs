@@ -50,7 +50,7 @@ impl std::str::FromStr for Mac {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let bytes = text.split(':').map(|octet| u8::from_str_radix(octet, 16)).collect::<Result<Vec<_>, _>>();
+        let bytes = text.split(':').map(|byte| u8::from_str_radix(byte, 16)).collect::<Result<Vec<_>, _>>();
         let bytes = bytes.ok().and_then(|bytes| bytes.try_into().ok());
         bytes.map(Self).ok_or("six bytes in hexadecimal, with colons between them")
     }

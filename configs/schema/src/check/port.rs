@@ -442,7 +442,8 @@ fn memif(section: &mut Section<'_>) -> Memif {
     }
 }
 
-fn word(text: &str, len_max: usize) -> Result<String, String> {
+/// Checks a name of 1 to `len_max` letters, digits, `.`, `-` and `_`.
+pub(super) fn word(text: &str, len_max: usize) -> Result<String, String> {
     let allowed = |letter: char| letter.is_ascii_alphanumeric() || ['.', '-', '_'].contains(&letter);
     if (1..=len_max).contains(&text.len()) && text.chars().all(allowed) {
         return Ok(text.to_owned());

@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use rdma::service::{PREFIXES_MAX, Token, parse_prefix};
 use rdma::{Access, CrcPolicy};
 
+use super::port::word;
 use super::tcp::{conn_options, share_of_connections};
 use super::tuning::CRC_HELP;
 use crate::read::{Place, Report, Section};
@@ -282,11 +283,8 @@ pub(super) fn mode(section: &mut Section<'_>, report: &Report, allowed: &[u32]) 
 }
 
 pub(super) fn group(text: &str) -> Result<String, String> {
-    let allowed = |letter: char| letter.is_ascii_alphanumeric() || ['.', '-', '_'].contains(&letter);
-    if (1..=32).contains(&text.len()) && text.chars().all(allowed) && !text.starts_with('-') {
-        return Ok(text.to_owned());
-    }
-    Err(format!("`{text}` is not the name of a group"))
+    let name = word(text, 32).ok().filter(|name| !name.starts_with('-'));
+    name.ok_or_else(|| format!("`{text}` is not the name of a group"))
 }
 
 pub(super) fn drain(mut section: Section<'_>) -> Drain {

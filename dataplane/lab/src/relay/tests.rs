@@ -53,7 +53,7 @@ fn ones_sum(header: &[u8]) -> u16 {
 /// Returns the frames in flight in the order of their delivery, with the delay of each in milliseconds.
 fn in_flight(wire: &mut Wire, now: Instant) -> Vec<(u128, Vec<u8>)> {
     std::iter::from_fn(|| wire.traveling.pop())
-        .map(|travels| ((travels.0.due - now).as_millis(), travels.0.bytes))
+        .map(|frame| ((frame.0.due - now).as_millis(), frame.0.bytes))
         .collect()
 }
 
