@@ -35,9 +35,9 @@ honest() {
 crowd() {
     local tries
     # Runs at low priority: the crowd would be another machine.
-    nice -n 39 ip netns exec "$NS" python3 dataplane/tests/crowd.py "$1" "$2" "$COUNT" "$3" >"$LAB/crowd" 2>&1 &
-    CROWD_PID=$!
-    for tries in $(seq 300); do
+    spawn "$LAB/crowd" nice -n 39 ip netns exec "$NS" python3 dataplane/tests/crowd.py "$1" "$2" "$COUNT" "$3"
+    CROWD_PID=$PID
+    for tries in $(seq 1200); do
         [ ! -s "$LAB/crowd" ] || return 0
         sleep 0.1
     done

@@ -107,7 +107,7 @@ attacked() {
 }
 served() { # waits for the report of the honest ones, and prints it
     touch "$LAB/enough"
-    wait "$HONEST" || { cat "$LAB/honest.out"; return 1; }
+    wait_at_most 60 "$HONEST" || { cat "$LAB/honest.out"; return 1; }
     cat "$LAB/honest.out"
 }
 killed() {

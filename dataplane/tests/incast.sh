@@ -112,8 +112,8 @@ ironwarp() { # CONGESTION: with marks and without
     daemon_stop && [ "$status" = 0 ]
 }
 linux() { # CONGESTION
-    ip netns exec "$NS-server0" "$LAB_TOOL" serve --congestion "$1" >"$LAB/serve" &
-    local server=$! status
+    spawn "$LAB/serve" ip netns exec "$NS-server0" "$LAB_TOOL" serve --congestion "$1"
+    local server=$PID status
     prints ready "$LAB/serve" && measure linux "$1" on && measure linux "$1" off
     status=$?
     kill "$server" && wait "$server"

@@ -138,7 +138,7 @@ check() {
     else
         FAILED=$((FAILED + 1))
         echo "FAIL  $name"
-        sed 's/^/      /' "$LAB/check.out" | tail -n 30
+        sed 's/^/      /' "$LAB/check.out" | tail -n 80
     fi
 }
 
@@ -182,6 +182,15 @@ prints() {
     done
     cat "$2"
     return 1
+}
+
+# wait_at_most SECONDS PID: waits for a child and returns its exit status. It kills a child that does not end in time.
+wait_at_most() {
+    timeout "$1" tail -s 0.05 --pid="$2" -f /dev/null || {
+        echo "process $2 goes on after $1 s: killed"
+        kill -KILL "$2" 2>/dev/null
+    }
+    wait "$2"
 }
 
 # score: prints the closing line; fails if a check failed.

@@ -148,7 +148,7 @@ ended_by() { # SIGNAL: exit status 0, and no socket left
     kill "-$1" "$DAEMON_PID" || return 1
     local pid=$DAEMON_PID
     DAEMON_PID=
-    wait "$pid" && [ ! -e "$SOCKET" ]
+    wait_at_most 60 "$pid" && [ ! -e "$SOCKET" ]
 }
 check "SIGINT ends it, and no socket stays" ended_by INT
 for name in QUIT ALRM RTMIN+3; do
@@ -366,7 +366,7 @@ exits() {
 on_loss = \"exit\"" && daemon_start "$LAB/config.toml" && kernel_side iw0 && ip -n "$NS" link del iw0 || return 1
     local pid=$DAEMON_PID status
     DAEMON_PID=
-    wait "$pid"
+    wait_at_most 60 "$pid"
     status=$?
     cat "$LAB/iwarpd.log"
     [ "$status" = 1 ] && [ ! -e "$SOCKET" ] &&
@@ -414,13 +414,14 @@ client_waits() { # no link, and idle
 through() { # an application of the client talks to one of the server
     spawn "$LAB/rping.out" "$RPING" -s -V -a 10.80.0.1 --daemon "$LAB/server.verbs"
     prints '^listening on' "$LAB/rping.out" &&
-        timeout 30 "$RPING" -c -V -a 10.80.0.1 -S 4k -C 50 --daemon "$LAB/client.verbs" && wait "$PID"
+        timeout 30 "$RPING" -c -V -a 10.80.0.1 -S 4k -C 50 --daemon "$LAB/client.verbs" &&
+        wait_at_most 30 "$PID"
 }
 follows() { start server && becomes up 5 client_link && through; }
 lone_client() { memif_end server 1 && memif_end client 2 && start client && client_waits; }
 server_ends() { # SIGNAL: the socket stays only if the server is killed
     kill "-$1" "${DAEMONS[server]}"
-    wait "${DAEMONS[server]}" 2>/dev/null
+    wait_at_most 30 "${DAEMONS[server]}" 2>/dev/null
     [ "$1" = TERM ] || [ -S "$LAB/memif.sock" ] && client_waits
 }
 check "memif: a client without a server starts, and has no link" lone_client
@@ -439,7 +440,10 @@ served_twice() { # the server's socket stays
         through
 }
 check "memif: a second server on the socket is refused, and told by whom" served_twice
-both_end() { kill "${DAEMONS[client]}" "${DAEMONS[server]}" && wait "${DAEMONS[client]}" && wait "${DAEMONS[server]}"; }
+both_end() {
+    kill "${DAEMONS[client]}" "${DAEMONS[server]}" && wait_at_most 30 "${DAEMONS[client]}" &&
+        wait_at_most 30 "${DAEMONS[server]}"
+}
 check "memif: SIGTERM ends both with status 0" both_end
 
 # --- what the machine lacks

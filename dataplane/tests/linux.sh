@@ -122,6 +122,7 @@ measure() {
     esac
     host=$([ $((run % 2)) = 1 ] && echo "10.$((80 + lane)).0.2" || echo "fd$((80 + lane))::2")
     out="$LAB/$side.$lane.relay"
+    : >"$out"
     ip netns exec "$NS" "$LAB_TOOL" relay "$server" "$wire" --seed "$run" "$@" >"$out" &
     relay=$!
     for tries in $(seq 100); do grep -q ready "$out" && break; sleep 0.02; done

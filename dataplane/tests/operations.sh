@@ -353,8 +353,9 @@ text_lines() { # for people: time, severity, text
         grep -qE '^20[0-9-]+T[0-9:.]+Z info  region removed .*region=extra'
 }
 monitors_end() { # with the daemon
+    local job
     daemon_stop || return 1
-    wait
+    for job in $(jobs -p); do wait_at_most 20 "$job"; done
     grep -q 'connection_lost' "$LAB/first.err"
 }
 

@@ -314,6 +314,7 @@ resources() { ctl -j app list | jq length; }
 main() {
     GUEST_IMAGE=$(dataplane/tests/siw/prepare.sh) || exit 1
     lab_open ironwarp-programs-siw
+    AT_END+=(guest_stop_all)
     GUEST_NETNS=$NS GUEST_LOGS=$LAB GUEST_INITRD=$LAB/guest.cpio GUEST_MIB=1024
     guest_with_programs "$GUEST_INITRD" "${PROGRAMS[@]}" || exit 1
     write_config

@@ -122,8 +122,8 @@ writer() {
     local name=$1
     shift
     # Not through `in_ns`: the job must be the peer itself.
-    ip netns exec "$NS" python3 dataplane/tests/writer.py "${HOST:-10.77.0.2}" 7400 "$@" >"$LAB/$name" 2>&1 &
-    WRITER=$!
+    spawn "$LAB/$name" ip netns exec "$NS" python3 dataplane/tests/writer.py "${HOST:-10.77.0.2}" 7400 "$@"
+    WRITER=$PID
     becomes granted 20 cat "$LAB/$name"
 }
 ends_with() { becomes "$2" 20 tail -n 1 "$LAB/$1"; } # NAME LINE
@@ -242,8 +242,8 @@ access = ["remote-read"]' && ctl reload && [ "$(regions)" = "lab more" ] || retu
 }
 # holder COUNT: so many peers ask for a region, and end when all have their answer.
 holder() {
-    ip netns exec "$NS" python3 dataplane/tests/hold.py 10.77.0.2 7400 lab "$1" >"$LAB/held" 2>&1 &
-    local held=$!
+    spawn "$LAB/held" ip netns exec "$NS" python3 dataplane/tests/hold.py 10.77.0.2 7400 lab "$1"
+    local held=$PID
     becomes 1 20 grep -c "of $1 " "$LAB/held"
     local answered=$?
     kill "$held"
@@ -426,13 +426,13 @@ queue_pairs() { # programs on queue pairs of the daemon, over each family; they 
         jq -e '.cut_off == 0' "$LAB/drained" && exits 0 20
     local drained=$?
     kill "$client" "$server" 2>/dev/null
-    wait "$client" "$server"
+    wait_at_most 10 "$client"
+    wait_at_most 10 "$server"
     tail -n 3 "$LAB/client" "$LAB/server" "$LAB/drained"
     return "$drained"
 }
 run_rping() { # NAME OPTIONS…: a program of the daemon, with its output in $LAB/NAME and its process in $PID
-    ip netns exec "$NS" "$RPING" "${@:2}" --daemon "$VERBS" >"$LAB/$1" 2>&1 &
-    PID=$!
+    spawn "$LAB/$1" ip netns exec "$NS" "$RPING" "${@:2}" --daemon "$VERBS"
 }
 queue_pairs_in_use() { ctl -j qp list | jq '[.[] | select(.state == "rts")] | length'; }
 alive() { kill -0 "$DAEMON_PID"; }
@@ -498,7 +498,7 @@ timeout_ms = 500'
     local drain=$!
     becomes draining 20 state && kill -TERM "$DAEMON_PID" && exits 0 20 && ends_with endless reset
     local ended=$?
-    wait "$drain"
+    wait_at_most 20 "$drain"
     [ $? = 1 ] && jq -e '.cut_off == 1' "$LAB/drained" && return "$ended"
 }
 at_once() { # no time at all

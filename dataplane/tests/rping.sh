@@ -387,7 +387,11 @@ daemon_vanishes() {
     says server 'iwarpd has ended' && ends server "$SERVER" 1
 }
 declare -A DAEMONS
-end_daemons() { kill "${DAEMONS[@]}" 2>/dev/null; wait "${DAEMONS[@]}" 2>/dev/null; }
+end_daemons() {
+    local pid
+    kill "${DAEMONS[@]}" 2>/dev/null
+    for pid in "${DAEMONS[@]}"; do wait_at_most 20 "$pid" 2>/dev/null; done
+}
 AT_END+=(end_daemons)
 start_on() { daemon_on "$1" && DAEMONS[$1]=$DAEMON_PID && DAEMON_PID=; }
 check "a daemon on port 1" start_on 1
@@ -399,7 +403,7 @@ check "-P: clients of a daemon, one after the other and at the same time" many_c
 check "a client that is killed: its server learns it, and the next is served" application_vanishes
 check "nothing is left in the server's daemon" becomes 0 5 applications_left 0
 check "nothing is left in the client's daemon" becomes 0 5 applications_left 1
-stop_on() { kill -TERM "${DAEMONS[$1]}" && wait "${DAEMONS[$1]}" && unset "DAEMONS[$1]"; }
+stop_on() { kill -TERM "${DAEMONS[$1]}" && wait_at_most 30 "${DAEMONS[$1]}" && unset "DAEMONS[$1]"; }
 check "the daemon on port 1 ends" stop_on 1
 pairs "a client with its own dataplane, the daemon's server" application_server client
 check "nobody is there: exit 1" refuses 1 'nobody|silent' "$RPING" -c -a 10.79.0.99 -C 1 --timeout 2 \

@@ -151,7 +151,7 @@ ibv_devices >/tmp/devices 2>&1 # fails: the machine has no device
 iwarp-run ibv_devices >/tmp/devices || fail "iwarp-run ibv_devices"
 grep -q iwarp0 /tmp/devices || fail "$(cat /tmp/devices)"
 iwarp-run ldd "$(command -v rping)" | grep -q '=> /usr/lib/ironwarp/' || fail "rping has the system's libraries"
-iwarp-run rping -s -a 10.77.0.2 -C 10 -V >/tmp/rping 2>&1 &
+timeout 60 iwarp-run rping -s -a 10.77.0.2 -C 10 -V >/tmp/rping 2>&1 &
 server=$!
 sleep 1
 iwarp-run rping -c -a 10.77.0.2 -C 10 -V >/tmp/rping-client 2>&1 || fail "rping: $(cat /tmp/rping-client)"

@@ -25,15 +25,15 @@ of_kind() { # KIND: the command
 
 SERVER=
 stop_server() {
-    [ -z "$SERVER" ] || { kill "$SERVER" && wait "$SERVER"; } 2>/dev/null
+    [ -z "$SERVER" ] || { kill "$SERVER" && wait_at_most 10 "$SERVER"; } 2>/dev/null
     SERVER=
 }
 AT_END+=(stop_server)
 serve() { # KIND
     stop_server
     # shellcheck disable=SC2046
-    ip netns exec "$NS" "$RUN" --socket "$LAB/0.verbs" $(of_kind "$1") serve 10.78.0.10 >"$LAB/server.out" 2>&1 &
-    SERVER=$!
+    spawn "$LAB/server.out" ip netns exec "$NS" "$RUN" --socket "$LAB/0.verbs" $(of_kind "$1") serve 10.78.0.10
+    SERVER=$PID
     prints listens "$LAB/server.out"
 }
 streams() { # KIND N ARGUMENTS…: a client on daemon N
@@ -98,9 +98,9 @@ PYTHON
 }
 web() {
     stop_server
-    ip netns exec "$NS" "$RUN" --socket "$LAB/0.verbs" --preload python3 -u -m http.server --bind 10.78.0.10 \
-        --directory dataplane/tests/programs 7302 >"$LAB/server.out" 2>&1 &
-    SERVER=$!
+    spawn "$LAB/server.out" ip netns exec "$NS" "$RUN" --socket "$LAB/0.verbs" --preload \
+        python3 -u -m http.server --bind 10.78.0.10 --directory dataplane/tests/programs 7302
+    SERVER=$PID
     prints Serving "$LAB/server.out" && on 1 --preload bash -c "$(declare -f requests); requests"
     local status=$?
     stop_server

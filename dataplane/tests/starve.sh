@@ -62,8 +62,8 @@ starved() {
     local before during=() after once sum=0 attacker told=0 retained limit
     before=$(median_rate)
     # Not through `in_ns`: the job must be the attacker itself, not a subshell around it.
-    nice -n 39 ip netns exec "$NS" python3 dataplane/tests/starve.py "$@" >"$LAB/attack" 2>&1 &
-    attacker=$!
+    spawn "$LAB/attack" nice -n 39 ip netns exec "$NS" python3 dataplane/tests/starve.py "$@"
+    attacker=$PID
     # Other tests measure the cost of opening them.
     becomes 1 120 grep -c 'all are open' "$LAB/attack" || return 1
     for once in 1 2 3; do during+=("$(rate_in_ns 1000)"); done

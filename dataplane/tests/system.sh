@@ -70,7 +70,7 @@ resets() {
 }
 
 echo_round_trip() { # HOST
-    in_ns nc -N "$1" 7 <"$LAB/10M" >"$LAB/echoed" && cmp "$LAB/10M" "$LAB/echoed"
+    in_ns timeout 60 nc -N "$1" 7 <"$LAB/10M" >"$LAB/echoed" && cmp "$LAB/10M" "$LAB/echoed"
 }
 
 chargen_pattern() { # HOST: RFC 864's rotating lines
@@ -87,7 +87,7 @@ PYTHON
 discard_all() { # HOST
     local before after
     before=$(counter services discard_bytes)
-    in_ns nc -N "$1" 9 <"$LAB/64M" || return 1
+    in_ns timeout 60 nc -N "$1" 9 <"$LAB/64M" || return 1
     for _ in 1 2 3 4 5 6 7 8 9 10; do
         after=$(counter services discard_bytes)
         [ $((after - before)) = 67108864 ] && return 0
@@ -114,7 +114,7 @@ daytime_line() { # HOST
 conn_close() { # HOST
     local pids=() port ids closed
     for port in 7 7 7 9 9 9; do
-        in_ns nc -d "$1" "$port" >/dev/null & pids+=($!)
+        in_ns timeout 60 nc -d "$1" "$port" >/dev/null & pids+=($!)
     done
     becomes 6 2 eval "ctl -j conn list | jq length" || return 1
     ids=$(ctl -j conn list | jq '[.[] | select(.service == "echo") | .id] | first')
@@ -150,7 +150,7 @@ mapped_is() { # REGION FILE: the local mapping holds the file's bytes
 
 # The examples in C and in Python map a region, wait for a write of a peer, and print what it wrote.
 wait_for_write() { # HOST: 12345 bytes at an odd offset
-    local programs=("$LAB/wait" clients/verbs/examples/wait.py) pids=() k
+    local programs=("$LAB/wait" clients/verbs/examples/wait.py) pids=() k status=0
     cc -std=gnu11 -O2 -Wall -Wextra -Werror -o "$LAB/wait" clients/verbs/examples/wait.c || return 1
     # The last byte of what is there now is another one.
     head -c 12345 "$LAB/64M" >"$LAB/new"
@@ -159,13 +159,20 @@ wait_for_write() { # HOST: 12345 bytes at an odd offset
         'import sys; sys.stdout.buffer.write(bytes([sys.stdin.buffer.read()[0] ^ 255]))' >>"$LAB/old"
     remote put "$LAB/old" "$1:7400/lab+4097" || return 1
     for k in 0 1; do
-        IWARPCTL_SOCKET=$SOCKET "${programs[k]}" lab 4097 12345 >"$LAB/wait.$k" 2>"$LAB/wait.$k.log" & pids+=($!)
-        becomes 1 5 grep -c mapped "$LAB/wait.$k.log" || return 1
+        # The child opens the file. The line of an earlier program would let the put come before this one has mapped the
+        # region: it would take the new bytes for the old ones, and wait for ever.
+        : >"$LAB/wait.$k.log"
+        IWARPCTL_SOCKET=$SOCKET timeout 60 "${programs[k]}" lab 4097 12345 >"$LAB/wait.$k" 2>"$LAB/wait.$k.log" &
+        pids+=($!)
+        becomes 1 20 grep -c mapped "$LAB/wait.$k.log" || status=1
     done
-    remote put "$LAB/new" "$1:7400/lab+4097" || return 1
+    remote put "$LAB/new" "$1:7400/lab+4097" || status=1
     for k in 0 1; do
-        wait "${pids[k]}" && cmp "$LAB/new" "$LAB/wait.$k" || { cat "$LAB/wait.$k.log"; return 1; }
+        wait "${pids[k]}" || { echo "${programs[k]}: exit status $?"; status=1; }
+        cmp "$LAB/new" "$LAB/wait.$k" || status=1
     done
+    [ "$status" = 0 ] || { cat "$LAB"/wait.?.log; ctl status; ctl drops; ctl conn list; }
+    return "$status"
 }
 
 exits_with() { # STATUS COMMAND…
@@ -180,7 +187,7 @@ many_at_once() { # PORT N: N connections, each echoing its own bytes
     local pids=() k
     for k in $(seq "$2"); do
         (head -c 20000 "$LAB/64M" | tail -c $((10000 + k)) >"$LAB/in.$k" &&
-            in_ns nc -N 10.77.0.2 "$1" <"$LAB/in.$k" >"$LAB/out.$k" && cmp "$LAB/in.$k" "$LAB/out.$k") &
+            in_ns timeout 60 nc -N 10.77.0.2 "$1" <"$LAB/in.$k" >"$LAB/out.$k" && cmp "$LAB/in.$k" "$LAB/out.$k") &
         pids+=($!)
     done
     for k in "${pids[@]}"; do wait "$k" || return 1; done

@@ -83,14 +83,14 @@ survives_reset() { # HOST: a put and its comparison, with a reset in between
     remote put -j "$LAB/large" "$1:7400/lab" --resume --verify >"$LAB/report" &
     local put=$! status=0
     resets bytes_in || status=1
-    wait "$put" || status=1
+    wait_at_most 120 "$put" || status=1
     jq -e '.resumed >= 1 and .verified' "$LAB/report" && [ "$status" = 0 ]
 }
 get_survives_reset() { # HOST
     remote get -j "$1:7400/lab" "$LAB/got" --length 60000000 --resume >"$LAB/report" &
     local get=$! status=0
     resets bytes_out || status=1
-    wait "$get" || status=1
+    wait_at_most 120 "$get" || status=1
     jq -e '.resumed >= 1' "$LAB/report" && cmp "$LAB/large" "$LAB/got" && [ "$status" = 0 ]
 }
 silence() { # nothing passes for a while
@@ -109,14 +109,14 @@ through_silence() { # HOST
     remote put -j "$LAB/large" "$1:7400/lab" --resume --verify --timeout 0.5 --retries 100 >"$LAB/report" &
     local put=$! status=0
     moving bytes_in && silence || status=1
-    wait "$put" || status=1
+    wait_at_most 120 "$put" || status=1
     jq -e '.resumed >= 1 and .verified' "$LAB/report" && [ "$status" = 0 ]
 }
 without_resume() { # the same reset ends a put
     remote put "$LAB/large" 10.77.0.2:7400/lab --verify 2>"$LAB/said" &
     local put=$!
     resets bytes_in
-    wait "$put"
+    wait_at_most 120 "$put"
     [ $? = 1 ] && grep -q 'the connection to 10.77.0.2:7400 was lost' "$LAB/said"
 }
 

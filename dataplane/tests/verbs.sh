@@ -63,16 +63,23 @@ TOML
 }
 source "$(dirname "$0")/daemons.sh"
 stop() { # N
-    kill -TERM "${DAEMONS[$1]}" && wait "${DAEMONS[$1]}"
+    kill -TERM "${DAEMONS[$1]}" && wait_at_most 30 "${DAEMONS[$1]}"
     local status=$?
     unset "DAEMONS[$1]"
     return "$status"
 }
 
+# alone: waits until daemon 0 has no programs but the $HELD that the check itself has started. While an earlier one is
+# not gone, a new one has its home on another worker, and cannot listen on the port of the earlier one's connections
+# (docs/applications.md, Limits): a daemon learns that a program has ended when the kernel closes the program's socket.
+alone() { becomes "${HELD:-0}" 20 programs_on 0; }
+programs_on() { "$IWARPCTL" --socket "$LAB/$1.control" -j app list | jq length; } # N
+
 # exchange OPTIONS…: a server on daemon 0 and a client on daemon 1, or CLIENT, at ADDRESS.
 exchange() {
     local server status
-    spawn "$LAB/server.out" in_ns "$EXCHANGE" --socket "$LAB/0.verbs" --listen "$ADDRESS" "$@"
+    alone || return
+    spawn "$LAB/server.out" ip netns exec "$NS" timeout 90 "$EXCHANGE" --socket "$LAB/0.verbs" --listen "$ADDRESS" "$@"
     server=$PID
     prints '^listening' "$LAB/server.out" || return
     in_ns timeout 60 "$EXCHANGE" --socket "$LAB/${CLIENT:-1}.verbs" --connect "$ADDRESS" "$@"
@@ -103,7 +110,7 @@ unseen() {
     [ "$seen" = 0 ] || { echo "$seen segments on the wire"; return 1; }
 }
 looped() { CLIENT=0 exchange "$@"; } # both programs on daemon 0
-itself() { in_ns timeout 60 "$EXCHANGE" --socket "$LAB/0.verbs" --listen "$ADDRESS" --itself "$@"; }
+itself() { alone && in_ns timeout 60 "$EXCHANGE" --socket "$LAB/0.verbs" --listen "$ADDRESS" --itself "$@"; }
 with_region() { # the region service of daemon 0
     in_ns timeout 60 "$EXCHANGE" --socket "$LAB/0.verbs" --connect "${ADDRESS%:*}:7400" --region shared "$@"
 }
@@ -212,9 +219,10 @@ watching() { # COUNT OPTIONS…: starts a program that receives COUNT messages, 
 }
 taken() { # the program has ended with 0, and has printed lines with each PATTERN
     local pattern
-    timeout 10 tail -s 0.05 --pid="$WATCHER" -f /dev/null
+    wait_at_most 10 "$WATCHER"
+    local status=$?
     cat "$LAB/notify.out"
-    wait "$WATCHER" || return 1
+    [ "$status" = 0 ] || return 1
     for pattern in "$@"; do grep -q "$pattern" "$LAB/notify.out" || { echo "no $pattern"; return 1; }; done
 }
 head -c 300001 /dev/urandom >"$LAB/file"
@@ -262,12 +270,11 @@ chmod 755 "$LAB"
 check "wrong requests for watches, and their limits" verbs_on_0 watches
 region_gone() {
     "$IWARPCTL" --socket "$LAB/0.control" region register temporary --size 4096 --access remote-write || return 1
-    "$NOTIFY" --socket "$LAB/0.verbs" temporary >"$LAB/notify.out" 2>&1 &
-    WATCHER=$!
-    becomes 1 5 eval 'grep -c ^watching "$LAB/notify.out"' &&
-        "$IWARPCTL" --socket "$LAB/0.control" region deregister temporary || return 1
-    timeout 10 tail -s 0.05 --pid="$WATCHER" -f /dev/null
-    ! wait "$WATCHER" && cat "$LAB/notify.out" && grep -q 'region temporary is deregistered' "$LAB/notify.out"
+    spawn "$LAB/notify.out" "$NOTIFY" --socket "$LAB/0.verbs" temporary
+    WATCHER=$PID
+    prints ^watching "$LAB/notify.out" && "$IWARPCTL" --socket "$LAB/0.control" region deregister temporary || return 1
+    ! wait_at_most 10 "$WATCHER" && cat "$LAB/notify.out" &&
+        grep -q 'region temporary is deregistered' "$LAB/notify.out"
 }
 check "a watcher learns that its region is gone" region_gone
 
@@ -318,7 +325,7 @@ holds() { # starts a program that holds objects of daemon 0, as $HOLDER
     prints here "$LAB/stay.out"
 }
 stopped() { # a stopped program keeps nobody from working
-    holds && kill -STOP "$HOLDER" && exchange --connections 4 && kill -KILL "$HOLDER" &&
+    holds && kill -STOP "$HOLDER" && HELD=1 exchange --connections 4 && kill -KILL "$HOLDER" &&
         becomes 0 5 eval 'control app list | jq length'
 }
 ADDRESS=10.78.0.10:7500
@@ -336,6 +343,7 @@ listed() { # what a program holds is listed while it lives
 }
 check "iwarpctl lists programs and their objects" listed
 long_server() { # starts a server of a long transfer on daemon 0, as $SERVER
+    alone || return
     spawn "$LAB/server.out" ip netns exec "$NS" "$EXCHANGE" --socket "$LAB/0.verbs" --listen "$ADDRESS" \
         --size 60000000
     SERVER=$PID
@@ -343,7 +351,7 @@ long_server() { # starts a server of a long transfer on daemon 0, as $SERVER
 }
 served() { # the connections of a program name it
     local server client app
-    long_server
+    long_server || return 1
     server=$SERVER
     ip netns exec "$NS" "$EXCHANGE" --socket "$LAB/1.verbs" --connect "$ADDRESS" --size 60000000 >/dev/null 2>&1 &
     client=$!
@@ -356,7 +364,7 @@ served() { # the connections of a program name it
 check "a connection names its program" served
 client_killed() { # the server's side ends with an error, at once
     local server client
-    long_server
+    long_server || return 1
     server=$SERVER
     ip netns exec "$NS" "$EXCHANGE" --socket "$LAB/1.verbs" --connect "$ADDRESS" --size 60000000 &
     client=$!
@@ -369,7 +377,7 @@ client_killed() { # the server's side ends with an error, at once
 check "kill -9 of a program: its peer learns it" client_killed
 daemon_killed() { # all work of its programs completes within 100 ms, and the next daemon serves
     local server client begin ms
-    long_server
+    long_server || return 1
     server=$SERVER
     ip netns exec "$NS" "$EXCHANGE" --socket "$LAB/1.verbs" --connect "$ADDRESS" --size 60000000 \
         >"$LAB/client.out" 2>&1 &
@@ -390,8 +398,7 @@ check "kill -9 of the daemon: all work of its programs completes, and the next o
 
 daemon_ended() {
     watching 1 && stop 0 || return 1
-    timeout 10 tail -s 0.05 --pid="$WATCHER" -f /dev/null
-    ! wait "$WATCHER" && cat "$LAB/notify.out" && grep -q 'iwarpd has ended' "$LAB/notify.out"
+    ! wait_at_most 10 "$WATCHER" && cat "$LAB/notify.out" && grep -q 'iwarpd has ended' "$LAB/notify.out"
 }
 check "daemon 0 stops, and a watcher learns it" daemon_ended
 # The worker always polls: no program has to wake it.
