@@ -38,8 +38,9 @@ const DEVICE_REMOVAL: c_int = 11;
 
 /// Longest time for which a request of a peer waits in its channel for the program's answer to the one before. Threads
 /// of `rping -s -P` hand over one request at a time, in a variable: the next one would overwrite it.
-const ANSWER_WAIT: Duration = Duration::from_millis(20);
-const ANSWER_LOOK: Duration = Duration::from_micros(50);
+const ANSWER_WAIT: Duration = UNPLACED;
+/// The same once the program has let one wait as long: it fetches requests before it answers earlier ones.
+const ANSWER_WAIT_SHORT: Duration = Duration::from_millis(1);
 
 /// Event channel (`struct rdma_event_channel`).
 #[repr(C)]
@@ -47,8 +48,16 @@ const ANSWER_LOOK: Duration = Duration::from_micros(50);
 pub(crate) struct EventChannel {
     pub(crate) fd: c_int,
     pub(crate) queue: Arc<Queue<Entry>>,
-    /// Id of the request that was delivered last, if a thread has waited for it.
-    requested: Mutex<Option<Arc<IdState>>>,
+    requested: Mutex<Requested>,
+}
+
+/// Request that was delivered last.
+#[derive(Debug, Default)]
+struct Requested {
+    /// Its id, if a thread has waited for it.
+    id: Option<Arc<IdState>>,
+    /// True if the program has let a request wait for the answer to the one before.
+    is_slow: bool,
 }
 
 impl EventChannel {
@@ -59,19 +68,18 @@ impl EventChannel {
 
     /// Takes the next event. A thread that waits gets a request once the one before is answered, or
     /// [`ANSWER_WAIT`] is over.
-    #[allow(clippy::disallowed_methods, reason = "requests are rare, and the clock is read for them alone")]
     pub(crate) fn next(&self) -> io::Result<Box<CmEvent>> {
         let entry = self.queue.take()?;
         if entry.kind != CONNECT_REQUEST || !self.queue.waits() {
             return Ok(event(entry, self));
         }
         let mut requested = lock(&self.requested);
-        let until = Instant::now() + ANSWER_WAIT;
-        while requested.as_ref().is_some_and(|id| id.is_unanswered()) && Instant::now() < until {
-            std::thread::sleep(ANSWER_LOOK);
+        if let Some(id) = requested.id.take() {
+            let longest = if requested.is_slow { ANSWER_WAIT_SHORT } else { ANSWER_WAIT };
+            requested.is_slow |= !id.wait_answered(longest);
         }
         let event = event(entry, self);
-        *requested = object(event.head.id).map(|id: &Id| Arc::clone(&id.state));
+        requested.id = object(event.head.id).map(|id: &Id| Arc::clone(&id.state));
         Ok(event)
     }
 }
@@ -240,7 +248,24 @@ impl IdState {
 
     /// Returns true for a request that the program has neither accepted nor rejected.
     fn is_unanswered(&self) -> bool {
-        self.address.load(Ordering::Acquire) != 0 && lock(&self.inner).stage == Stage::Requested
+        self.waits_for_answer(&lock(&self.inner))
+    }
+
+    fn waits_for_answer(&self, inner: &Inner) -> bool {
+        self.address.load(Ordering::Acquire) != 0 && inner.stage == Stage::Requested
+    }
+
+    /// Waits until the program has accepted, rejected or destroyed a request. Returns false if it has not in this time.
+    fn wait_answered(&self, longest: Duration) -> bool {
+        let inner = lock(&self.inner);
+        let waited = self.changed.wait_timeout_while(inner, longest, |inner| self.waits_for_answer(inner));
+        waited.is_ok_and(|(_, time)| !time.timed_out())
+    }
+
+    /// Notes that the program has answered a request.
+    pub(crate) fn set_answered(&self, inner: &mut Inner) {
+        inner.stage = Stage::Connected;
+        self.changed.notify_all();
     }
 
     pub(crate) fn push(&self, entry: Entry) {
@@ -564,6 +589,7 @@ pub(crate) fn destroy(id: Box<Id>) {
     {
         let _held = lock(&state.inner);
         state.address.store(0, Ordering::Release);
+        state.changed.notify_all();
     }
     let own = if id.is_sync() { id.head.channel.load(Ordering::Acquire) } else { ptr::null_mut() };
     drop(id);

@@ -286,7 +286,7 @@ pub(crate) fn accept_with(id: &Id, qp: &QueuePair, private_data: &[u8]) -> Resul
     let mut inner = lock(&id.state.inner);
     let (connection, _) = inner.ids.first().ok_or(libc::EINVAL)?;
     connection.accept(qp, private_data).map_err(failed)?;
-    inner.stage = Stage::Connected;
+    id.state.set_answered(&mut inner);
     Ok(())
 }
 
@@ -500,7 +500,7 @@ export! {
             connection.reject(array(private_data, length.into())).map_err(failed)
         });
         if rejected.is_ok() {
-            inner.stage = Stage::Connected;
+            id.state.set_answered(&mut inner);
         }
         answer(rejected)
     }
