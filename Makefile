@@ -92,6 +92,7 @@ TOGETHER := \
     deb-test \
     verbs \
     programs-quick \
+    embedded \
     sockets \
     rping \
     lifecycle \
@@ -117,7 +118,7 @@ BESIDE := \
 
 # Names of several suites.
 group.tcp := drivers flood forged-arp load crowd-out starve wire-proof flat idle
-group.rdma := interop rping verbs hostile programs-quick sockets
+group.rdma := interop rping verbs hostile programs-quick embedded sockets
 group.nfs := nfsd
 group.service := ports lifecycle operations reload session demonstration captures
 group.packages := deb-test build-debian13
@@ -290,6 +291,10 @@ migration: root built ## a guest that QEMU migrates by `rdma:` from one daemon t
 programs-quick: root built ## the same, the most important of it: in about a minute
 	@.ci/deps.sh ibverbs-utils perftest tgt || echo "programs: goes on with the programs that are installed" >&2
 	QUICK=1 dataplane/tests/programs.sh
+
+embedded: root built ## unmodified programs without a daemon: RDMA inside them, as a user without a privilege
+	@.ci/deps.sh ibverbs-utils perftest || echo "embedded: goes on with the programs that are installed" >&2
+	dataplane/tests/embedded.sh
 
 sockets: root built ## rsockets and the preload library: threads, random sizes, crowds of clients, what calls return
 	dataplane/tests/sockets.sh

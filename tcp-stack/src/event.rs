@@ -47,6 +47,11 @@ pub struct ListenerId {
 }
 
 impl ListenerId {
+    /// Returns the identifier with these numbers.
+    pub const fn new(index: u32, generation: NonZeroU32) -> Self {
+        Self { index, generation }
+    }
+
     /// Returns the index in the table of listeners.
     #[inline]
     pub const fn index(self) -> u32 {
@@ -65,11 +70,12 @@ impl ListenerId {
 #[derive(Debug)]
 pub struct Segment<B> {
     buf: Option<B>,
-    range: Range<u16>,
+    range: Range<u32>,
 }
 
 impl<B: Buf> Segment<B> {
-    pub(crate) fn new(buf: Option<B>, range: Range<u16>) -> Self {
+    /// Returns the payload that lies in a range of `buf`, which is `None` if the application took it.
+    pub const fn new(buf: Option<B>, range: Range<u32>) -> Self {
         Self { buf, range }
     }
 
@@ -77,7 +83,7 @@ impl<B: Buf> Segment<B> {
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         let bytes = self.buf.as_ref().map_or(&[][..], Buf::bytes);
-        bytes.get(usize::from(self.range.start)..usize::from(self.range.end)).unwrap_or(&[])
+        bytes.get(self.range.start as usize..self.range.end as usize).unwrap_or(&[])
     }
 
     /// True if the application took the payload while it was out of order.
@@ -89,7 +95,7 @@ impl<B: Buf> Segment<B> {
     /// Returns the length of the payload, bytes: at least 1.
     #[inline]
     pub fn len(&self) -> usize {
-        usize::from(self.range.end.saturating_sub(self.range.start))
+        self.range.end.saturating_sub(self.range.start) as usize
     }
 
     /// True if the payload is empty; the stack never delivers such a segment.
@@ -101,17 +107,17 @@ impl<B: Buf> Segment<B> {
     /// Returns the last `len` bytes of the payload, in the buffer that they came in, which may be sent. Returns the
     /// segment as the error if it is shorter, or another handle shares the buffer.
     pub fn into_tail(mut self, len: usize) -> Result<B, Self> {
-        let Some(start) = usize::from(self.range.end).checked_sub(len).filter(|_| len <= self.len()) else {
+        let Some(start) = (self.range.end as usize).checked_sub(len).filter(|_| len <= self.len()) else {
             return Err(self);
         };
-        let fits = |buf: &mut B| buf.truncate(self.range.end.into()) && buf.trim_front(start);
+        let fits = |buf: &mut B| buf.truncate(self.range.end as usize) && buf.trim_front(start);
         self.buf.take_if(fits).ok_or(self)
     }
 
     /// Returns the frame, unless the payload was taken, and the range of the payload in it.
     #[inline]
     pub fn into_parts(self) -> (Option<B>, Range<usize>) {
-        (self.buf, usize::from(self.range.start)..usize::from(self.range.end))
+        (self.buf, self.range.start as usize..self.range.end as usize)
     }
 }
 
@@ -313,4 +319,59 @@ pub struct ConnInfo {
     pub timeouts: u32,
     /// Number of fast recoveries.
     pub recoveries: u32,
+}
+
+impl ConnInfo {
+    /// Returns what is known of a connection of another TCP: its state, our end and the peer's, and since when it
+    /// exists. The rest is zero, or unknown.
+    pub const fn of(state: State, (local, remote): (SocketAddr, SocketAddr), opened_at: Instant) -> Self {
+        Self {
+            state,
+            local,
+            remote,
+            listener: None,
+            soft_error: false,
+            attempts: 0,
+            opened_at,
+            heard_at: opened_at,
+            emss: 0,
+            path_mtu: 0,
+            peer_mss: 0,
+            congestion: "kernel",
+            ecn: EcnState::Off,
+            bbr: None,
+            pacing_rate: None,
+            delivery_rate: None,
+            delivery_app_limited: false,
+            cwnd: 0,
+            ssthresh: 0,
+            in_flight: 0,
+            send_queue_bytes: 0,
+            send_window: 0,
+            receive_window: 0,
+            unread_bytes: 0,
+            urgent_bytes: 0,
+            held_bytes: 0,
+            held_segments: 0,
+            srtt: None,
+            rttvar: Duration::ZERO,
+            min_rtt: None,
+            rto: Duration::ZERO,
+            sack: false,
+            timestamps: false,
+            send_window_scale: 0,
+            receive_window_scale: 0,
+            reordering_seen: false,
+            segments_in: 0,
+            segments_out: 0,
+            bytes_in: 0,
+            bytes_acked: 0,
+            segments_retransmitted: 0,
+            bytes_retransmitted: 0,
+            sacked_bytes: 0,
+            lost_bytes: 0,
+            timeouts: 0,
+            recoveries: 0,
+        }
+    }
 }

@@ -137,9 +137,20 @@ fn socket() -> std::path::PathBuf {
     std::env::var_os("IWARP_VERBS_SOCKET").unwrap_or_else(|| DEFAULT_SOCKET.into()).into()
 }
 
-/// Returns the devices of the daemon. The last element is null. Without a daemon there are none.
+/// Returns true if the device is inside this process, as `iwarp-run` says.
+fn is_embedded() -> bool {
+    std::env::var_os("IWARP_EMBEDDED").is_some_and(|value| value == "1")
+}
+
+/// Returns the devices of the daemon, or the one inside this process. The last element is null. Without a daemon there
+/// are none.
 pub(crate) fn devices() -> &'static [Option<&'static Device>] {
-    let found = iwarp_verbs::Context::devices(socket()).unwrap_or_default();
+    let found = if is_embedded() {
+        iwarp_verbs::Context::embedded_device().map(|device| vec![device])
+    } else {
+        iwarp_verbs::Context::devices(socket())
+    };
+    let found = found.unwrap_or_default();
     let mut table = lock(&DEVICES);
     let (known, list) = &mut *table;
     let mut now = Vec::new();
@@ -248,10 +259,13 @@ fn connect(
     if let Some(shared) = connections.iter().filter_map(Weak::upgrade).find(usable) {
         return Ok((shared, false));
     }
-    let context = iwarp_verbs::Context::open_sized(socket(), Some(&device.info.name), Some(QUEUE_BYTES));
-    let context = context
-        .or_else(|_| iwarp_verbs::Context::open(socket(), Some(&device.info.name)))
-        .map_err(|error| number(&error))?;
+    let context = if is_embedded() {
+        iwarp_verbs::Context::embedded_sized(Some(QUEUE_BYTES))
+    } else {
+        iwarp_verbs::Context::open_sized(socket(), Some(&device.info.name), Some(QUEUE_BYTES))
+            .or_else(|_| iwarp_verbs::Context::open(socket(), Some(&device.info.name)))
+    };
+    let context = context.map_err(|error| number(&error))?;
     let shared = Arc::new(Shared {
         context,
         device,

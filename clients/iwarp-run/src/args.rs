@@ -5,11 +5,12 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-/// Runs an unmodified libibverbs or librdmacm program on iwarpd.
+/// Runs an unmodified libibverbs or librdmacm program over iWARP.
 ///
-/// The program loads Ironwarp's libraries instead of the system's, which stay as they are. Its devices are the daemon's
-/// ports: iwarp0, iwarp1 and so on. Exit codes 1 to 6 are those of iwarpctl if the program could not be started;
-/// otherwise the exit code is the program's.
+/// The program loads Ironwarp's libraries instead of the system's, which stay as they are. Its devices are the ports of
+/// iwarpd: iwarp0, iwarp1 and so on. Where no daemon listens, its device is inside the program, over the kernel's TCP
+/// and the addresses of this machine, without a privilege. Exit codes 1 to 6 are those of iwarpctl if the program could
+/// not be started; otherwise the exit code is the program's.
 #[derive(Debug, Parser)]
 #[command(name = "iwarp-run", version, args_conflicts_with_subcommands = true)]
 pub struct Args {
@@ -22,6 +23,12 @@ pub struct Args {
     /// Verbs socket of the daemon
     #[arg(long, value_name = "PATH", env = "IWARP_VERBS_SOCKET", default_value = iwarp_verbs::DEFAULT_SOCKET)]
     pub socket: PathBuf,
+    /// Require the daemon: fail where none listens
+    #[arg(long, conflicts_with = "embedded")]
+    pub daemon: bool,
+    /// Use a device inside the program, whether there is a daemon or not
+    #[arg(long, conflicts_with = "preload")]
+    pub embedded: bool,
     /// Run a program of plain sockets: its TCP sockets become rsockets, which connect to others over RDMA
     #[arg(long, requires = "program")]
     pub preload: bool,

@@ -1,4 +1,4 @@
-//! Start of a program with the libraries, once the daemon was found.
+//! Start of a program with the libraries, once its devices were found.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use iwarp_control::Exit;
 use iwarp_terminal::Failure;
-use iwarp_verbs::{Context, Error};
+use iwarp_verbs::{ClientError, Context, DeviceInfo, Error};
 
 use crate::args::Args;
 
@@ -37,9 +37,43 @@ fn libraries(args: &Args) -> Result<PathBuf, Failure> {
     })
 }
 
+/// Place of the program's devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Devices {
+    /// The ports of the daemon.
+    Daemon,
+    /// A device inside the program.
+    Embedded,
+}
+
+/// Finds the devices: those of the daemon, or inside the program if that was asked for, or nothing else was and no
+/// daemon listens. Plain sockets of a program stay the kernel's without a daemon, so that `--preload` needs one.
+fn find_devices(args: &Args) -> Result<Devices, Failure> {
+    if args.embedded {
+        return Ok(Devices::Embedded);
+    }
+    match Context::devices(&args.socket) {
+        Err(Error::Daemon(ClientError::Unreachable { .. })) if !args.daemon && !args.preload => {
+            eprintln!(
+                "iwarp-run: no iwarpd at {}: RDMA runs inside the program, over the kernel's TCP; --daemon requires \
+                 a daemon",
+                args.socket.display()
+            );
+            Ok(Devices::Embedded)
+        }
+        found => check_daemon(&args.socket, found).map(|()| Devices::Daemon),
+    }
+}
+
 /// Returns a failure if no daemon answers, or it has no port.
-fn find_daemon(socket: &Path) -> Result<(), Failure> {
-    let devices = Context::devices(socket).map_err(|error| match error {
+fn check_daemon(socket: &Path, found: Result<Vec<DeviceInfo>, Error>) -> Result<(), Failure> {
+    let devices = found.map_err(|error| match error {
+        Error::Daemon(error @ ClientError::Denied { .. }) => {
+            let failure = Failure::from(error);
+            let help = failure.help.clone().map_or(String::new(), |help| format!("{help}; or "));
+            failure
+                .with_help(format!("{help}name --embedded: a device inside the program, without the daemon"))
+        }
         Error::Daemon(error) => {
             let failure = Failure::from(error);
             let help = format!(
@@ -72,12 +106,16 @@ pub(crate) fn launch(args: &Args) -> Result<Exit, Failure> {
         return Err(Failure::usage("a program is missing"));
     };
     let folder = libraries(args)?;
-    find_daemon(&args.socket)?;
+    let devices = find_devices(args)?;
     let mut command = Command::new(program);
     command
         .args(rest)
         .env("LD_LIBRARY_PATH", before_others(&folder, "LD_LIBRARY_PATH"))
         .env("IWARP_VERBS_SOCKET", &args.socket);
+    match devices {
+        Devices::Daemon => command.env_remove("IWARP_EMBEDDED"),
+        Devices::Embedded => command.env("IWARP_EMBEDDED", "1"),
+    };
     if args.preload {
         let library = folder.join(PRELOAD);
         if !library.is_file() {

@@ -1,29 +1,31 @@
 //! A context: the connection to the daemon, its shared memory, and its events.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use iwarp_control::Client;
 use iwarp_shared_queues::AtomicU64;
-use iwarp_shared_verbs::methods::{
-    DeviceInfo, DeviceListMethod, Execute, ExecuteMethod, Executed, Open, OpenMethod, REQUESTS_MAX,
-};
+use iwarp_shared_verbs::methods::{DeviceInfo, DeviceListMethod, Executed, Open, REQUESTS_MAX};
 use iwarp_shared_verbs::program::Events;
 use iwarp_shared_verbs::{Event, Request, Response};
 use rdma::verbs::{CmEventKind, CmId, CqId, VerbsError};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
+use crate::backend::{Backend, Opened};
 use crate::bell::Bell;
 use crate::blocks::Blocks;
+use crate::daemon::Daemon;
+use crate::embedded::{self, Embedded};
 use crate::error::Error;
-use crate::exchange::OwnThread;
 use crate::mapping::{MapError, Mapping};
 use crate::process::Here;
 use crate::qp::QpInner;
+
+/// Polls in a row that find nothing, from which on the program is taken to poll all the time.
+const POLLS_IN_ROW: u32 = 32;
 
 /// Shared memory of a context.
 #[derive(Clone, Debug)]
@@ -41,13 +43,14 @@ pub struct Context(pub(crate) Arc<Inner>);
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    client: Mutex<Client>,
-    /// The socket, to notice that the daemon has ended.
-    pub(crate) socket: OwnedFd,
+    backend: Arc<dyn Backend>,
+    /// True if the engine is in this process: threads that poll or sleep run it.
+    is_here: bool,
+    /// Polls in a row that have found nothing.
+    polls: AtomicU32,
     pub(crate) words: Words,
     completions: Bell,
     events: Bell,
-    doorbell: OwnedFd,
     ring: Mutex<Events<Words>>,
     /// Queue pairs by their connection, which become ready with its Established event.
     connections: Mutex<HashMap<CmId, Weak<QpInner>>>,
@@ -59,8 +62,6 @@ pub(crate) struct Inner {
     lost: AtomicBool,
     /// True once the program has received the event of that.
     reported: AtomicBool,
-    /// Ends the thread that watches the daemon.
-    closing: OwnedFd,
     /// True once the daemon has the program's memory, for parts that it reaches through the kernel.
     pub(crate) offered: AtomicBool,
     /// Hugepages that small buffers share.
@@ -100,40 +101,66 @@ impl Context {
         device: Option<&str>,
         queue_bytes: Option<u64>,
     ) -> Result<Self, Error> {
-        let mut client = Client::connect(socket)?;
         let open = Open { device: device.map(str::to_owned), queue_bytes };
-        let (opened, fds) = client.call_with_fds::<OpenMethod>(&open)?;
-        let Ok([memory, completions, events, doorbell]) = <[OwnedFd; 4]>::try_from(fds) else {
-            return Err(Error::Protocol("context.open"));
+        let (opened, daemon) = Daemon::open(socket, &open)?;
+        let context = Self::of(opened)?;
+        daemon.watch(Arc::downgrade(&context.0))?;
+        Ok(context)
+    }
+
+    /// Opens a device in this process, over the kernel's TCP: without a daemon, and without a privilege. Its addresses
+    /// are those of the machine. Threads of the program that poll or wait run it, and a thread of its own while none
+    /// does.
+    ///
+    /// # Errors
+    /// The process has no descriptor, thread or memory left.
+    pub fn embedded() -> Result<Self, Error> {
+        Self::embedded_sized(None)
+    }
+
+    /// Opens such a device with this many bytes of memory for the rings of all queues.
+    ///
+    /// # Errors
+    /// As [`Self::embedded`].
+    pub fn embedded_sized(queue_bytes: Option<u64>) -> Result<Self, Error> {
+        Self::of(Embedded::open(queue_bytes)?)
+    }
+
+    /// Returns the device of [`Self::embedded`].
+    ///
+    /// # Errors
+    /// The kernel does not tell the addresses of this machine.
+    pub fn embedded_device() -> Result<DeviceInfo, Error> {
+        embedded::device().map_err(|error| Error::System { call: "getifaddrs", cause: error.into() })
+    }
+
+    /// Returns the context of a device that is open.
+    fn of(opened: Opened) -> Result<Self, Error> {
+        let Opened { backend, words, completions, events, app, device, link_up } = opened;
+        let of = || -> Result<_, Error> {
+            let ring = Events::new(words.clone()).ok_or(Error::Protocol("context.open"))?;
+            Ok((ring, Bell::new(completions)?, Bell::new(events)?, Here::new()?))
         };
-        let words = Words(Arc::new(map(&memory, opened.bytes, 4096)?));
-        let ring = Events::new(words.clone()).ok_or(Error::Protocol("context.open"))?;
-        let socket =
-            client.as_fd().try_clone_to_owned().map_err(|cause| Error::System { call: "dup", cause })?;
-        let closing = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
-        let closing = closing.map_err(|error| Error::System { call: "eventfd", cause: error.into() })?;
-        let inner = Arc::new(Inner {
-            client: Mutex::new(client),
-            socket,
+        let (ring, completions, events, here) = of().inspect_err(|_| backend.close())?;
+        Ok(Self(Arc::new(Inner {
+            is_here: backend.is_here(),
+            polls: AtomicU32::new(0),
+            backend,
             words,
-            completions: Bell::new(completions)?,
-            events: Bell::new(events)?,
-            doorbell,
+            completions,
+            events,
             ring: Mutex::new(ring),
             connections: Mutex::default(),
             counted: Mutex::default(),
-            link_up: AtomicBool::new(opened.link_up),
+            link_up: AtomicBool::new(link_up),
             lost: AtomicBool::new(false),
             reported: AtomicBool::new(false),
-            closing,
             offered: AtomicBool::new(false),
             blocks: Blocks::default(),
-            here: Here::new()?,
-            app: opened.app,
-            device: opened.device,
-        });
-        watch(&inner)?;
-        Ok(Self(inner))
+            here,
+            app,
+            device,
+        })))
     }
 
     /// Returns the devices of the daemon.
@@ -171,7 +198,12 @@ impl Context {
         if self.0.is_child() {
             return None;
         }
-        let Some(event) = lock(&self.0.ring).poll() else {
+        let polled = lock(&self.0.ring).poll();
+        let polled = polled.or_else(|| {
+            self.0.run();
+            lock(&self.0.ring).poll()
+        });
+        let Some(event) = polled else {
             let is_new = self.0.is_lost() && !self.0.reported.swap(true, Ordering::AcqRel);
             return is_new.then_some(Event::DeviceFatal);
         };
@@ -275,8 +307,7 @@ impl Inner {
     pub(crate) fn execute_all(&self, call: &'static str, requests: &[Request]) -> Result<Executed, Error> {
         let (mut results, mut reason) = (Vec::with_capacity(requests.len()), None);
         for some in requests.chunks(REQUESTS_MAX) {
-            let params = Execute { requests: some.to_vec() };
-            let executed = self.call(|client| client.call::<ExecuteMethod>(&params))?;
+            let executed = self.call(|backend| backend.execute(some))?;
             if executed.results.len() != some.len() {
                 return Err(Error::Protocol(call));
             }
@@ -286,21 +317,40 @@ impl Inner {
         Ok(Executed { results, reason })
     }
 
-    /// Calls a method of the daemon.
-    pub(crate) fn call<T>(
-        &self,
-        call: impl FnOnce(&mut Client) -> Result<T, iwarp_control::ClientError>,
-    ) -> Result<T, Error> {
+    /// Asks the device for something.
+    pub(crate) fn call<T>(&self, ask: impl FnOnce(&dyn Backend) -> Result<T, Error>) -> Result<T, Error> {
         if self.lost.load(Ordering::Acquire) || self.is_child() {
             return Err(Error::Lost);
         }
-        call(&mut lock(&self.client)).map_err(|error| match error {
-            iwarp_control::ClientError::Lost { .. } => {
+        ask(self.backend.as_ref()).inspect_err(|error| {
+            if matches!(error, Error::Lost) {
                 self.lost.store(true, Ordering::Release);
-                Error::Lost
             }
-            other => other.into(),
         })
+    }
+
+    /// Runs the engine, if it is in this process.
+    #[inline]
+    pub(crate) fn run(&self) {
+        if self.is_here && !self.is_child() {
+            self.backend.run();
+        }
+    }
+
+    /// Notes if the program has found something, and tells the device if it polls in vain all the time.
+    #[inline]
+    pub(crate) fn polled(&self, found: bool) {
+        if found {
+            self.polls.store(0, Ordering::Relaxed);
+        } else if self.polls.fetch_add(1, Ordering::Relaxed) >= POLLS_IN_ROW {
+            self.backend.polls();
+        }
+    }
+
+    /// Returns true if the engine is in this process.
+    #[inline]
+    pub(crate) fn is_here(&self) -> bool {
+        self.is_here
     }
 
     /// Returns true once the daemon has ended.
@@ -316,7 +366,7 @@ impl Inner {
     }
 
     /// Notes that the daemon has ended, and wakes the program.
-    fn lose(&self) {
+    pub(crate) fn lose(&self) {
         self.lost.store(true, Ordering::Release);
         self.completions.ring();
         self.events.ring();
@@ -325,8 +375,7 @@ impl Inner {
     /// Wakes the worker, which sleeps.
     #[cold]
     pub(crate) fn wake(&self) {
-        // Fails only if the counter is at its maximum: the worker is to wake already.
-        let _ = rustix::io::write(&self.doorbell, &1_u64.to_ne_bytes());
+        self.backend.wake();
     }
 
     pub(crate) fn connect(&self, id: CmId, qp: &Arc<QpInner>) {
@@ -408,63 +457,26 @@ impl Inner {
         if self.lost.load(Ordering::Acquire) || self.is_child() {
             return Err(Error::Lost);
         }
-        let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
-        let time = Timespec { tv_sec: seconds, tv_nsec: timeout.subsec_nanos().into() };
-        let polled = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-        let mut set = Vec::with_capacity(bells.len().saturating_mul(2).saturating_add(1));
-        set.extend(bells.iter().flat_map(|bell| [polled(bell.daemon()), polled(bell.own())]));
-        set.push(PollFd::new(&self.socket, PollFlags::RDHUP));
-        match poll(&mut set, Some(&time)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(cause) => return Err(Error::System { call: "poll", cause: cause.into() }),
-        }
-        let has_ended = set.pop().is_some_and(|socket| !socket.revents().is_empty());
+        let fds: Vec<_> = bells.iter().flat_map(|bell| [bell.daemon(), bell.own()]).collect();
+        let mut ready = vec![false; fds.len()];
+        let slept = self.backend.sleep(&fds, &mut ready, timeout);
+        let has_ended = slept.map_err(|cause| Error::System { call: "poll", cause: cause.into() })?;
         if has_ended {
             self.lost.store(true, Ordering::Release);
         }
         let mut rung = [false; N];
-        for (rung, pair) in rung.iter_mut().zip(set.chunks(2)) {
-            *rung = pair.iter().any(|polled| !polled.revents().is_empty());
-        }
+        rung.iter_mut().zip(ready.chunks(2)).for_each(|(rung, pair)| *rung = pair.contains(&true));
         if has_ended && !rung.contains(&true) { Err(Error::Lost) } else { Ok(rung) }
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // The counter of a child after fork is its parent's.
+        // The device of a child after fork is its parent's.
         if !self.is_child() {
-            let _ = rustix::io::write(&self.closing, &1_u64.to_ne_bytes());
+            self.backend.close();
         }
     }
-}
-
-/// Starts a thread that notices the end of the daemon, so that polling makes no system call for that.
-fn watch(inner: &Arc<Inner>) -> Result<(), Error> {
-    let failed = |call| move |cause| Error::System { call, cause };
-    let socket = inner.socket.try_clone().map_err(failed("dup"))?;
-    let closing = inner.closing.try_clone().map_err(failed("dup"))?;
-    let context = Arc::downgrade(inner);
-    let watch = move || loop {
-        let mut set = [PollFd::new(&socket, PollFlags::RDHUP), PollFd::new(&closing, PollFlags::IN)];
-        match poll(&mut set, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return,
-        }
-        let [socket, closing] = set.map(|fd| !fd.revents().is_empty());
-        if socket && let Some(context) = context.upgrade() {
-            context.lose();
-        }
-        if socket || closing {
-            return;
-        }
-    };
-    let run = move || {
-        let _own = OwnThread::enter();
-        watch();
-    };
-    std::thread::Builder::new().name("iwarp-verbs".to_owned()).spawn(run).map_err(failed("clone"))?;
-    Ok(())
 }
 
 /// Maps memory of the daemon, after a check that it cannot shrink and has the size that the daemon has stated.

@@ -82,7 +82,7 @@ impl CompletionQueue {
         }
         let polled = lock(&self.0.queue).poll(out);
         match polled {
-            Ok(0) | Err(_) if self.0.context.is_lost() => self.0.poll_flushed(out),
+            Ok(0) | Err(_) => self.0.poll_again(polled, out),
             polled => polled,
         }
     }
@@ -110,6 +110,25 @@ impl CompletionQueue {
 }
 
 impl CqInner {
+    /// Polls a queue that was empty once more, after the engine has run in this process; or that of a device that has
+    /// ended.
+    fn poll_again(
+        &self,
+        polled: Result<usize, PollError>,
+        out: &mut [WorkCompletion],
+    ) -> Result<usize, PollError> {
+        if self.context.is_lost() {
+            return self.poll_flushed(out);
+        }
+        if !self.context.is_here() {
+            return polled;
+        }
+        self.context.run();
+        let polled = lock(&self.queue).poll(out);
+        self.context.polled(polled.is_ok_and(|polled| polled > 0));
+        polled
+    }
+
     /// Polls a queue of a daemon that has ended: completes the outstanding work of all queue pairs with an error.
     #[cold]
     fn poll_flushed(&self, out: &mut [WorkCompletion]) -> Result<usize, PollError> {

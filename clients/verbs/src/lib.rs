@@ -31,11 +31,14 @@
 //! [`attach`] maps a region of the daemon for a program that reads its bytes. [`watch`](watch()) also waits for the
 //! messages of peers to it: Immediate Data behind their RDMA Writes, and Sends.
 
+mod backend;
 mod bell;
 mod blocks;
 mod cm;
 mod context;
 mod cq;
+mod daemon;
+mod embedded;
 mod error;
 mod exchange;
 mod mapping;

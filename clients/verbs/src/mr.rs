@@ -1,15 +1,14 @@
 //! Protection domains, memory regions and memory windows.
 
 use std::ops::Deref;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use iwarp_shared_verbs::methods::{
-    AllocMemory, AllocMemoryMethod, FreeMemory, FreeMemoryMethod, Memory, MemoryPart, OpenRegion,
-    OpenRegionMethod, RegMr, RegMrMethod, RegParts, RegPartsMethod, SMALL_BYTES,
-};
+use iwarp_shared_verbs::methods::{AllocMemory, Memory, MemoryPart, RegMr, RegParts, SMALL_BYTES};
 use iwarp_shared_verbs::{Request, Response};
 use rdma::verbs::{Access, AddressBase, MemoryRegion as Region, MemoryWindow as Window, PdId, Sge, Stag};
 
+use crate::backend::Registrable;
 use crate::blocks::Piece;
 use crate::context::{Context, Inner, map};
 use crate::error::Error;
@@ -50,7 +49,7 @@ impl Inner {
     /// Frees memory that is not registered.
     pub(crate) fn free_memory(&self, memory: u32) {
         // Fails only if the daemon has ended, which frees it, too.
-        let _ = self.call(|client| client.call::<FreeMemoryMethod>(&FreeMemory { memory }));
+        let _ = self.call(|backend| backend.free_memory(memory));
     }
 
     /// Gives back a piece that is not registered, and with the last one the hugepage.
@@ -103,12 +102,11 @@ impl ProtectionDomain {
             return self.register_piece(piece, access);
         }
         let params = AllocMemory { bytes, exchange: false, shared: bytes <= SMALL_BYTES };
-        let (memory, fds) = context.call(|client| client.call_with_fds::<AllocMemoryMethod>(&params))?;
+        let (memory, fd) = context.call(|backend| backend.alloc_memory(&params))?;
         if !params.shared || memory.bytes <= bytes {
-            return self.register((memory, fds), access);
+            return self.register((memory, fd), access);
         }
-        let whole = fds.first().ok_or(Error::Protocol("memory.alloc"));
-        let whole = whole.and_then(|fd| map(fd, memory.bytes, memory.page_bytes));
+        let whole = map(&fd, memory.bytes, memory.page_bytes);
         let piece = whole.and_then(|whole| {
             context.blocks.add(memory.memory, whole, bytes).ok_or(Error::Protocol("memory.alloc"))
         });
@@ -128,7 +126,8 @@ impl ProtectionDomain {
         let Piece { memory, offset, .. } = piece;
         let parts = vec![MemoryPart::Exchanged { memory, offset: offset as u64, bytes: mapping.len() }];
         let params = RegParts { pd: self.0.id, address, parts, access };
-        match context.call(|client| client.call::<RegPartsMethod>(&params)) {
+        let pieces = Registrable::of_device(params).ok_or(Error::Protocol("reg_mr"))?;
+        match context.call(|backend| backend.register_parts(pieces)) {
             Ok(region) => Ok(Mr { pd: self.clone(), region, mapping, memory: MrMemory::Piece(piece) }),
             Err(error) => {
                 context.give_back(&piece);
@@ -143,23 +142,17 @@ impl ProtectionDomain {
     /// # Errors
     /// There is no such region, the program may not open it, a limit is reached, or the daemon has ended.
     pub fn reg_region(&self, name: &str, access: Access) -> Result<Mr, Error> {
-        let params = OpenRegion { name: name.to_owned() };
-        let memory = self.0.context.call(|client| client.call_with_fds::<OpenRegionMethod>(&params))?;
+        let memory = self.0.context.call(|backend| backend.open_region(name))?;
         self.register(memory, access)
     }
 
     /// Maps memory of the daemon and registers it at the address of the mapping.
-    fn register(
-        &self,
-        (memory, fds): (Memory, Vec<std::os::fd::OwnedFd>),
-        access: Access,
-    ) -> Result<Mr, Error> {
+    fn register(&self, (memory, fd): (Memory, OwnedFd), access: Access) -> Result<Mr, Error> {
         let context = &self.0.context;
-        let fd = fds.into_iter().next().ok_or(Error::Protocol("memory.alloc"))?;
         let made = map(&fd, memory.bytes, memory.page_bytes).and_then(|mapping| {
             let base = AddressBase::At(mapping.address().as_ptr() as u64);
             let params = RegMr { memory: memory.memory, pd: self.0.id, base, access };
-            let region = context.call(|client| client.call::<RegMrMethod>(&params))?;
+            let region = context.call(|backend| backend.register(params))?;
             Ok(Mr { pd: self.clone(), region, mapping, memory: MrMemory::Daemon })
         });
         if made.is_err() {

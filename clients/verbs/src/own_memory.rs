@@ -8,17 +8,14 @@
 #![allow(unsafe_code, reason = "declares `reg_mr`, which is unsafe to call; listed in UNSAFE.md")]
 
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use iwarp_control::NoParams;
-use iwarp_shared_verbs::methods::{
-    AllocMemory, AllocMemoryMethod, MemoryPart, OfferProcessMethod, PARTS_MAX, RegParts, RegPartsMethod,
-};
+use iwarp_shared_verbs::methods::{AllocMemory, MemoryPart, PARTS_MAX, RegParts};
 use rdma::verbs::Access;
 
+use crate::backend::Registrable;
 use crate::context::{Inner, lock};
 use crate::error::Error;
 use crate::exchange::{PAGE, Pages, to_private, to_shared};
@@ -120,11 +117,13 @@ impl ProtectionDomain {
             CandidatesError::Refused(reason) => refused(reason),
             CandidatesError::Maps(cause) => Error::System { call: "open", cause },
         })?;
-        for pages in candidates {
+        // An engine in this process reaches the pages where they are.
+        for pages in candidates.into_iter().filter(|_| !context.is_here()) {
             table.exchange(context, pages);
         }
         let (registration, parts) = table.registration(context, range);
-        let registered = register(self, &registration, iova, parts, access);
+        // SAFETY: the caller guarantees the same.
+        let registered = unsafe { register(self, &registration, iova, parts, access) };
         match registered {
             Ok(region) => {
                 // SAFETY: the caller keeps the memory mapped until the memory region is dropped.
@@ -139,8 +138,11 @@ impl ProtectionDomain {
     }
 }
 
-/// Registers the parts with the daemon.
-fn register(
+/// Registers the parts with the device.
+///
+/// # Safety
+/// As [`ProtectionDomain::reg_mr`].
+unsafe fn register(
     pd: &ProtectionDomain,
     registration: &Registration,
     address: u64,
@@ -149,16 +151,14 @@ fn register(
 ) -> Result<rdma::verbs::MemoryRegion, Error> {
     let context = &pd.0.context;
     if !registration.by_kernel.is_empty() && !context.offered.load(Ordering::Acquire) {
-        let file = std::fs::OpenOptions::new().read(true).write(true).open("/proc/self/mem");
-        let file = file.map_err(|cause| Error::System { call: "open", cause })?;
-        let offer = |client: &mut iwarp_control::Client| {
-            client.call_sending_fds::<OfferProcessMethod>(&NoParams {}, &[file.as_fd()])
-        };
-        context.call(offer)?;
+        context.call(|backend| backend.offer_process())?;
         context.offered.store(true, Ordering::Release);
     }
     let params = RegParts { pd: pd.0.id, address, parts, access };
-    context.call(|client| client.call::<RegPartsMethod>(&params))
+    // SAFETY: the caller of `reg_mr` keeps the memory mapped until the memory region is dropped. Its rights were
+    // checked by `candidates`.
+    let parts = unsafe { Registrable::of_program(params) };
+    context.call(|backend| backend.register_parts(parts))
 }
 
 /// Reason why [`candidates`] found no memory.
@@ -291,11 +291,10 @@ fn exchange(context: &Arc<Inner>, range: &Range<usize>) -> Option<u32> {
     let pages = pages_at(range);
     let bytes = pages.bytes.saturating_add(pages.lead()) as u64;
     let params = AllocMemory { bytes, exchange: true, shared: false };
-    let allocated = context.call(|client| client.call_with_fds::<AllocMemoryMethod>(&params));
-    let (memory, fds) = allocated.ok()?;
+    let (memory, file) = context.call(|backend| backend.alloc_memory(&params)).ok()?;
     // SAFETY: the pages are part of the caller's memory, and private anonymous; nothing of this library is in them, and
     // this thread's stack is not. The file is new.
-    let done = fds.first().is_some_and(|file| unsafe { to_shared(pages, file) }.is_ok());
+    let done = unsafe { to_shared(pages, &file) }.is_ok();
     if !done {
         context.free_memory(memory.memory);
     }

@@ -169,7 +169,14 @@ fn when_the_daemon_ends_all_work_completes_with_an_error_and_no_call_blocks() {
         let any = std::thread::spawn(move || any.wait(WAIT));
         let completion = std::thread::spawn(move || completion.wait_completion(WAIT));
         // A method that it does not know ends the daemon.
-        assert!(context.0.call(|client| client.call_raw("end", serde_json::Value::Null)).is_err());
+        assert!(
+            context
+                .0
+                .call(|backend| backend
+                    .daemon()?
+                    .call(|client| client.call_raw("end", serde_json::Value::Null)))
+                .is_err()
+        );
         daemon.thread.join().unwrap();
         assert!(any.join().unwrap().unwrap(), "there is an event");
         assert!(matches!(completion.join().unwrap(), Err(Error::Lost)));

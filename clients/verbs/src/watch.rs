@@ -77,14 +77,14 @@ impl Link {
                 ClientError::Lost { .. } => Error::Lost,
                 other => other.into(),
             }),
-            Self::Context(context) => context.call(call),
+            Self::Context(context) => context.call(|backend| backend.daemon()?.call(call)),
         }
     }
 
     fn socket(&self) -> Result<OwnedFd, Error> {
         let socket = match self {
             Self::Own(client) => lock(client).as_fd().try_clone_to_owned(),
-            Self::Context(context) => context.socket.try_clone(),
+            Self::Context(context) => return context.call(|backend| backend.daemon()?.socket()),
         };
         socket.map_err(|cause| Error::System { call: "dup", cause })
     }

@@ -7,24 +7,39 @@ use std::task::Poll;
 
 use iwarp_shared_verbs::worker::{ContextId, ContextStats, Contexts, CqStats, ObjectLimits, Signals, UserId};
 use iwarp_shared_verbs::{NextHop, Request, Response};
-use rdma::verbs::{CmId, CqId, Device, VerbsError};
+use rdma::verbs::{Access, AddressBase, CmId, CqId, Device, MemoryRegion, PdId, VerbsError};
 use rdma::{Memory, RegionId};
 use tcp_stack::{Buf, Instant, Segment};
 
 use super::Engine;
-use crate::memory::SharedWords;
+use crate::memory::{Backing, SharedWords, WorkerMemory};
 use crate::transport::{Transport, since_start};
 use crate::wake::{Doorbell, Waker};
 
 /// Descriptors that end the sleep of a program and of its worker.
 #[derive(Debug)]
 pub struct Wakers {
-    /// The program has rung for the worker, which sleeps.
-    pub doorbell: Doorbell,
+    /// The program has rung for the worker, which sleeps; `None` in one process, where the program runs the engine.
+    pub doorbell: Option<Doorbell>,
     /// A completion queue that the program has armed has a completion.
     pub completions: Waker,
     /// The context has an event.
     pub events: Waker,
+}
+
+/// Memory region to register, and its memory.
+#[derive(Debug)]
+pub struct NewMr {
+    /// Protection domain of the memory region.
+    pub pd: PdId,
+    /// Number of the memory.
+    pub region: RegionId,
+    /// Memory, all of which becomes the memory region.
+    pub memory: Backing,
+    /// Address of the first byte.
+    pub base: AddressBase,
+    /// Rights of the memory region.
+    pub access: Access,
 }
 
 /// The contexts of an engine.
@@ -143,7 +158,7 @@ impl<T: Transport, M: Memory> Engine<T, M> {
     /// Borrows the descriptors that are readable once a program has rung the doorbell of a sleeping worker, one for
     /// each context.
     pub fn contexts_doorbells(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.shared.signals.0.iter().flatten().map(|wakers| wakers.doorbell.as_fd())
+        self.shared.signals.0.iter().flatten().filter_map(|wakers| Some(wakers.doorbell.as_ref()?.as_fd()))
     }
 }
 
@@ -290,5 +305,32 @@ impl<T: Transport, M: Memory> Engine<T, M> {
             shared.busy = false;
         }
         closed
+    }
+}
+
+/// Memory that contexts register.
+impl<T: Transport> Engine<T, WorkerMemory> {
+    /// Attaches memory and registers all of it for a context (`ibv_reg_mr`).
+    ///
+    /// # Errors
+    /// As for [`Device::reg_mr`], and `NoResources` if there is no place for the memory. The engine does not access it
+    /// then.
+    pub fn context_register(
+        &mut self,
+        now: Instant,
+        context: ContextId,
+        mr: NewMr,
+    ) -> Result<MemoryRegion, VerbsError> {
+        let NewMr { pd, region, memory, base, access } = mr;
+        let (start, length) = memory.range();
+        self.memory_mut().attach(region, memory).map_err(|_| VerbsError::NoResources)?;
+        let request = Request::RegMr { pd, memory: (region, start, length), base, access };
+        match self.context_execute(now, context, &request) {
+            Ok(Response::Mr(mr)) => Ok(mr),
+            other => {
+                self.memory_mut().detach(region);
+                Err(other.err().unwrap_or(VerbsError::Invalid))
+            }
+        }
     }
 }

@@ -52,12 +52,12 @@ use tcp_stack::{
 pub use crate::services::{ListenerService, ServiceStats};
 use crate::services::{RegionResponder, TcpService, TcpServices, clear_waits_for_buffers};
 use crate::transport::{ConnTable, Deadlines, RdmaState, StreamIds, TxOutcome, since_start};
-pub use crate::transport::{LocalPorts, Transport};
+pub use crate::transport::{LocalPorts, Transport, kernel};
 pub use clock::Clock;
 pub use close::ConnSelector;
 pub use commands::ConnRow;
 use contexts::SharedContexts;
-pub use contexts::Wakers;
+pub use contexts::{NewMr, Wakers};
 use deferred::HeldData;
 pub use device::RdmaCmStats;
 pub use drain::DrainPage;

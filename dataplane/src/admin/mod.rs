@@ -292,7 +292,7 @@ impl ControlHandler {
         let regions = self.regions.lock().await;
         let region = regions.find(name)?;
         let info = region.info(&self.workers).await?;
-        let fd = region.memory.descriptor().try_clone_to_owned().map_err(|error| {
+        let fd = region.memory.descriptor().map_err(|error| {
             ErrorObject::new(
                 ErrorKind::NoResources,
                 format!("region `{name}`: its descriptor cannot be shared: {error}"),

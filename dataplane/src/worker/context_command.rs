@@ -1,11 +1,12 @@
 //! Commands about the contexts of other processes, on one port of the worker.
 
+pub use iwarp_engine::NewMr;
 use iwarp_engine::Wakers;
 use iwarp_engine::memory::{Backing, SharedWords};
 use iwarp_shared_verbs::worker::{ContextId, ContextStats, CqStats, ObjectLimits, UserId};
 use iwarp_shared_verbs::{Request, Response};
 use rdma::RegionId;
-use rdma::verbs::{Access, AddressBase, CqId, MemoryRegion, PdId, VerbsError};
+use rdma::verbs::{CqId, MemoryRegion, VerbsError};
 use tcp_stack::Instant;
 use tokio::sync::oneshot;
 
@@ -22,21 +23,6 @@ pub struct Executed {
     pub results: Vec<Result<Response, VerbsError>>,
     /// Memory of the memory regions that the requests have deregistered.
     pub released: Vec<Released>,
-}
-
-/// Memory region to register, and its memory.
-#[derive(Debug)]
-pub struct NewMr {
-    /// Protection domain of the memory region.
-    pub pd: PdId,
-    /// Number of the memory.
-    pub region: RegionId,
-    /// Memory, all of which becomes the memory region.
-    pub memory: Backing,
-    /// Address of the first byte.
-    pub base: AddressBase,
-    /// Rights of the memory region.
-    pub access: Access,
 }
 
 /// A command about a context.
@@ -147,18 +133,7 @@ impl WorkerPort {
         context: ContextId,
         mr: NewMr,
     ) -> Result<MemoryRegion, VerbsError> {
-        let NewMr { pd, region, memory, base, access } = mr;
-        let (start, length) = memory.range();
-        let attached = self.engine_mut().memory_mut().attach(region, memory);
-        attached.map_err(|_| VerbsError::NoResources)?;
-        let request = Request::RegMr { pd, memory: (region, start, length), base, access };
-        match self.engine_mut().context_execute(now, context, &request) {
-            Ok(Response::Mr(mr)) => Ok(mr),
-            other => {
-                self.detach_memory(region);
-                Err(other.err().unwrap_or(VerbsError::Invalid))
-            }
-        }
+        self.engine_mut().context_register(now, context, mr)
     }
 
     pub(super) fn detach_memory(&mut self, region: RegionId) -> Option<Released> {

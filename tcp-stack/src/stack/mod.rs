@@ -332,7 +332,7 @@ impl<B: Buf> Stack<B> {
         }
         if let Some(payload) = conn.rcv.held.pop_ready(&mut self.rx) {
             let offset = conn.rcv.offset_of(payload.seq);
-            let segment = Segment::new(payload.buf, payload.range);
+            let segment = Segment::new(payload.buf, payload.range.start.into()..payload.range.end.into());
             return Some(Event::Data { conn: conn_id, offset, segment });
         }
         if notices.take(Notice::PeerClosed) {

@@ -4,11 +4,12 @@
 //! defined.
 #![allow(unsafe_code, reason = "sees mapped memory as atomic words")]
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use iwarp_shared_verbs::worker::ContextMemory;
+use rustix::io::Errno;
 
 use super::region::{CloseFileError, MemoryError, Pages, RegionMemory};
 use crate::prefetch;
@@ -25,6 +26,15 @@ impl SharedWords {
     pub fn new(name: &str, words: usize) -> Result<Self, MemoryError> {
         let bytes = (words as u64).saturating_mul(size_of::<u64>() as u64);
         RegionMemory::new(name, bytes, Pages::Ordinary).map(|memory| Self(Arc::new(memory)))
+    }
+
+    /// Creates words of which the kernel allocates those that are used: for a program in this process.
+    ///
+    /// # Errors
+    /// As [`RegionMemory::new`].
+    pub fn unfilled(name: &str, words: usize) -> Result<Self, MemoryError> {
+        let bytes = (words as u64).saturating_mul(size_of::<u64>() as u64);
+        RegionMemory::for_exchange(name, bytes).map(|memory| Self(Arc::new(memory)))
     }
 
     /// Allocates words for a program that is not trusted, open for [`Self::close_file`]. The program maps them first.
@@ -45,8 +55,11 @@ impl SharedWords {
         self.0.close_file()
     }
 
-    /// Borrows the memfd. A process that receives it may read and write all words.
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
+    /// Opens another descriptor of the memfd. A process that receives it may read and write all words.
+    ///
+    /// # Errors
+    /// The process has no free descriptor.
+    pub fn descriptor(&self) -> Result<OwnedFd, Errno> {
         self.0.descriptor()
     }
 }

@@ -5,6 +5,7 @@
 mod conn_table;
 mod data_run;
 mod deadlines;
+pub mod kernel;
 mod local_ports;
 mod rdma_state;
 mod sink;

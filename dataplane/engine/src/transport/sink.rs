@@ -53,7 +53,8 @@ impl<'a, T: Transport, P: BufPool<Buf = T::Buf>> StreamSink<'a, T, P> {
         // The acknowledgments of a window wait while this service builds segments: half a window keeps its sender busy.
         let half_window = transport.cwnd(conn) / 2;
         let budget = half_window.max(BUDGET_SEGMENTS_MIN.saturating_mul(segment)).min(BUDGET_MAX);
-        Self { transport, pool, conn, now, segment, share_max: segment / 2, budget, expected: false }
+        let share_max = if T::STAGES { segment } else { segment / 2 };
+        Self { transport, pool, conn, now, segment, share_max, budget, expected: T::STAGES }
     }
 
     /// Returns the outcome of the service; `pending` is true if the RDMA stream has more to send.
@@ -108,7 +109,7 @@ impl<T: Transport, P: BufPool<Buf = T::Buf>> Sink for StreamSink<'_, T, P> {
             self.expected = true;
             self.pool.expect(self.segment);
         }
-        let taken = shared || self.push_segment(len, build);
+        let taken = shared || !T::STAGES && self.push_segment(len, build);
         if taken {
             self.budget = self.budget.saturating_sub(len);
         }

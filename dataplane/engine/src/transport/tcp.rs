@@ -16,6 +16,9 @@ pub trait Transport {
     /// Memory of received bytes, and of a segment to send.
     type Buf: Buf;
 
+    /// True if [`Self::append`] takes a segment of any length: no packet buffer is used then.
+    const STAGES: bool = false;
+
     /// Returns the number of connections that there may be at the same time.
     fn connections_max(&self) -> u32;
 

@@ -87,13 +87,32 @@ impl Drop for Held {
 
 /// Wakes one program, or one of its threads.
 #[derive(Debug)]
-pub struct Waker(Held);
+pub struct Waker(Target);
+
+#[derive(Debug)]
+enum Target {
+    /// A descriptor of another process.
+    Held(Held),
+    /// An event counter of this process.
+    Own(OwnedFd),
+}
 
 impl Waker {
+    /// Returns a waker of a program in this process, which sleeps on the event counter. It is non-blocking.
+    pub fn of_process(counter: OwnedFd) -> Self {
+        Self(Target::Own(counter))
+    }
+
     /// Makes the program's descriptor readable soon. A program that is to wake already is not marked again.
     #[inline]
     pub fn wake(&self) {
-        self.0.shared.mark(self.0.place);
+        match &self.0 {
+            Target::Held(held) => held.shared.mark(held.place),
+            Target::Own(counter) => {
+                // Fails only if the counter is at its maximum: the program is to wake already.
+                let _ = rustix::io::write(counter, &1_u64.to_ne_bytes());
+            }
+        }
     }
 }
 
@@ -176,7 +195,7 @@ impl Wakes {
         shutdown(&ours, Shutdown::Read)?;
         // The kernel's least: a program that does not read keeps a few bytes there.
         sockopt::set_socket_send_buffer_size(&ours, 1)?;
-        Ok((Waker(self.hold(Arc::new(ours), user)?), theirs))
+        Ok((Waker(Target::Held(self.hold(Arc::new(ours), user)?)), theirs))
     }
 
     /// Creates a doorbell of a program of this user, and the event counter that the program writes.

@@ -141,10 +141,11 @@ impl Applications {
         worker.ask(|reply| Command::Context { port, command: command(reply) }).await
     }
 
-    /// Returns the worker with the fewest contexts.
+    /// Returns the worker with the fewest contexts. Those of programs that have left do not count: such a program, when
+    /// it is started again, is at home on the same worker, which owns the TCP port of the connections that it has left.
     fn home_worker(&self) -> usize {
         let mut contexts = vec![0_u32; self.workers.len()];
-        for app in self.registry.all() {
+        for app in self.registry.all().into_iter().filter(|app| !app.borrow().has_left) {
             let worker = app.borrow().context.and_then(|place| contexts.get_mut(place.worker));
             if let Some(count) = worker {
                 *count = count.saturating_add(1);
@@ -206,8 +207,8 @@ impl Applications {
         let waker = || self.wakes.waker(user).map_err(|error| no_resources(&error));
         let ((completions, its_completions), (events, its_events)) = (waker()?, waker()?);
         let (doorbell, its_doorbell) = self.wakes.doorbell(user).map_err(|error| no_resources(&error))?;
-        let wakers = Wakers { doorbell, completions, events };
-        let queues = memory.descriptor().try_clone_to_owned().map_err(|error| no_resources(&error))?;
+        let wakers = Wakers { doorbell: Some(doorbell), completions, events };
+        let queues = memory.descriptor().map_err(|error| no_resources(&error))?;
         let descriptors = vec![queues, its_completions, its_events, its_doorbell];
         let (worker, limits, shared) =
             (self.home_worker(), context_limits(&self.settings.borrow()), memory.clone());
@@ -378,7 +379,7 @@ impl Applications {
     /// Gives memory a number, and the program its descriptor.
     fn add_memory(&self, session: &Session, memory: AppMemory) -> Result<Reply, ErrorObject> {
         let mapped = memory.memory.as_ref().ok_or_else(|| internal("memory without a mapping"))?;
-        let fd = mapped.descriptor().try_clone_to_owned().map_err(|error| no_resources(&error))?;
+        let fd = mapped.descriptor().map_err(|error| no_resources(&error))?;
         let number = self.registry.take_number()?.0;
         let (bytes, page_bytes) = (mapped.bytes(), mapped.page_bytes());
         session.app.borrow_mut().memories.insert(number, memory);
@@ -492,7 +493,8 @@ impl Handler for Applications {
 
     async fn close(&self, session: Session) {
         let (number, place) = {
-            let app = session.app.borrow();
+            let mut app = session.app.borrow_mut();
+            app.has_left = true;
             (app.number, app.context)
         };
         self.end_watches(&session).await;

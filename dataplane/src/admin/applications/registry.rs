@@ -69,6 +69,8 @@ pub(super) struct App {
     /// Time at which the program connected.
     pub(super) opened: Instant,
     pub(super) context: Option<ContextPlace>,
+    /// True once the program has closed its connection to the daemon: its objects are being destroyed.
+    pub(super) has_left: bool,
     pub(super) queue_bytes: u64,
     pub(super) qps: BTreeMap<QpNum, QpInit>,
     /// Entries by completion queue.
@@ -250,6 +252,7 @@ impl Registry {
             command: command_of(peer.pid),
             opened: Instant::now(),
             context: None,
+            has_left: false,
             queue_bytes: 0,
             qps: BTreeMap::new(),
             cqs: BTreeMap::new(),

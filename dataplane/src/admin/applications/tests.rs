@@ -221,6 +221,21 @@ async fn pause() {
     }
 }
 
+/// A program that is started again finds the TCP port of its former connections on the worker that owns it.
+#[test]
+fn a_program_that_has_left_does_not_count_for_the_next_one_s_worker() {
+    with_workers(async |applications| {
+        let leaving = Program::open(&applications, 0).await;
+        // Its objects are being destroyed.
+        leaving.session.app.borrow_mut().has_left = true;
+        let next = Program::open(&applications, 0).await;
+        let other = Program::open(&applications, 0).await;
+        let home = |program: &Program| program.session.app.borrow().context.unwrap().worker;
+        assert_eq!([&leaving, &next, &other].map(home), [0, 0, 1]);
+        applications.close(leaving.session).await;
+    });
+}
+
 #[test]
 fn applications_are_listed_from_connect_to_close() {
     with_workers(async |applications| {

@@ -59,11 +59,7 @@ impl Applications {
         app.pending = Usage::default();
         let (number, watch, waker) = begun?;
         let region = regions.find(name)?;
-        let descriptors = [
-            region.memory.descriptor().try_clone_to_owned(),
-            watch.memory.descriptor().try_clone_to_owned(),
-            Ok(waker),
-        ];
+        let descriptors = [region.memory.descriptor(), watch.memory.descriptor(), Ok(waker)];
         let descriptors = descriptors.into_iter().collect::<Result<Vec<_>, _>>();
         // Ends with the session, if there are no descriptors left for it.
         app.watches.insert(number, watch);

@@ -60,7 +60,7 @@ impl Guest {
         let [(completions, its_completions), (events, its_events)] =
             [(); 2].map(|()| wakes().waker(USER).unwrap());
         let (doorbell, _) = wakes().doorbell(USER).unwrap();
-        let wakers = Wakers { doorbell, completions, events };
+        let wakers = Wakers { doorbell: Some(doorbell), completions, events };
         let engine = &mut net.hosts[host].verbs;
         let context = engine.context_open(memory.clone(), UserId(0), LIMITS, wakers).unwrap();
         let region = engine.memory_mut().add(pattern(host)).unwrap();

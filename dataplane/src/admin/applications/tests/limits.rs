@@ -231,7 +231,7 @@ fn memory_that_a_program_has_sealed_is_not_registered() {
                 let (number, memory) = app.memories.last_key_value().unwrap();
                 (*number, Arc::clone(memory.memory.as_ref().unwrap()))
             };
-            rustix::fs::fcntl_add_seals(memory.descriptor(), SealFlags::SEAL).unwrap();
+            rustix::fs::fcntl_add_seals(memory.descriptor().unwrap(), SealFlags::SEAL).unwrap();
             let access = Access::LOCAL_WRITE;
             let registered = if exchange {
                 let parts = vec![MemoryPart::Exchanged { memory: number, offset: 0, bytes }];
@@ -293,11 +293,11 @@ fn queues_are_closed_before_they_are_served() {
             let queues = session.queues.clone().unwrap();
             let punch = || {
                 let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                rustix::fs::fallocate(queues.descriptor(), flags, 1 << 20, 1 << 20)
+                rustix::fs::fallocate(queues.descriptor().unwrap(), flags, 1 << 20, 1 << 20)
             };
             punch().expect("nobody serves them yet");
             if sealed {
-                rustix::fs::fcntl_add_seals(queues.descriptor(), SealFlags::SEAL).unwrap();
+                rustix::fs::fcntl_add_seals(queues.descriptor().unwrap(), SealFlags::SEAL).unwrap();
                 for _ in 0..2 {
                     let refused = applications.handle(&mut session, request(), None).await.unwrap_err();
                     assert_eq!(refused.data.kind, ErrorKind::InvalidParams);

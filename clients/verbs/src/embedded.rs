@@ -1,0 +1,251 @@
+//! A device in this process: the engine over the kernel's TCP, without a daemon, a privilege, or an address of its own.
+//!
+//! ```text
+//!  thread that polls an empty queue, posts, waits ──▶ lock ──▶ Core::run ──▶ Engine ──▶ sockets
+//!  helper thread, while none of them does ───────────┘
+//! ```
+//! A thread that finds the lock taken leaves its work to the one that has it: that looks for work again once it has
+//! unlocked. The helper sleeps until the sockets have something, and leaves them to a program that polls or waits: it
+//! then looks after 1, 2, 4, … 16 ms if the program still does.
+
+mod core;
+mod exit;
+mod helper;
+mod interfaces;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, TryLockError};
+use std::time::Duration;
+
+use iwarp_engine::Wakers;
+use iwarp_engine::memory::SharedWords;
+use iwarp_engine::wake::Waker;
+use iwarp_shared_verbs::methods::{AllocMemory, Executed, Memory, QUEUE_BYTES_DEFAULT, RegMr};
+use iwarp_shared_verbs::{Request, words_min};
+use rdma::verbs::MemoryRegion;
+use rustix::event::{EventfdFlags, PollFlags, eventfd};
+use rustix::io::Errno;
+
+use self::core::{Core, now, refused};
+use crate::backend::{Backend, Opened, Registrable, poll_with};
+use crate::context::{Words, lock, map};
+use crate::error::Error;
+pub(crate) use interfaces::device;
+
+/// Deadline of an engine without one.
+const NEVER: u64 = u64::MAX;
+
+/// A device in this process, with one context.
+#[derive(Debug)]
+pub(crate) struct Embedded {
+    core: Mutex<Core>,
+    /// True if there is work since the engine has run: the thread that has the lock runs it once more.
+    rung: AtomicBool,
+    /// Readable when the sockets have something for the engine.
+    sockets: OwnedFd,
+    /// Event counter that wakes the helper.
+    alarm: OwnedFd,
+    /// Next deadline of the engine, nanoseconds of the clock, written under the lock.
+    deadline: AtomicU64,
+    /// Time at which the helper wakes, nanoseconds.
+    wakes_at: AtomicU64,
+    /// Times that the program was seen to poll in a row.
+    drives: AtomicU64,
+    /// Threads of the program that sleep for the engine.
+    sleepers: AtomicU32,
+    /// True once the context is closed.
+    closing: AtomicBool,
+}
+
+fn system(call: &'static str) -> impl Fn(Errno) -> Error {
+    move |error| Error::System { call, cause: error.into() }
+}
+
+fn counter() -> Result<OwnedFd, Error> {
+    eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(system("eventfd"))
+}
+
+impl Embedded {
+    /// Opens the device and its context, with this many bytes of memory for the rings of all queues.
+    pub(crate) fn open(queue_bytes: Option<u64>) -> Result<Opened, Error> {
+        let bytes = queue_bytes.unwrap_or(QUEUE_BYTES_DEFAULT).max((words_min() as u64).saturating_mul(8));
+        let words = usize::try_from(bytes / 8).unwrap_or(usize::MAX);
+        let memory = SharedWords::unfilled("queues", words).map_err(|error| no_memory(&error))?;
+        let descriptor = memory.descriptor().map_err(system("fcntl"))?;
+        let words = Words(Arc::new(map(&descriptor, bytes, 4096)?));
+        let dup = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(system("fcntl"));
+        let (completions, events) = (counter()?, counter()?);
+        let wakers = Wakers {
+            doorbell: None,
+            completions: Waker::of_process(dup(&completions)?),
+            events: Waker::of_process(dup(&events)?),
+        };
+        let (core, sockets) = Core::open(memory, wakers)?;
+        let device = Arc::new(Self {
+            core: Mutex::new(core),
+            rung: AtomicBool::new(false),
+            sockets,
+            alarm: counter()?,
+            deadline: AtomicU64::new(NEVER),
+            wakes_at: AtomicU64::new(NEVER),
+            drives: AtomicU64::new(0),
+            sleepers: AtomicU32::new(0),
+            closing: AtomicBool::new(false),
+        });
+        helper::start(&device)?;
+        exit::close_at_exit(&device);
+        let backend: Arc<dyn Backend> = device;
+        let (app, device) = (std::process::id(), interfaces::device().map_err(system("getifaddrs"))?);
+        Ok(Opened { backend, words, completions, events, app, device, link_up: true })
+    }
+
+    /// Runs the engine as long as there is work, unless another thread does.
+    fn drive(&self) {
+        loop {
+            let mut core = match self.core.try_lock() {
+                Ok(core) => core,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return,
+            };
+            self.rung.store(false, Ordering::SeqCst);
+            self.run_core(&mut core);
+            drop(core);
+            if !self.rung.load(Ordering::SeqCst) {
+                return;
+            }
+        }
+    }
+
+    /// Does something with the core, and runs the engine.
+    fn with<T>(&self, ask: impl FnOnce(&mut Core) -> T) -> T {
+        let mut core = lock(&self.core);
+        let answer = ask(&mut core);
+        self.run_core(&mut core);
+        drop(core);
+        if self.rung.load(Ordering::SeqCst) {
+            self.drive();
+        }
+        answer
+    }
+
+    /// Runs the engine, and has the helper come for what is left.
+    fn run_core(&self, core: &mut Core) {
+        let is_done = core.run();
+        let deadline = core.deadline().map_or(NEVER, |deadline| deadline.as_nanos());
+        self.deadline.store(deadline, Ordering::SeqCst);
+        if !is_done || deadline < self.wakes_at.load(Ordering::SeqCst) {
+            self.call_helper();
+        }
+    }
+
+    #[cold]
+    fn call_helper(&self) {
+        // Fails only if the counter is at its maximum: the helper is to wake already.
+        let _ = rustix::io::write(&self.alarm, &1_u64.to_ne_bytes());
+    }
+
+    /// Returns the time until the engine's next deadline; `None` if there is none.
+    fn due_in(&self) -> Option<Duration> {
+        let deadline = self.deadline.load(Ordering::SeqCst);
+        (deadline != NEVER).then(|| Duration::from_nanos(deadline.saturating_sub(now().as_nanos())))
+    }
+
+    /// Sleeps as [`Backend::sleep`], until a descriptor is readable.
+    fn sleep_until(&self, fds: &[BorrowedFd<'_>], ready: &mut [bool], time: Duration) -> Result<(), Errno> {
+        let sockets = (self.sockets.as_fd(), PollFlags::IN);
+        let began = now();
+        loop {
+            let left = time.saturating_sub(now().saturating_since(began));
+            let due = self.due_in();
+            let limit = due.map_or(left, |due| due.min(left));
+            let has_input = match poll_with(fds, ready, sockets, limit) {
+                Err(Errno::INTR) => return Ok(()),
+                polled => polled?,
+            };
+            if has_input || due.is_some_and(|due| due <= limit) {
+                self.drive();
+                // The engine has rung for what has come.
+                poll_with(fds, ready, sockets, Duration::ZERO)?;
+            }
+            if ready.contains(&true) || left <= limit && !has_input {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Returns the refusal of memory.
+fn no_memory(error: &dyn std::fmt::Display) -> Error {
+    refused("alloc", rdma::verbs::VerbsError::NoResources, Some(error.to_string()))
+}
+
+impl Backend for Embedded {
+    fn execute(&self, requests: &[Request]) -> Result<Executed, Error> {
+        Ok(self.with(|core| core.execute(requests)))
+    }
+
+    fn alloc_memory(&self, asked: &AllocMemory) -> Result<(Memory, OwnedFd), Error> {
+        // Without the lock: the kernel clears the pages.
+        let memory = Core::allocate(asked)?;
+        let descriptor = memory.descriptor().map_err(system("fcntl"))?;
+        let number = lock(&self.core).add_memory(memory)?;
+        Ok((Memory { memory: number, bytes: asked.bytes, page_bytes: core::PAGE_BYTES }, descriptor))
+    }
+
+    fn open_region(&self, name: &str) -> Result<(Memory, OwnedFd), Error> {
+        let reason = format!("there is no region `{name}`: a device without a daemon has none");
+        Err(refused("reg_region", rdma::verbs::VerbsError::NoSuchObject, Some(reason)))
+    }
+
+    fn register(&self, asked: RegMr) -> Result<MemoryRegion, Error> {
+        self.with(|core| core.register(&asked))
+    }
+
+    fn register_parts(&self, asked: Registrable) -> Result<MemoryRegion, Error> {
+        self.with(|core| core.register_parts(asked))
+    }
+
+    fn offer_process(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn free_memory(&self, memory: u32) -> Result<(), Error> {
+        lock(&self.core).free_memory(memory);
+        Ok(())
+    }
+
+    fn wake(&self) {
+        self.rung.store(true, Ordering::SeqCst);
+        self.drive();
+    }
+
+    fn sleep(&self, fds: &[BorrowedFd<'_>], ready: &mut [bool], time: Duration) -> Result<bool, Errno> {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let slept = self.sleep_until(fds, ready, time);
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        slept.map(|()| false)
+    }
+
+    fn close(&self) {
+        self.with(Core::close);
+        self.closing.store(true, Ordering::SeqCst);
+        self.call_helper();
+    }
+
+    fn is_here(&self) -> bool {
+        true
+    }
+
+    fn run(&self) {
+        self.drive();
+    }
+
+    fn polls(&self) {
+        self.drives.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test may panic, and read the time")]
+mod tests;

@@ -1,0 +1,270 @@
+//! The engine of a device in this process, its context, and the memory that is registered.
+//!
+//! JUSTIFICATION: the engine reaches the program's own memory by address. Who registers memory has promised that it
+//! stays mapped ([`Registrable`]).
+#![allow(unsafe_code, reason = "sees memory of the program; listed in UNSAFE.md")]
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use iwarp_engine::kernel::{Chunks, KernelTcp, KernelTcpConfig};
+use iwarp_engine::memory::{Backing, Pages, Part, Parts, RegionMemory, SharedWords, Source, WorkerMemory};
+use iwarp_engine::{Engine, EngineConfig, LocalPorts, NewMr, Wakers};
+use iwarp_shared_verbs::methods::{AllocMemory, Executed, MemoryPart, RegMr, RegParts};
+use iwarp_shared_verbs::worker::{ContextId, ObjectLimits, UserId};
+use iwarp_shared_verbs::{Request, Response};
+use rdma::verbs::{AddressBase, Limits, MemoryRegion, VerbsError};
+use rdma::{EndpointConfig, OutOfOrderPolicy, RegionId};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
+use rustix::rand::{GetRandomFlags, getrandom};
+use rustix::time::{ClockId, clock_gettime};
+use tcp_stack::{ConnOptions, Instant};
+
+use super::{no_memory, system};
+use crate::backend::Registrable;
+use crate::error::Error;
+
+/// Bytes of a page.
+pub(super) const PAGE_BYTES: u64 = 4096;
+/// Most connections. The limit of open descriptors is usually less.
+const CONNECTIONS_MAX: u32 = 4096;
+/// Most memory regions. Each has a number, and so has memory that is allocated.
+const MEMORY_REGIONS_MAX: u16 = 4096;
+const MEMORIES_MAX: u32 = 2 * MEMORY_REGIONS_MAX as u32;
+/// Most objects of other kinds.
+const OBJECTS_MAX: u16 = 2048;
+/// Rounds of the engine before its thread does something else.
+const ROUNDS_MAX: u32 = 16;
+/// Time without an answer after which an initiator sends an empty RDMA Write, for responders that overlook the first
+/// FPDU.
+const POKE_AFTER: Duration = Duration::from_millis(100);
+
+/// Reads the clock of all engines in this process.
+pub(super) fn now() -> Instant {
+    let time = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Instant::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add_signed(time.tv_nsec))
+}
+
+/// Returns a refusal of the device.
+pub(super) const fn refused(call: &'static str, cause: VerbsError, reason: Option<String>) -> Error {
+    Error::Refused { call, cause, reason }
+}
+
+/// Returns false if the kernel keeps the port of an address from this user. What else it refuses, the listener reports.
+fn may_bind(local: SocketAddr) -> bool {
+    let family = if local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+    local.port() == 0 || socket.and_then(|socket| bind(&socket, &local)) != Err(Errno::ACCESS)
+}
+
+#[derive(Debug)]
+pub(super) struct Core {
+    engine: Engine<KernelTcp, WorkerMemory>,
+    context: ContextId,
+    /// Memory that was allocated, by number.
+    memories: HashMap<u32, Arc<RegionMemory>>,
+    /// Numbers of memory and of registrations that are free, and the first that was never used.
+    free: Vec<u32>,
+    unused: u32,
+}
+
+fn limits() -> Limits {
+    let most = Limits { mrs: MEMORY_REGIONS_MAX, mws: MEMORY_REGIONS_MAX, ..Limits::default() };
+    let (pds, cqs, qps, srqs) = (OBJECTS_MAX, 2 * OBJECTS_MAX, OBJECTS_MAX, OBJECTS_MAX);
+    EngineConfig::program_limits(
+        Limits { pds, cqs, qps, srqs, ids: u32::from(2 * OBJECTS_MAX), ..most },
+        CONNECTIONS_MAX,
+    )
+}
+
+impl Core {
+    /// Creates the engine and opens its context. Returns also a descriptor that is readable when the sockets have
+    /// something for the engine.
+    pub(super) fn open(memory: SharedWords, wakers: Wakers) -> Result<(Self, OwnedFd), Error> {
+        let config = KernelTcpConfig { connections_max: CONNECTIONS_MAX, listeners_max: OBJECTS_MAX.into() };
+        let failed = |cause| Error::System { call: "epoll_create1", cause };
+        let tcp = KernelTcp::new(config).map_err(failed)?;
+        let sockets = tcp.epoll_fd().try_clone_to_owned().map_err(failed)?;
+        let mut seed = [0; 32];
+        getrandom(&mut seed, GetRandomFlags::empty()).map_err(system("getrandom"))?;
+        let limits = limits();
+        let config = EngineConfig {
+            conn: ConnOptions::default(),
+            limits,
+            endpoint: EndpointConfig {
+                out_of_order: OutOfOrderPolicy::Off,
+                poke_after: Some(POKE_AFTER),
+                ..EndpointConfig::default()
+            },
+            stags_max: 2 * u32::from(MEMORY_REGIONS_MAX),
+            regions_max: 0,
+            contexts_max: 1,
+            local_ports: (LocalPorts::default(), 0),
+            seed,
+        };
+        let mut engine = Engine::new(tcp, config, WorkerMemory::new(MEMORIES_MAX as usize));
+        let objects = ObjectLimits {
+            pds: limits.pds.into(),
+            mrs: limits.mrs.into(),
+            mws: limits.mws.into(),
+            cqs: limits.cqs.into(),
+            qps: limits.qps.into(),
+            srqs: limits.srqs.into(),
+            ids: limits.ids,
+            ids_of_all: limits.ids,
+        };
+        let context = engine.context_open(memory, UserId::default(), objects, wakers);
+        let context = context.map_err(|cause| refused("open_device", cause, None))?;
+        Ok((Self { engine, context, memories: HashMap::new(), free: Vec::new(), unused: 0 }, sockets))
+    }
+
+    /// Runs the engine until it has nothing more to do, for some rounds at most. Returns true if it has nothing: the
+    /// program rings for what it posts from here on.
+    pub(super) fn run(&mut self) -> bool {
+        self.engine.contexts_awake();
+        for _ in 0..ROUNDS_MAX {
+            let now = now();
+            let due = self.engine.next_deadline().is_some_and(|deadline| deadline <= now);
+            self.engine.poll(now, due, &mut std::iter::empty(), &mut Chunks, &mut |_| {}, usize::MAX);
+            self.engine.run_deferred(now, &mut Chunks);
+            if !self.engine.has_output() && self.engine.contexts_sleep() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Returns the engine's next deadline.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.engine.next_deadline()
+    }
+
+    /// Returns the number of connections.
+    pub(super) fn connections(&self) -> usize {
+        self.engine.connections()
+    }
+
+    pub(super) fn execute(&mut self, requests: &[Request]) -> Executed {
+        let (mut results, mut reason) = (Vec::with_capacity(requests.len()), None);
+        for request in requests {
+            if let Request::CreateId(Some(local)) = request
+                && !may_bind(*local)
+            {
+                results.push(Err(VerbsError::NotPermitted));
+                reason.get_or_insert_with(|| {
+                    format!("the kernel does not let this user have port {}", local.port())
+                });
+                continue;
+            }
+            let result = self.engine.context_execute(now(), self.context, request);
+            if let Ok(Response::Deregistered(region)) = result {
+                self.engine.memory_mut().detach(region);
+                // Memory of the device is freed with its registration; the program's own has a number for that alone.
+                self.memories.remove(&region.0);
+                self.free.push(region.0);
+            }
+            results.push(result);
+        }
+        Executed { results, reason }
+    }
+
+    /// Ends the context: the engine does not touch its memory any more.
+    pub(super) fn close(&mut self) {
+        // Fails only if it is closed.
+        let released = self.engine.context_close(now(), self.context).unwrap_or_default();
+        for region in released {
+            self.engine.memory_mut().detach(region);
+        }
+        self.memories.clear();
+    }
+
+    /// Allocates memory, of whole pages, zeroed.
+    pub(super) fn allocate(asked: &AllocMemory) -> Result<Arc<RegionMemory>, Error> {
+        RegionMemory::new("app", asked.bytes, Pages::Ordinary)
+            .map(Arc::new)
+            .map_err(|error| no_memory(&error))
+    }
+
+    /// Gives memory a number.
+    pub(super) fn add_memory(&mut self, memory: Arc<RegionMemory>) -> Result<u32, Error> {
+        let number = self.take_number()?;
+        self.memories.insert(number, memory);
+        Ok(number)
+    }
+
+    pub(super) fn free_memory(&mut self, number: u32) {
+        if self.memories.remove(&number).is_some() {
+            self.free.push(number);
+        }
+    }
+
+    fn take_number(&mut self) -> Result<u32, Error> {
+        if let Some(number) = self.free.pop() {
+            return Ok(number);
+        }
+        let number = self.unused;
+        if number >= MEMORIES_MAX {
+            let reason = format!("{MEMORIES_MAX} pieces of memory are allocated or registered");
+            return Err(refused("reg_mr", VerbsError::NoResources, Some(reason)));
+        }
+        self.unused = number.saturating_add(1);
+        Ok(number)
+    }
+
+    fn memory(&self, number: u32) -> Result<Arc<RegionMemory>, Error> {
+        let memory = self.memories.get(&number).map(Arc::clone);
+        memory.ok_or_else(|| refused("reg_mr", VerbsError::NoSuchObject, None))
+    }
+
+    fn attach(&mut self, mr: NewMr) -> Result<MemoryRegion, Error> {
+        let registered = self.engine.context_register(now(), self.context, mr);
+        registered.map_err(|cause| refused("reg_mr", cause, None))
+    }
+
+    /// Registers all of a memory.
+    pub(super) fn register(&mut self, asked: &RegMr) -> Result<MemoryRegion, Error> {
+        let RegMr { memory, pd, base, access } = *asked;
+        let backing = self.memory(memory)?.into();
+        self.attach(NewMr { pd, region: RegionId(memory), memory: backing, base, access })
+    }
+
+    /// Registers parts of memory, or the program's own.
+    pub(super) fn register_parts(&mut self, asked: Registrable) -> Result<MemoryRegion, Error> {
+        let RegParts { pd, address, parts, access } = asked.into_parts();
+        let sources: Result<Vec<_>, _> = parts.iter().map(|part| self.part(part)).collect();
+        let invalid = || refused("reg_mr", VerbsError::Invalid, None);
+        let memory = Parts::new(address % PAGE_BYTES, sources?).ok_or_else(invalid)?;
+        let (memory, base) = (Backing::Parts(Box::new(memory)), AddressBase::At(address));
+        let number = self.take_number()?;
+        let registered = self.attach(NewMr { pd, region: RegionId(number), memory, base, access });
+        if registered.is_err() {
+            self.free.push(number);
+        }
+        registered
+    }
+
+    fn part(&self, part: &MemoryPart) -> Result<Part, Error> {
+        Ok(match *part {
+            MemoryPart::Exchanged { memory, offset, bytes } => {
+                Part { bytes, source: Source::Mapped(self.memory(memory)?, offset) }
+            }
+            MemoryPart::Kernel { address, bytes } => {
+                let at = usize::try_from(address).ok().zip(usize::try_from(bytes).ok());
+                let start = at.and_then(|(at, bytes)| {
+                    Some((NonNull::new(std::ptr::with_exposed_provenance_mut(at))?, bytes))
+                });
+                let (start, bytes) = start.ok_or_else(|| refused("reg_mr", VerbsError::Invalid, None))?;
+                // SAFETY: who has made the `Registrable` keeps the memory mapped until it is deregistered, with the
+                // rights that it has checked, and accesses it as memory that others change.
+                let memory = unsafe { RegionMemory::of_process(start, bytes) };
+                Part { bytes: bytes as u64, source: Source::Mapped(Arc::new(memory), 0) }
+            }
+        })
+    }
+}

@@ -1,0 +1,53 @@
+//! The end of the process: what was sent still leaves, and connections close as they do when a context is dropped. The
+//! kernel alone would reset those with unread bytes, and the peer would lose what it has not read.
+//!
+//! JUSTIFICATION: the C library calls a function when the process ends, and takes its address.
+#![allow(unsafe_code, reason = "registers a function with the C library; listed in UNSAFE.md")]
+
+use std::sync::{Arc, Mutex, Once, Weak};
+use std::time::Duration;
+
+use super::Embedded;
+use super::core::now;
+use crate::backend::Backend as _;
+use crate::context::lock;
+
+/// Longest time for which connections end.
+const LONGEST: Duration = Duration::from_millis(200);
+/// Time between two looks.
+const PAUSE: Duration = Duration::from_micros(200);
+
+/// Devices that are open, with the number of the process that has opened each.
+static OPEN: Mutex<Vec<(u32, Weak<Embedded>)>> = Mutex::new(Vec::new());
+
+/// Closes a device when the process ends, unless it is closed before.
+pub(super) fn close_at_exit(device: &Arc<Embedded>) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the function is part of this library, which stays loaded: it has a thread. What fails is not
+        // registered.
+        let _ = unsafe { libc::atexit(close_all) };
+    });
+    let mut open = lock(&OPEN);
+    open.retain(|(_, device)| device.strong_count() > 0);
+    open.push((std::process::id(), Arc::downgrade(device)));
+}
+
+extern "C" fn close_all() {
+    // A thread that the end has stopped may have the lock, or a child may have been forked meanwhile.
+    let Ok(mut open) = OPEN.try_lock() else { return };
+    let devices: Vec<_> = open
+        .drain(..)
+        .filter(|(process, _)| *process == std::process::id())
+        .filter_map(|(_, device)| device.upgrade())
+        .collect();
+    drop(open);
+    let began = now();
+    devices.iter().for_each(|device| device.close());
+    for device in &devices {
+        while lock(&device.core).connections() > 0 && now().saturating_since(began) < LONGEST {
+            device.drive();
+            std::thread::sleep(PAUSE);
+        }
+    }
+}

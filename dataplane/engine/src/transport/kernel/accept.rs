@@ -1,0 +1,54 @@
+//! Connections that the kernel has accepted for a listener.
+
+use rustix::io::Errno;
+use socket2::Socket;
+use tcp_stack::{ConnOptions, Event, ListenerId};
+
+use super::KernelTcp;
+use super::conn::Stage;
+use super::socket::{canonical, set_options, spare};
+
+/// Connections accepted from a listener per poll.
+const ACCEPTS_PER_POLL: usize = 16;
+impl KernelTcp {
+    /// Accepts connections that wait.
+    pub(super) fn accept(&mut self, at: usize) {
+        for _ in 0..ACCEPTS_PER_POLL {
+            if self.is_full() {
+                return;
+            }
+            let Some(Some(listener)) = self.listeners.get_mut(at) else { return };
+            let (id, options) = (listener.id, listener.options);
+            // Non-blocking, as Linux does not inherit it.
+            match rustix::net::accept_with(
+                &listener.socket,
+                rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC,
+            ) {
+                Ok(socket) => self.accepted(socket.into(), id, &options),
+                Err(Errno::AGAIN) => {
+                    listener.has_waiting = false;
+                    return;
+                }
+                Err(Errno::MFILE | Errno::NFILE) => {
+                    self.spare = None;
+                    let waiting = rustix::net::accept(&listener.socket);
+                    drop(waiting);
+                    self.spare = spare().ok();
+                    return;
+                }
+                // The connection has ended already.
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn accepted(&mut self, socket: Socket, listener: ListenerId, options: &ConnOptions) {
+        let ends = socket.local_addr().ok().and_then(|local| local.as_socket()).map(canonical);
+        let ends = ends.zip(socket.peer_addr().ok().and_then(|peer| peer.as_socket()).map(canonical));
+        let Some(ends) = ends else { return };
+        set_options(&socket, options, ends.0.ip());
+        let Some(id) = self.insert(socket, Stage::Open, ends, Some(listener)) else { return };
+        self.opened(id);
+        self.events.push_back(Event::Accepted { conn: id, listener });
+    }
+}

@@ -1,0 +1,130 @@
+#!/bin/bash
+# embedded.sh: unmodified verbs programs without a daemon, by iwarp-run, as a user without a privilege: on the loopback
+# interface of a network namespace, between two namespaces, and in a user namespace. `make embedded`.
+#
+#   LIMIT    seconds that a program may take (default 60)
+source "$(dirname "$0")/lib.sh"
+
+RUN=${RUN:-${BUILT:-target/release}/iwarp-run}
+LIMIT=${LIMIT:-60}
+
+lab_open ironwarp-embedded
+ip netns add "$NS-far"
+ip -n "$NS" link add near type veth peer name far netns "$NS-far"
+for end in "$NS near 1" "$NS-far far 2"; do
+    read -r namespace interface number <<<"$end"
+    ip -n "$namespace" addr add "10.79.0.$number/24" dev "$interface"
+    ip -n "$namespace" addr add "fd79::$number/64" dev "$interface" nodad
+    ip -n "$namespace" link set "$interface" up
+    ip -n "$namespace" link set lo up
+done
+
+# A user who owns nothing, and may read the programs.
+chmod 755 "$LAB"
+cp "$RUN" "$LAB/"
+cp -r "$(dirname "$RUN")/lib" "$LAB/"
+NOBODY=(setpriv --reuid 65534 --regid 65534 --clear-groups --bounding-set=-all --)
+# alone NAMESPACE COMMAND…: runs a program as this user, without a daemon.
+alone() { ip netns exec "$1" "${NOBODY[@]}" timeout -k 5 "$LIMIT" "$LAB/iwarp-run" --embedded "${@:2}"; }
+hears() { # PORT: waits until a program listens there
+    for _ in $(seq 200); do
+        ip netns exec "$NS" ss -Hltn "sport = :$1" | grep -q . && return
+        sleep 0.05
+    done
+}
+
+# pair PORT SERVER… -- CLIENT…: a server, which listens on this port, and a client in $CLIENT. Both must succeed; with
+# $ENDLESS, the server is stopped. They run again if the client came while the server did not listen: the programs of
+# perftest close their first listener.
+pair() {
+    local port=$1 server=() pid status attempt
+    shift
+    while [ "$1" != -- ]; do server+=("$1") && shift; done
+    shift
+    for attempt in 1 2 3; do
+        status=0
+        ip netns exec "$NS" "${NOBODY[@]}" timeout -k 5 "$LIMIT" "$LAB/iwarp-run" --embedded "${server[@]}" \
+            >"$LAB/server.out" 2>&1 &
+        pid=$!
+        hears "$port"
+        alone "${CLIENT:-$NS}" "$@" >"$LAB/client.out" 2>&1 || status=$?
+        [ -z "${ENDLESS:-}" ] && [ "$status" = 0 ] || kill "$pid" 2>/dev/null
+        wait "$pid" || [ -n "${ENDLESS:-}" ] || [ "$status" != 0 ] || status=1
+        [ "$status" = 0 ] || ! grep -qiE 'rejected|refused|timed out' "$LAB/client.out" && break
+        sleep "$attempt"
+    done
+    [ "$status" = 0 ] || tail -n 15 "$LAB/client.out" "$LAB/server.out"
+    return "$status"
+}
+row() { # NAME COMMAND…: a check, unless the program is not installed
+    command -v "$3" >/dev/null || { echo "not installed: $1"; return; }
+    check "$1" "${@:2}"
+}
+
+# --- the device
+device() {
+    alone "$NS" ibv_devinfo -v >"$LAB/devinfo" || return 1
+    grep -q 'iWARP (1)' "$LAB/devinfo" && grep -q PORT_ACTIVE "$LAB/devinfo"
+}
+row "ibv_devinfo shows the device" device ibv_devinfo
+unasked() { # no daemon, and nothing asked for
+    ip netns exec "$NS" "${NOBODY[@]}" "$LAB/iwarp-run" --socket "$LAB/none" ibv_devices >"$LAB/out" 2>"$LAB/err"
+    grep -q iwarp0 "$LAB/out" && [ "$(grep -c 'inside the program' "$LAB/err")" = 1 ]
+}
+row "without a daemon it is the default, and iwarp-run says so once" unasked ibv_devices
+
+# --- rping: messages with compared bytes, the RDMA Writes and Reads of both sides
+for address in 127.0.0.1 ::1; do
+    rping_here() { pair 7174 rping -s -a "$2" -C 100 -V -- rping -c -a "$2" -C 100 -V; }
+    row "rping on the loopback interface, $address" rping_here rping "$address"
+done
+for address in 10.79.0.1 fd79::1; do
+    between() { CLIENT=$NS-far pair 7174 rping -s -a "$2" -C 100 -V -S 60000 -- rping -c -a "$2" -C 100 -V -S 60000; }
+    row "rping between two namespaces, $address" between rping "$address"
+done
+any() { CLIENT=$NS-far pair 7174 rping -s -C 10 -V -- rping -c -a 10.79.0.1 -C 10 -V; }
+row "rping, a listener at any address" any rping
+persistent() {
+    local k pids=() failed=0
+    alone "$NS" rping -s -P -a 127.0.0.1 >"$LAB/server.out" 2>&1 &
+    local server=$!
+    hears 7174
+    for k in $(seq 10); do
+        alone "$NS" rping -c -a 127.0.0.1 -C 20 -V >"$LAB/client.$k" 2>&1 & pids+=($!)
+    done
+    for k in "${pids[@]}"; do wait "$k" || failed=$((failed + 1)); done
+    kill "$server"
+    wait "$server"
+    [ "$failed" = 0 ] || { echo "$failed of 10 clients failed"; tail -n 3 "$LAB"/client.*; return 1; }
+}
+row "rping -s -P serves ten clients at once" persistent rping
+
+# --- perftest: rates and times, polled and by events
+for test in ib_write_bw ib_read_bw ib_send_bw ib_write_lat ib_read_lat ib_send_lat; do
+    measures() { pair 18515 "$1" -R -n 200 -F -- "$1" -R -n 200 -F 127.0.0.1; }
+    row "$test -R" measures "$test"
+done
+sizes() { CLIENT=$NS-far pair 18515 ib_write_bw -R -a -n 50 -F -- ib_write_bw -R -a -n 50 -F 10.79.0.1; }
+row "ib_write_bw -R -a between two namespaces" sizes ib_write_bw
+events() { pair 18515 ib_send_lat -R -e -n 200 -F -- ib_send_lat -R -e -n 200 -F 127.0.0.1; }
+row "ib_send_lat -R -e" events ib_send_lat
+
+# --- rsockets, connections by the dozen
+rsocket() { pair 7471 rstream -b 127.0.0.1 -- rstream -s 127.0.0.1; }
+row "rstream" rsocket rstream
+many() { pair 7471 ucmatose -c 20 -- ucmatose -c 20 -s 127.0.0.1; }
+row "ucmatose, 20 connections" many ucmatose
+
+# --- a user namespace, as in a container: no capability, and the loopback interface alone
+unshared() {
+    ip netns exec "$NS" "${NOBODY[@]}" unshare -Urn sh -c "ip link set lo up || exit 1
+        '$LAB/iwarp-run' --embedded rping -s -a 127.0.0.1 -C 10 & sleep 1
+        timeout $LIMIT '$LAB/iwarp-run' --embedded rping -c -a 127.0.0.1 -C 10 -V && wait"
+}
+row "rping in a user namespace" unshared rping
+privileged_port() { # the kernel's rule
+    ! alone "$NS" rping -s -a 127.0.0.1 -p 80 -C 1 >"$LAB/out" 2>&1 || return 1
+    grep -q "Permission denied" "$LAB/out" || { cat "$LAB/out"; return 1; }
+}
+row "port 80 is refused as the kernel refuses it" privileged_port rping
+score
