@@ -94,7 +94,6 @@ TOGETHER := \
     programs-quick \
     embedded \
     sockets \
-    rping \
     lifecycle \
     operations \
     reload \
@@ -118,7 +117,7 @@ BESIDE := \
 
 # Names of several suites.
 group.tcp := drivers flood forged-arp load crowd-out starve wire-proof flat idle
-group.rdma := interop rping verbs hostile programs-quick embedded sockets
+group.rdma := interop verbs hostile programs-quick embedded sockets
 group.nfs := nfsd
 group.service := ports lifecycle operations reload session demonstration captures
 group.packages := deb-test build-debian13
@@ -299,9 +298,6 @@ embedded: root built ## unmodified programs without a daemon: RDMA inside them, 
 sockets: root built ## rsockets and the preload library: threads, random sizes, crowds of clients, what calls return
 	dataplane/tests/sockets.sh
 
-rping: root built ## rping and regions between programs that are their own dataplane
-	dataplane/tests/rping.sh
-
 wire-proof: root built ## a pcap round trip, judged by tshark
 	dataplane/tests/pcap.sh
 
@@ -405,7 +401,7 @@ profile-brief: root built
 
 # What is installed comes from PROGRAMS: after `make trained`, `make deb PROGRAMS=target/trained` packages those.
 PROGRAMS ?= target/dist
-INSTALLED := iwarpd iwarpctl iwarp-nfsd iwarp-rping iwarp-run iwarp-bench
+INSTALLED := iwarpd iwarpctl iwarp-nfsd iwarp-run iwarp-bench
 
 PACKAGING := debhelper lintian systemd-container
 

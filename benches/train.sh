@@ -12,7 +12,7 @@ host=$(rustc -vV | sed -n 's/^host: //p')
 tools=$(rustc --print sysroot)/lib/rustlib/$host/bin
 mkdir -p "$folder"
 
-installed=(iwarpd iwarpctl iwarp-nfsd iwarp-rping iwarp-run iwarp-bench iwarp-manual)
+installed=(iwarpd iwarpctl iwarp-nfsd iwarp-run iwarp-bench iwarp-manual)
 
 # built PROFILE FLAGS BIN…: builds these programs in target/PROFILE; FLAGS is a list in TOML. Build scripts write no
 # profile.

@@ -19,7 +19,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 stage=$work/ironwarp-$version
 mkdir -p "$stage"/{bin,etc/iwarpd,docs,examples/siw,client}
-cp "$programs"/{iwarpd,iwarpctl,iwarp-nfsd,iwarp-rping,iwarp-run,iwarp-bench} "$stage/bin/"
+cp "$programs"/{iwarpd,iwarpctl,iwarp-nfsd,iwarp-run,iwarp-bench} "$stage/bin/"
 cp -r "$programs/lib" "$stage/lib"
 cp -r "$share" "$stage/share"
 cp configs/debian/{iwarpd,nfsd}.toml "$stage/etc/iwarpd/"
@@ -28,9 +28,9 @@ cp dataplane/tests/siw/{client,cycle,violations,bulk,conn,region}.c \
     dataplane/tests/siw/{cycle,violations,bulk,conn,region}.h "$stage/examples/siw/"
 configs/debian/pages.py "$stage/docs" docs/{applications,nfs,programs,region-service}.md \
     docs/{installing,configuring,observing,hardening,control-socket}.md \
-    docs/{limits,deviations,nics,rping,glossary,remote,terminate,verbs}.md
+    docs/{limits,deviations,nics,glossary,remote,terminate,verbs}.md
 configs/debian/licenses.py \
-    dataplane mgmt-cli iwarp-nfsd iwarp-rping iwarp-run iwarp-drop-in benches >"$stage/THIRD-PARTY-LICENSES"
+    dataplane mgmt-cli iwarp-nfsd iwarp-run iwarp-drop-in benches >"$stage/THIRD-PARTY-LICENSES"
 configs/debian/licenses.py mgmt-cli >"$stage/client/THIRD-PARTY-LICENSES"
 
 mkdir "$stage/debian"

@@ -28,7 +28,7 @@ iwarpctl config check /dev/null 2>/dev/null && fail "an empty configuration is t
 step "iwarpctl needs the C library alone"
 
 quietly "${apt[@]}" install /root/debs/*.deb
-for program in iwarpd iwarpctl iwarp-nfsd iwarp-rping iwarp-run iwarp-bench; do
+for program in iwarpd iwarpctl iwarp-nfsd iwarp-run iwarp-bench; do
     is "$program" "$("$program" --version | cut -d' ' -f1)" "$program"
 done
 for file in /etc/iwarpd/iwarpd.toml /etc/iwarpd/nfsd.toml $UNITS/iwarpd.service $UNITS/iwarp-nfsd.service \

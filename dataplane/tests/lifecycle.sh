@@ -404,17 +404,17 @@ size = "4M"
 access = ["remote-read", "remote-write"]
 TOML
 }
-RPING=${RPING:-${BUILT:-target/release}/iwarp-rping}
+EXCHANGE=${EXCHANGE:-${WATCH%/*}/exchange}
 client_link() { "$IWARPCTL" -j --socket "$LAB/client.control" port list | jq -r '.[0].link'; }
 client_waits() { # no link, and idle
     becomes down 5 client_link || return 1
     "$IWARPCTL" -j --socket "$LAB/client.control" status >"$LAB/status"
     [ $? = 6 ] && jq -e '.degraded | any(contains("port p0: no link"))' "$LAB/status"
 }
-through() { # an application of the client talks to one of the server
-    spawn "$LAB/rping.out" "$RPING" -s -V -a 10.80.0.1 --daemon "$LAB/server.verbs"
-    prints '^listening on' "$LAB/rping.out" &&
-        timeout 30 "$RPING" -c -V -a 10.80.0.1 -S 4k -C 50 --daemon "$LAB/client.verbs" &&
+through() { # a program of the client's daemon talks to one of the server's
+    spawn "$LAB/exchange.out" "$EXCHANGE" --socket "$LAB/server.verbs" --listen 10.80.0.1:7500 --timeout 30
+    prints '^listening on' "$LAB/exchange.out" &&
+        "$EXCHANGE" --socket "$LAB/client.verbs" --connect 10.80.0.1:7500 --timeout 30 &&
         wait_at_most 30 "$PID"
 }
 follows() { start server && becomes up 5 client_link && through; }

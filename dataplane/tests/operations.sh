@@ -7,7 +7,7 @@ source "$(dirname "$0")/lib.sh"
 lab_open ironwarp-ops
 METRICS="$LAB/metrics.sock"
 MONITORING=configs/monitoring
-RPING=${RPING:-${BUILT:-target/release}/iwarp-rping}
+EXCHANGE=${EXCHANGE:-${WATCH%/*}/exchange}
 VERBS="$LAB/verbs.sock"
 
 config() { # METRICS-LINES
@@ -298,9 +298,9 @@ closed() { # a connection that an operator closes
     return "$status"
 }
 programs() { # a program opens a context, and is killed
-    ip netns exec "$NS" "$RPING" -s -P -a 10.77.0.2 --daemon "$VERBS" >"$LAB/rping" 2>&1 &
+    ip netns exec "$NS" "$EXCHANGE" --socket "$VERBS" --listen 10.77.0.2:7500 >"$LAB/exchange" 2>&1 &
     local program=$!
-    seen app_connected ".pid == $program and .uid == 0 and .device != \"\" and (.command | contains(\"rping\"))"
+    seen app_connected ".pid == $program and .uid == 0 and .device != \"\" and (.command | contains(\"exchange\"))"
     local status=$?
     kill -KILL "$program"
     wait "$program" 2>/dev/null

@@ -204,7 +204,8 @@ basics() { # the rows of programs-quick
     for size in 64 4096 65535; do
         row "rping, $size bytes, $of" pair rping -s -V -C 50 -S "$size" -- rping -c -a 10.78.0.10 -V -C 50 -S "$size"
     done
-    row "rping over IPv6, $of" pair rping -s -a ::0 -V -C 50 -- rping -c -a fd78::10 -V -C 50
+    row "rping over IPv6, from a given address, $of" pair rping -s -a ::0 -V -C 50 -- \
+        rping -c -a fd78::10 -I "fd78::1$CLIENT" -V -C 50
     row "rping -s -P serves twenty clients at once, $of" persistent rping 0
     [ -n "$QUICK" ] || row "the same on a busy machine, $of" persistent rping 8
     row "rdma_client, $of" pair rdma_server -- rdma_client -s 10.78.0.10

@@ -9,14 +9,14 @@ chmod 711 "$LAB"
 head -c 200000 /dev/urandom >"$LAB/file"
 printf 'open sesame' >"$LAB/token"
 printf 'close sesame' >"$LAB/token2"
-RPING=${RPING:-${BUILT:-target/release}/iwarp-rping}
+RUN=${RUN:-${BUILT:-target/release}/iwarp-run}
 CONFIG="$LAB/config.toml"
 VERBS="$LAB/verbs.sock"
 
 # config: writes the configuration from variables, which each check changes.
 DEVICE='driver = "tap"
 interface = "iw0"' MTU=1500 KERNEL_SIDE=iw0 CORES='0, 1'
-LEVEL=info MEMORY= REGIONS= LISTENERS= LIMITS= CONTROL= APPLICATIONS= OTHER=
+LEVEL=info MEMORY= MEMORY_REGIONS=8 REGIONS= LISTENERS= LIMITS= CONTROL= APPLICATIONS= OTHER=
 LAB_REGION='access = ["remote-read", "remote-write"]'
 config() {
     cat >"$CONFIG" <<TOML
@@ -54,7 +54,7 @@ socket = "$SOCKET"
 $CONTROL
 [applications]
 socket = "$VERBS"
-memory_regions_max = 8
+memory_regions_max = $MEMORY_REGIONS
 $APPLICATIONS
 [log]
 level = "$LEVEL"
@@ -416,12 +416,12 @@ deaf_peer() { # a peer that never closes, but is silent
 queue_pairs() { # programs on queue pairs of the daemon, over each family; they work until one ends the connection
     local server client
     HOST=fd77::2 writer v6 lab || return 1
-    run_rping server -s -P -a 10.77.0.2 && server=$PID && becomes 1 20 grep -c '^listening on' "$LAB/server" &&
-        run_rping client -c -V -S 4k -a 10.77.0.2 && client=$PID && becomes 2 20 queue_pairs_in_use ||
+    run_rping server -s -P -S 4096 && server=$PID && becomes "" 20 in_ns nc -z -w 1 10.77.0.2 7174 &&
+        run_rping client -c -V -S 4096 -a 10.77.0.2 && client=$PID && becomes 2 20 queue_pairs_in_use ||
         { tail -n 5 "$LAB/client" "$LAB/server" && return 1; }
     ctl -j drain --timeout 100 >"$LAB/drained" &
     local drain=$!
-    becomes draining 20 state && ! in_ns "$RPING" -c -C 1 -a 10.77.0.2 --daemon "$VERBS" && kill -USR1 "$WRITER" &&
+    becomes draining 20 state && late_client && kill -USR1 "$WRITER" &&
         ends_with v6 done && alive && [ "$(queue_pairs_in_use)" = 2 ] && kill "$client" && wait "$drain" &&
         jq -e '.cut_off == 0' "$LAB/drained" && exits 0 20
     local drained=$?
@@ -431,8 +431,14 @@ queue_pairs() { # programs on queue pairs of the daemon, over each family; they 
     tail -n 3 "$LAB/client" "$LAB/server" "$LAB/drained"
     return "$drained"
 }
-run_rping() { # NAME OPTIONS…: a program of the daemon, with its output in $LAB/NAME and its process in $PID
-    spawn "$LAB/$1" ip netns exec "$NS" "$RPING" "${@:2}" --daemon "$VERBS"
+run_rping() { # NAME OPTIONS…: Debian's rping on the daemon, with its output in $LAB/NAME and its process in $PID
+    spawn "$LAB/$1" ip netns exec "$NS" "$RUN" --socket "$VERBS" rping "${@:2}"
+}
+late_client() { # it is refused at once
+    in_ns timeout 20 "$RUN" --socket "$VERBS" rping -c -C 1 -a 10.77.0.2
+    local status=$?
+    echo "status $status"
+    [ "$status" != 0 ] && [ "$status" != 124 ]
 }
 queue_pairs_in_use() { ctl -j qp list | jq '[.[] | select(.state == "rts")] | length'; }
 alive() { kill -0 "$DAEMON_PID"; }
@@ -461,6 +467,7 @@ check "drain: a daemon" serving_again
 check "drain closes idle peers, waits for busy ones, and accepts none" idle_peers
 check "drain: a daemon" serving_again
 check "drain does not wait for a silent peer that never closes" deaf_peer
+MEMORY_REGIONS=16
 check "drain: a daemon" serving_again
 check "drain waits for queue pairs in use, of two workers" queue_pairs
 CORES=0

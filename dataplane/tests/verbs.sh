@@ -2,6 +2,7 @@
 # Applications: programs that open queue pairs of iwarpd over its verbs socket, on two daemons that a switch connects.
 # `make verbs`.
 source "$(dirname "$0")/lib.sh"
+source dataplane/tests/dissect.sh
 
 EXCHANGE=${EXCHANGE:-${WATCH%/*}/exchange}
 REGISTER=${REGISTER:-${WATCH%/*}/register}
@@ -111,7 +112,10 @@ unseen() {
 }
 looped() { CLIENT=0 exchange "$@"; } # both programs on daemon 0
 itself() { alone && in_ns timeout 60 "$EXCHANGE" --socket "$LAB/0.verbs" --listen "$ADDRESS" --itself "$@"; }
-with_region() { # the region service of daemon 0
+on_wire() { # the region service of daemon 0, from a program of daemon 1
+    in_ns timeout 60 "$EXCHANGE" --socket "$LAB/1.verbs" --connect "${ADDRESS%:*}:7400" --region shared "$@"
+}
+with_region() { # the region service of daemon 0, from a program of the same
     in_ns timeout 60 "$EXCHANGE" --socket "$LAB/0.verbs" --connect "${ADDRESS%:*}:7400" --region shared "$@"
 }
 unlinked() { # while the port has no link
@@ -194,6 +198,76 @@ for ADDRESS in 10.78.0.10:7500 '[fd78::10]:7500'; do
 done
 check "frames were lost and reordered" good_link
 
+# --- what MPA negotiates, on the wire
+restarts() { # CRC MARKERS: both daemons start again with these keys
+    local n
+    for n in 0 1; do
+        stop "$n" && cp "$LAB/$n.toml" "$LAB/$n.plain" || return 1
+        printf '[mpa]\ncrc = "%s"\nmarkers = "%s"\n' "$@" >>"$LAB/$n.toml"
+        start "$n" || return 1
+        mv "$LAB/$n.plain" "$LAB/$n.toml"
+    done
+}
+agreed() { # REVISION CRC MARKERS OPTIONS…: an exchange, whose MPA Request and Reply have this revision and these flags
+    local seen="$LAB/mpa.pcap" pid frame status=0
+    ip netns exec "$NS" tcpdump -Uni s1 -B 65536 -w "$seen" 'tcp port 7500' >/dev/null 2>"$LAB/tcpdump.log" &
+    pid=$!
+    becomes 1 5 grep -c 'listening on' "$LAB/tcpdump.log" && exchange --mpa-revision "$1" "${@:4}" || status=1
+    sleep 0.5
+    kill -TERM "$pid"
+    wait "$pid"
+    for frame in req rep; do
+        at_least 1 "$seen" "iwarp_mpa.$frame && iwarp_mpa.rev == $1 && iwarp_mpa.crc_flag == $2 &&
+            iwarp_mpa.marker_flag == $3" || status=1
+    done
+    [ "$3" = 0 ] || at_least 10 "$seen" iwarp_mpa.markers || status=1
+    return "$status"
+}
+for ADDRESS in 10.78.0.10:7500 '[fd78::10]:7500'; do
+    check "MPA revision 1, $ADDRESS" agreed 1 1 0 --size 100000
+    check "MPA revision 2, $ADDRESS" agreed 2 1 0 --size 100000
+done
+check "daemons without CRC" restarts off off
+for ADDRESS in 10.78.0.10:7500 '[fd78::10]:7500'; do check "no CRC, $ADDRESS" agreed 2 0 0 --size 100000; done
+check "daemons that ask for markers" restarts on receive
+for ADDRESS in 10.78.0.10:7500 '[fd78::10]:7500'; do
+    check "markers, $ADDRESS" agreed 2 1 1 --size 100000
+    check "markers, MPA revision 1, $ADDRESS" agreed 1 1 1 --size 100000
+done
+check "daemons with neither" restarts on off
+
+# --- streams without an MPA Request, opened by the kernel
+silent() { # COUNT: as many more, three times, each time with an honest client; and one when they are gone
+    local holders=() round server served=0
+    spawn "$LAB/server.out" in_ns "$EXCHANGE" --socket "$LAB/0.verbs" --listen "$ADDRESS" --connections 4 --size 1000
+    server=$PID
+    prints '^listening' "$LAB/server.out" || return 1
+    for round in 1 2 3; do
+        spawn "$LAB/silent.$round" ip netns exec "$NS" \
+            python3 dataplane/tests/hold.py "$(tr -d '[]' <<<"${ADDRESS%:*}")" 7500 - "$1" --silent
+        holders+=("$PID")
+        prints "^$1 connections are open" "$LAB/silent.$round" && honest || break
+        served=$round
+    done
+    kill "${holders[@]}"
+    wait "${holders[@]}" 2>/dev/null
+    [ "$served" = 3 ] && honest && wait "$server" && return
+    kill "$server" 2>/dev/null
+    cat "$LAB/server.out"
+    return 1
+}
+honest() { in_ns timeout 30 "$EXCHANGE" --socket "$LAB/1.verbs" --connect "$ADDRESS" --size 1000; }
+for ADDRESS in 10.78.0.10:7500 '[fd78::10]:7500'; do
+    for count in 64 65 200; do
+        check "$count silent connections, three times, keep no client out, $ADDRESS" silent $count
+    done
+done
+
+# --- a region service, from our TCP to our TCP
+for ADDRESS in 10.78.0.10:7500 '[fd78::10]:7500'; do
+    check "a program writes a region of the other daemon and reads it back, $ADDRESS" on_wire --size 1000000
+done
+
 # --- the histogram of completions
 scrape() { curl -sS --max-time 10 --unix-socket "$LAB/$1.metrics" http://localhost/metrics; } # N
 completions() { # N: successful send requests that daemon N has timed
@@ -232,9 +306,6 @@ told_by_put() { watching 1 && send && taken "^shared immediate 0xfeed, 300001 by
 told_by_programs() { # of a Write with Immediate Data: over the wire, and of this daemon
     watching 2 && with_region --immediate 1 --size 70000 && on_wire --immediate 2 --size 16 &&
         taken '^shared immediate 0x1, 70000 bytes' '^shared immediate 0x2, 16 bytes'
-}
-on_wire() { # to the region service of daemon 0, from a program of daemon 1
-    in_ns timeout 60 "$EXCHANGE" --socket "$LAB/1.verbs" --connect "${ADDRESS%:*}:7400" --region shared "$@"
 }
 for ADDRESS in 10.78.0.10:7500 '[fd78::10]:7500'; do
     check "a program learns of a put with Immediate Data, $ADDRESS" told_by_put

@@ -59,7 +59,7 @@ const BLOCKS: [Block; 9] = [
         edges: [330, 310, 850, 380],
         color: DAEMON,
         lines: &[
-            "program with its own dataplane (iwarp-rping)",
+            "program with its own dataplane",
             "verbs ─ RDMAP, DDP, MPA ─ TCP/IP ─ port, in the program's threads",
         ],
     },

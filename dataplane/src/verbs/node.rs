@@ -1,4 +1,4 @@
-//! Verbs on a DPDK port: a poll loop in the program's own thread. Programs such as `iwarp-rping` start here.
+//! Verbs on a DPDK port: a poll loop in the program's own thread. `docs/verbs-tutorial.md` explains it.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -1,85 +1,116 @@
 # shellcheck shell=bash
-# Debian's rping in the guest against iwarp-rping, on a port of its own and as an application of the daemon, in both
-# roles. Sourced by run.sh.
+# Debian's rping in the guest, on soft-iWARP, against the same program on a daemon, by iwarp-run, in both roles. Sourced
+# by run.sh after churn.sh; run.sh sets RPING_VERBS and RPING_HOST, verbs socket and address of the daemon. $SOCKET is
+# its control socket.
 
-RPING=${RPING:-${BUILT:-target/release}/iwarp-rping}
+RUN=${RUN:-${BUILT:-target/release}/iwarp-run}
 # Text sizes with rounds: rdma-core's shortest and longest, and some between. The emulated machine checks long texts
 # slowly.
 RPING_SIZES="23:600 64:2000 1000:400 1449:400 4096:200 16384:100 65535:50"
-# ours_serves OPTIONS: starts iwarp-rping as a server of many clients, until ours_served.
+SIZES_OFF="64:400 4096:200 65535:50"
+
+# ours_serves PORT SIZE [-P]: starts a server on the daemon, waits until it listens, and adds it to SERVERS.
 ours_serves() {
-    peer_start "$LAB/rping.json" "$RPING" -s -P -V --json --timeout 60 "${RPING_DEVICE[@]}" "$@" &&
-        peer_says 'listening' || { peer_stop; return 1; }
+    ip netns exec "$NS" timeout -k 5 300 "$RUN" --socket "$RPING_VERBS" rping -s -p "$1" -S "$2" "${@:3}" \
+        >"$LAB/rping.$1" 2>&1 &
+    SERVERS+=($!)
+    for _ in $(seq 100); do in_ns nc -z -w 1 "$RPING_HOST" "$1" && return; sleep 0.1; done
+    cat "$LAB/rping.$1"
+    return 1
+}
+sixteen_serve() {
+    local port
+    for port in $(seq 7180 7195); do ours_serves "$port" 512 || return 1; done
+}
+stop_serving() { # a server of many clients runs until it is stopped
+    kill "${SERVERS[@]}" 2>/dev/null
+    wait "${SERVERS[@]}"
+    SERVERS=()
+}
+all_end_well() { # servers of one client end with it
+    local k status=0
+    for k in "${!SERVERS[@]}"; do
+        wait "${SERVERS[k]}" && continue
+        echo "port $((7180 + k)): exit status $?"
+        cat "$LAB/rping.$((7180 + k))"
+        status=1
+    done
+    SERVERS=()
+    return "$status"
 }
 
-# ours_served CLIENTS ROUNDS: stops the server; it exits with 0 and has served this many.
-ours_served() {
-    local seen
-    peer_stop || { cat "$LAB/peer.err"; return 1; }
-    seen=$(jq -r '"\(.connections) clients, \(.rounds) rounds, \(.failed) failed"' "$LAB/rping.json")
-    echo "RESULT $seen"
-    [ "$seen" = "$1 clients, $2 rounds, 0 failed" ]
+# accepted: prints how many connections the daemon has accepted, and how many RDMA Reads it has sent: a server reads
+# each text.
+accepted() { counters accepts_out out_rdma_reads; }
+# all_served BEFORE CLIENTS ROUNDS: the daemon has accepted as many connections since, and read as many texts.
+all_served() {
+    local connections rounds
+    read -r connections rounds <<<"$1"
+    echo "RESULT $2 clients, $3 rounds"
+    becomes "$((connections + $2)) $((rounds + $3))" 5 accepted
 }
 
-# their_clients N SIZE ROUNDS: runs N clients at once. A client may print nothing but its disconnect, which it requests
-# after its last round; it would print a wrong text. ours_served counts the rounds and connections. The exit status of a
-# client is printed and not judged: Debian's rping destroys its event channel and frees its memory while its threads
-# still use them, and may exit with an error before or after its output, crash, or hang.
+# their_clients PORT N SIZE ROUNDS: runs N clients at once, each to a port of its own. A client may print nothing but
+# its disconnect, which it requests after its last round; it would print a wrong text. all_served counts the rounds and
+# connections. The exit status of a client is printed and not judged: Debian's rping destroys its event channel and
+# frees its memory while its threads still use them, and may exit with an error before or after its output, crash, or
+# hang.
 their_clients() {
-    guest_run siw "rm -f /tmp/rping.*; for i in \$(seq $1); do \
-timeout -s KILL 60 rping -c -a $RPING_HOST -V -S $2 -C $3 >/tmp/rping.\$i 2>&1 & p=\"\$p \$!\"; done; \
+    guest_run siw "rm -f /tmp/rping.*; for i in \$(seq $1 $(($1 + $2 - 1))); do \
+timeout -s KILL 60 rping -c -a $RPING_HOST -p \$i -V -S $3 -C $4 >/tmp/rping.\$i 2>&1 & p=\"\$p \$!\"; done; \
 for i in \$p; do wait \$i 2>/dev/null || echo \"RESULT a client ended with exit code \$?\"; done; p=; \
 ! grep -vE '^(client DISCONNECT EVENT\.\.\.|rdma_get_cm_event: Bad file descriptor)$' /tmp/rping.*" 110
 }
 
-# rping_clients TITLE OPTIONS: runs the guest's clients against our server.
+# rping_clients TITLE: runs the guest's clients against servers of ours: one after the other against a server of many
+# clients, and 16 at once against 16 servers.
 rping_clients() {
-    local title=$1 size clients=0 rounds=0
-    shift
-    check "$title: iwarp-rping listens" ours_serves "$@"
+    local title=$1 size clients=0 rounds=0 at_once=${ROUNDS_AT_ONCE:-20} before SERVERS=()
+    before=$(accepted)
+    check "$title: our rping listens" ours_serves 7174 65535 -P
     for size in ${SIZES:-$RPING_SIZES}; do
-        try "$title: ${size#*:} texts of ${size%:*} bytes" their_clients 1 "${size%:*}" "${size#*:}"
+        try "$title: ${size#*:} texts of ${size%:*} bytes" their_clients 7174 1 "${size%:*}" "${size#*:}"
         clients=$((clients + 1)) rounds=$((rounds + ${size#*:}))
     done
-    try "$title: 16 clients at once" their_clients 16 512 "${ROUNDS_AT_ONCE:-20}"
-    try "$title: all were served well" ours_served $((clients + 16)) $((rounds + 16 * ${ROUNDS_AT_ONCE:-20}))
+    try "$title: all were served well" all_served "$before" $clients $rounds
+    stop_serving
+    before=$(accepted)
+    check "$title: 16 of ours listen" sixteen_serve
+    try "$title: 16 clients at once" their_clients 7180 16 512 "$at_once"
+    try "$title: all 16 were served well" all_served "$before" 16 $((16 * at_once))
+    check "$title: our 16 servers end well" all_end_well
 }
 
-# our_client SIZE ROUNDS OPTIONS
+# our_client SIZE ROUNDS: a client of ours; the guest has read as many texts.
 our_client() {
-    local size=$1 rounds=$2 seen
-    shift 2
-    in_ns timeout 100 "$RPING" -c -a 10.77.0.3 -V --json -S "$size" -C "$rounds" "${RPING_DEVICE[@]}" "$@" \
-        >"$LAB/rping.json" || return 1
-    seen=$(jq -r '"\(.rounds) rounds, \(.failed) failed, a round took \(.round_ns.median / 1000 | floor) µs"' \
-        "$LAB/rping.json")
-    echo "RESULT $seen"
-    [[ $seen = "$rounds rounds, 0 failed, "* ]]
+    local before
+    before=$(counters in_rdma_reads)
+    in_ns timeout -k 5 100 "$RUN" --socket "$RPING_VERBS" rping -c -a 10.77.0.3 -V -S "$1" -C "$2" &&
+        becomes $((before + $2)) 5 counters in_rdma_reads
 }
 
-# rping_server TITLE OPTIONS: runs our client against the guest's server.
+# rping_server TITLE: runs our client against the guest's server.
 rping_server() {
     local title=$1 size
-    shift
     try "$title: the guest's rping serves" guest_run siw \
         'rping -s -P -S 65535 -a 10.77.0.3 >/tmp/rping.out 2>&1 & rping=$!; sleep 0.5; kill -0 $rping'
     for size in ${SIZES:-$RPING_SIZES}; do
-        try "$title: ${size#*:} texts of ${size%:*} bytes" our_client "${size%:*}" "${size#*:}" "$@"
+        try "$title: ${size#*:} texts of ${size%:*} bytes" our_client "${size%:*}" "${size#*:}"
     done
     guest_run siw 'kill $rping; wait $rping' >/dev/null
 }
 
+rping_without_crc() { # on a daemon of its own, at the port of the programs that run their own dataplane
+    local SIZES=$SIZES_OFF SOCKET=$LAB/peer-off.control RPING_VERBS=$LAB/peer-off.verbs RPING_HOST=10.77.0.4
+    check "a daemon without CRC" start peer-off
+    rping_clients "rping's client, CRC off"
+    rping_server "rping's server, CRC off"
+    try "our rping has left nothing without CRC" becomes 0 5 eval 'ctl -j app list | jq length'
+    check "the daemon without CRC ends well" stop peer-off
+}
 suite_rping() {
     rping_clients "rping's client, CRC on"
-    SIZES="64:400 4096:200 65535:50" rping_clients "rping's client, CRC off" --crc off
     rping_server "rping's server, CRC on"
-    SIZES="64:400 4096:200 65535:50" rping_server "rping's server, CRC off" --crc off
-}
-
-# The same as applications of the daemon that the other suites test.
-suite_application() {
-    local RPING_DEVICE=(--daemon "$LAB/verbs.sock") RPING_HOST=10.77.0.2 SIZES="64:400 4096:200 65535:30"
-    rping_clients "a program of the daemon, rping's client"
-    rping_server "a program of the daemon, rping's server"
-    try "the program has left nothing in the daemon" becomes 0 5 eval 'ctl -j app list | jq length'
+    try "our rping has left nothing in the daemon" becomes 0 5 eval 'ctl -j app list | jq length'
+    rping_without_crc
 }

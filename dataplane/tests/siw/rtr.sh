@@ -28,18 +28,20 @@ they_begin() {
     [ $(($(taken) - before)) = "$streams" ]
 }
 
-# we_begin OPCODE KINDS: our rping, which otherwise sends only Sends first, starts with a message of this opcode.
+# we_begin OPCODE ADDRESS COMMAND…: our end, at ADDRESS, starts its stream with a message of this opcode. Otherwise the
+# command sends a Send first.
 we_begin() {
-    local seen=$LAB/rtr.pcap code pid
-    ip netns exec "$NS" tcpdump -i peer0 -w "$seen" -B 65536 -U tcp port 7174 >"$LAB/tcpdump.log" 2>&1 &
+    local seen=$LAB/rtr.pcap code pid first
+    ip netns exec "$NS" tcpdump -i guest0 -w "$seen" -B 65536 -U tcp >"$LAB/tcpdump.log" 2>&1 &
     pid=$!
     for _ in $(seq 50); do grep -q listening "$LAB/tcpdump.log" && break; sleep 0.1; done
-    our_client 64 50 --rtr "$2"
+    "${@:3}"
     code=$?
     sleep 1
     kill -TERM $pid
     wait $pid
-    [ $code = 0 ] && at_least 1 "$seen" "iwarp_rdma.opcode == $1 && ip.src == 10.77.0.4" &&
+    first=$(dissect "$seen" -Y "iwarp_rdma && ip.src == $2" -T fields -e frame.number | head -n 1)
+    [ $code = 0 ] && [ -n "$first" ] && at_least 1 "$seen" "frame.number == $first && iwarp_rdma.opcode == $1" &&
         none "$seen" '_ws.malformed'
 }
 
@@ -54,15 +56,16 @@ suite_rtr() {
             try "iwarpd takes $kinds, port $port, 4 at once" they_begin 4 "$port" --region lab --qps 4 --size 65536 \
                 --ops write,read --seed 41
         done
-        SIZES="64:100 4096:50" ROUNDS_AT_ONCE=5 rping_clients "iwarp-rping takes $kinds"
+        SIZES="64:100 4096:50" ROUNDS_AT_ONCE=5 rping_clients "our rping takes $kinds"
         CRC_TITLE="siw begins with $kinds" try "iwpeer begins with $kinds" they_connect peer 4 --turns 20 --seed 6
     done
     try "siw asks for nothing" they_ask off write read
     try "iwarpd without" they_begin 0 $CRC_ON --region lab --size 65536 --ops write,read --seed 42
     try "the guest's rping serves" guest_run siw \
         'rping -s -P -S 65535 -a 10.77.0.3 >/tmp/rping.out 2>&1 & rping=$!; sleep 0.5; kill -0 $rping'
-    try "siw takes our Write" we_begin 0 write
-    try "siw takes our Read" we_begin 1 read
-    try "siw chooses the Write" we_begin 0 send,write,read
+    try "siw takes the Write of our rping" we_begin 0 10.77.0.2 our_client 64 50
     guest_run siw 'kill $rping; wait $rping' >/dev/null
+    try "siw takes our Write" we_begin 0 10.77.0.4 we_connect peer 1 --turns 20 --seed 7 --rtr write
+    try "siw takes our Read" we_begin 1 10.77.0.4 we_connect peer 1 --turns 20 --seed 8 --rtr read
+    try "siw chooses the Write" we_begin 0 10.77.0.4 we_connect peer 1 --turns 20 --seed 9 --rtr send,write,read
 }

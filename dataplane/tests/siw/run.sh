@@ -91,8 +91,9 @@ socket = "$SOCKET"
 
 [applications]
 socket = "$LAB/verbs.sock"
-queue_pairs_max = 32
+queue_pairs_max = 64
 user_share = 100
+user_memory = "4G"
 memory_regions_max = 256
 TOML
 }
@@ -108,9 +109,17 @@ build_bridge() {
     ip -n "$NS" link set iw0 master br0 up
     ip -n "$NS" addr add 10.77.0.1/24 dev br0
     ip -n "$NS" link set br0 up
+    # Nothing completes the checksums of what the kernel sends to a veth.
+    in_ns ethtool -K br0 tx off >/dev/null 2>&1
+}
+stop() { # N: a daemon that `start` of daemons.sh has started
+    kill -TERM "${DAEMONS[$1]}" && wait "${DAEMONS[$1]}"
+    local status=$?
+    unset "DAEMONS[$1]"
+    return "$status"
 }
 
-# Programs that run their own dataplane share a port on the bridge: one end of a veth pair.
+# Programs that run their own dataplane, and a daemon without CRC, share a port on the bridge: one end of a veth pair.
 build_peer_port() {
     local interface
     in_ns ip link add peer0 type veth peer name peer1
@@ -120,14 +129,12 @@ build_peer_port() {
         ip -n "$NS" link set $interface up
     done
     ip -n "$NS" link set peer0 master br0
-    write_peer_config on >"$LAB/peer.toml"
-    write_peer_config off >"$LAB/peer-off.toml"
-    # The device of iwarp-rping, and its address.
-    RPING_DEVICE=(--config "$LAB/peer.toml") RPING_HOST=10.77.0.4
+    write_peer_config peer on
+    write_peer_config peer-off off
 }
 
-write_peer_config() {
-    cat <<TOML
+write_peer_config() { # NAME CRC
+    cat >"$LAB/$1.toml" <<TOML
 [memory]
 hugepages = "prefer"
 file_prefix = "$NS-peer"
@@ -148,10 +155,20 @@ connections_max = 64
 time_wait_ms = 1000
 
 [mpa]
-crc = "$1"
+crc = "$2"
 
 [limits]
 regions_max = 64
+
+[control]
+socket = "$LAB/$1.control"
+
+[applications]
+socket = "$LAB/$1.verbs"
+queue_pairs_max = 64
+user_share = 100
+user_memory = "4G"
+memory_regions_max = 256
 TOML
 }
 
@@ -183,7 +200,7 @@ try() {
 }
 
 # The suites, in the order in which they run.
-SUITES=${SIW_SUITES:-responder churn initiator rping application turns rtr loss}
+SUITES=${SIW_SUITES:-responder churn initiator rping turns rtr loss}
 
 # lossy PERCENT BYTES SEED ROUNDS: runs all kinds of work while frames are lost.
 lossy() {
@@ -207,7 +224,10 @@ main() {
     lab_open ironwarp-siw
     # The guest's programs have limits of time, and `make test` runs another suite meanwhile.
     ahead_of_others
+    source dataplane/tests/daemons.sh
     GUEST_NETNS=$NS GUEST_LOGS=$LAB
+    # The daemon of our rping.
+    RPING_VERBS=$LAB/verbs.sock RPING_HOST=10.77.0.2
     .ci/hugepages.sh 192 || true
     write_config
     "$IWARPCTL" config check "$LAB/iwarpd.toml" >/dev/null || exit 1

@@ -29,12 +29,11 @@ pub struct Program {
 
 /// Returns all programs that are installed.
 #[must_use]
-pub fn programs() -> [Program; 6] {
+pub fn programs() -> [Program; 5] {
     [
         Program { command: dataplane::args::Arguments::command(), section: "8" },
         Program { command: mgmt_cli::command(), section: "1" },
         Program { command: iwarp_nfsd::args::Arguments::command(), section: "8" },
-        Program { command: iwarp_rping::args::Args::command(), section: "1" },
         Program { command: iwarp_run::args::Args::command(), section: "1" },
         Program { command: benches::args::Arguments::command(), section: "1" },
     ]

@@ -1,6 +1,6 @@
 //! The edges of a command-line program: results and failures on the terminal, units, the clock.
 //!
-//! `iwarpctl`, the remote initiator and `iwarp-rping` write a result with [`Output::result`], as text or as one line of
+//! `iwarpctl` and the remote initiator write a result with [`Output::result`], as text or as one line of
 //! JSON, and end with the exit code of a [`Failure`].
 #![forbid(unsafe_code)]
 

@@ -71,6 +71,9 @@ struct Args {
     /// Writes and reads over the connection to itself, one pair after the other.
     #[arg(long, requires = "itself", default_value_t = 1)]
     rounds: u32,
+    /// MPA revision that a client requests.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
+    mpa_revision: u8,
     /// Register memory of the program instead of memory that the daemon allocates.
     #[arg(long)]
     own: bool,
@@ -181,7 +184,7 @@ fn run(args: &Args) -> Result<()> {
         return simple::exchange_with_itself(&context, local, args.size, args.rounds);
     }
     let mut program = Program::new(context, args)?;
-    let param = ConnParam::default();
+    let param = ConnParam { revision: args.mpa_revision, ..ConnParam::default() };
     let mut listener = None;
     if let Some(local) = args.listen {
         let id = program.context.create_id(Some(local))?;

@@ -1,5 +1,5 @@
 //! Test support, also for other crates (feature `testutil`): two hosts with verbs ([`Host`]) and a link between them
-//! that may lose and reorder ([`Net`]), in virtual time from one seed. Tests of verbs, rping and allocations use it.
+//! that may lose and reorder ([`Net`]), in virtual time from one seed. Tests of verbs and allocations use it.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -11,7 +11,7 @@ use rdma::verbs::{
     Access, AddressBase, CmEvent, CmEventKind, CmId, ConnParam, CqId, Limits, MemoryRegion, PdId, QpCap,
     QpInit, QpNum, RegionId, Sge, WorkCompletion,
 };
-use rdma::{EndpointConfig, OutOfOrderPolicy, VecMemory};
+use rdma::{CrcPolicy, EndpointConfig, OutOfOrderPolicy, VecMemory};
 use tcp_stack::testutil::{HeapBuf, HeapPool, Link, LinkConfig, Random};
 use tcp_stack::{
     Buf, ConnOptions, Duration, Instant, Ipv4Cidr, MacAddr, RxChecksum, RxFrame, Stack, StackConfig,
@@ -39,6 +39,8 @@ pub struct Setup {
     pub buffers: usize,
     /// Most objects of each kind.
     pub limits: Limits,
+    /// Policy on the CRC of FPDUs.
+    pub crc: CrcPolicy,
     /// Asks the peer for MPA markers.
     pub markers: bool,
     /// Placement of data behind a gap.
@@ -57,6 +59,7 @@ impl Default for Setup {
             mtu: 1500,
             buffers: 8192,
             limits: Limits { qps: 16, ids: 16, mrs: 16, cqe_max: 4096, ..Limits::default() },
+            crc: EndpointConfig::default().mpa.crc,
             markers: false,
             out_of_order: OutOfOrderPolicy::Aligned,
             time_wait_ms: 60_000,
@@ -101,7 +104,7 @@ impl Host {
         };
         stack.tcp.time_wait_ms = setup.time_wait_ms;
         let mut endpoint = EndpointConfig { out_of_order: setup.out_of_order, ..EndpointConfig::default() };
-        endpoint.mpa.markers = setup.markers;
+        (endpoint.mpa.crc, endpoint.mpa.markers) = (setup.crc, setup.markers);
         let config = EngineConfig {
             conn: ConnOptions::default(),
             limits: EngineConfig::program_limits(setup.limits, CONNECTIONS),
@@ -341,10 +344,15 @@ impl Net {
 
     /// Connects new queue pairs of depth `work` to a listener on host 1.
     pub fn connect(&mut self, port: u16, work: u16) -> Pair {
+        self.connect_with(port, work, &ConnParam::default())
+    }
+
+    /// Connects as [`connect`](Self::connect), with parameters of the connection.
+    pub fn connect_with(&mut self, port: u16, work: u16, param: &ConnParam<'_>) -> Pair {
         let (client, server) = (self.hosts[0].queue_pair(work), self.hosts[1].queue_pair(work));
         let device = self.hosts[0].verbs.device_mut();
         let id = device.create_id(None).unwrap();
-        device.connect(id, client.2, address(1, port), &ConnParam::default()).unwrap();
+        device.connect(id, client.2, address(1, port), param).unwrap();
         let mut theirs = None;
         self.run_until("a connection", TIME_LIMIT, |net| {
             let [client_host, server_host] = &mut net.hosts;

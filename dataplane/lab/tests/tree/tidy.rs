@@ -382,7 +382,7 @@ fn the_steps_to_install_by_hand_are_complete() {
 /// A panic of any thread ends a program also in the profile `tests`, which unwinds.
 #[test]
 fn programs_abort_on_a_panic() {
-    let starts = ["dataplane/src/main.rs", "apps/nfsd/src/main.rs", "dataplane/rping/src/main.rs"];
+    let starts = ["dataplane/src/main.rs", "apps/nfsd/src/main.rs"];
     let starts = starts.iter().chain(&["clients/iwarp-run/src/main.rs", "mgmt-cli/src/lib.rs"]);
     let unwinds = |path: &&&str| {
         let text = fs::read_to_string(root().join(path)).unwrap();

@@ -1,8 +1,9 @@
 //! Work of every kind over both, on good links and on bad ones.
 
 use iwarp_engine::testutil::{CLEAN, ROUGH};
-use rdma::OutOfOrderPolicy;
-use rdma::verbs::{Access, Data, QpState, RecvWr, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
+use rdma::verbs::{Access, ConnParam, Data, QpState, RecvWr, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
+use rdma::wire::mpa::RtrOptions;
+use rdma::{CrcPolicy, OutOfOrderPolicy};
 
 use super::lab::{Net, Pair, Setup, TIME_LIMIT, sge};
 
@@ -19,9 +20,13 @@ fn pattern(seed: usize) -> Vec<u8> {
 
 /// Writes all of host 0's region to host 1's in pieces, reads it back into another, and reports each with a Send.
 fn write_read_send(setup: Setup, rounds: u64, piece: u32) -> Net {
+    write_read_send_with(setup, &ConnParam::default(), rounds, piece)
+}
+
+fn write_read_send_with(setup: Setup, param: &ConnParam<'_>, rounds: u64, piece: u32) -> Net {
     let mut net = Net::new(setup);
     net.listen(PORT);
-    let Pair { pd, cq, qp, .. } = net.connect(PORT, 64);
+    let Pair { pd, cq, qp, .. } = net.connect_with(PORT, 64, param);
     let source = pattern(7);
     let (_, from) = net.hosts[0].reg(pd[0], source.clone(), all_access());
     let (back, into) = net.hosts[0].reg(pd[0], vec![0; BYTES], all_access());
@@ -70,6 +75,37 @@ fn write_read_send(setup: Setup, rounds: u64, piece: u32) -> Net {
 fn work_of_every_kind_on_a_good_link() {
     for (piece, mtu) in [(1, 1500), (64, 576), (4096, 1500), (65_536, 9000), (65_536, 1500)] {
         write_read_send(Setup { mtu, ..Setup::default() }, 8, piece);
+    }
+}
+
+#[test]
+fn work_of_every_kind_whatever_mpa_negotiates() {
+    for (seed, link) in [(5, CLEAN), (6, ROUGH)] {
+        for (revision, crc, markers) in [
+            (1, CrcPolicy::Required, false),
+            (1, CrcPolicy::IfPeerAsks, true),
+            (2, CrcPolicy::IfPeerAsks, false),
+            (2, CrcPolicy::IfPeerAsks, true),
+        ] {
+            let setup = Setup { link, seed, crc, markers, ..Setup::default() };
+            let param = ConnParam { revision, ..ConnParam::default() };
+            write_read_send_with(setup, &param, 8, 65_536);
+        }
+    }
+}
+
+/// RFC 6581 §9.2: the peer-to-peer model, by each ready-to-receive message.
+#[test]
+fn work_of_every_kind_behind_each_ready_to_receive_message() {
+    for kinds in 1..8 {
+        let rtr = RtrOptions { send: kinds & 1 != 0, write: kinds & 2 != 0, read: kinds & 4 != 0 };
+        for link in [CLEAN, ROUGH] {
+            let setup = Setup { link, seed: kinds, ..Setup::default() };
+            let net =
+                write_read_send_with(setup, &ConnParam { rtr: Some(rtr), ..ConnParam::default() }, 8, 4096);
+            let [sent, received] = net.hosts.each_ref().map(|host| host.verbs.rdma_stats().rdmap);
+            assert_eq!((sent.out_rtrs, received.in_rtrs), (1, 1), "{rtr:?}");
+        }
     }
 }
 

@@ -20,11 +20,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use dataplane::verbs::{Node, NodeOptions};
 use iwarp_config::Config;
 use iwarp_engine::Clock;
 use rdma::verbs::{AsyncEvent, CmEvent, CmEventKind, CmId, ConnParam, Limits, WorkCompletion};
+use rdma::wire::mpa::RtrOptions;
 use tcp_stack::Instant;
 
 use params::Params;
@@ -71,6 +72,9 @@ struct Args {
     /// MPA revision; connecting end only.
     #[arg(long, default_value_t = 2)]
     revision: u8,
+    /// Start with a ready-to-receive message of one of these kinds; connecting end only.
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    rtr: Vec<Rtr>,
     /// End with a Write to an invalidated STag, which the peer must refuse; connecting end only.
     #[arg(long)]
     trespass: bool,
@@ -79,7 +83,22 @@ struct Args {
     timeout: u64,
 }
 
+/// A ready-to-receive message without bytes (RFC 6581 §9.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Rtr {
+    Send,
+    Write,
+    Read,
+}
+
 impl Args {
+    /// Returns the kinds of ready-to-receive messages to offer; `None` for the client-server model.
+    fn rtr(&self) -> Option<RtrOptions> {
+        let has = |kind| self.rtr.contains(&kind);
+        let options = RtrOptions { send: has(Rtr::Send), write: has(Rtr::Write), read: has(Rtr::Read) };
+        Some(options).filter(|options| !options.is_empty())
+    }
+
     fn params(&self) -> Result<Params> {
         let params = Params {
             slots: self.slots,
@@ -131,7 +150,8 @@ impl Program {
             let (qp, peer) = (stream.qp, args.connect.context("--connect")?);
             program.streams.push(stream);
             let private_data = &params.encode();
-            node.device_mut().connect(id, qp, peer, &ConnParam { private_data, ..param })?;
+            let param = ConnParam { private_data, rtr: args.rtr(), ..param };
+            node.device_mut().connect(id, qp, peer, &param)?;
         }
         Ok(program)
     }
