@@ -14,7 +14,7 @@ use iwarp_control::{
     RegionDeregisterMethod, RegionInfo, RegionListMethod, RegionQuery, RegionRegister, RegionRegisterMethod,
     RegionShowMethod, ReloadMethod, State, Status, StatusMethod, UserInfo, bounds, nfs,
 };
-use iwarp_remote::{KernelTcp, bench, read_token};
+use iwarp_remote::{bench, read_token};
 use iwarp_terminal::{Failure, Output, Report, Width};
 use rdma::Access;
 use serde::Serialize;
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
         }
         Command::Doctor(options) => return examine(options, global, output),
         Command::Remote(RemoteCommand::Transfer(command)) => {
-            iwarp_remote::run(&mut KernelTcp, command, global.timeout, output)?;
+            iwarp_remote::run(command, global.timeout, output)?;
         }
         Command::Remote(RemoteCommand::Bench(options)) => bench::run(options, global.timeout, output)?,
         Command::Call(raw) => call_raw(raw, global, output)?,

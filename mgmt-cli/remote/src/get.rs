@@ -26,7 +26,7 @@ struct Reading<'a> {
     done: Duration,
 }
 
-pub(super) fn run(get: &Get, context: &mut Context<'_>) -> Result<Transfer, Failure> {
+pub(super) fn run(get: &Get, context: &Context<'_>) -> Result<Transfer, Failure> {
     let Get { target, files, length: lengths, resume: options, .. } = get;
     if lengths.len() > files.len() || lengths.len().saturating_add(1) < files.len() {
         let message = format!("{} files and {} lengths", files.len(), lengths.len());
@@ -53,7 +53,7 @@ pub(super) fn run(get: &Get, context: &mut Context<'_>) -> Result<Transfer, Fail
 }
 
 impl Resumable for Reading<'_> {
-    fn attempt(&mut self, context: &mut Context<'_>) -> Result<Peer, Failure> {
+    fn attempt(&mut self, context: &Context<'_>) -> Result<Peer, Failure> {
         let Get { target, connect, .. } = self.get;
         let mut session = RegionSession::open(target, connect, Access::REMOTE_READ, WINDOW_BYTES, context)?;
         let mut wanted = self.files.iter().map(|(_, length)| *length);

@@ -1,28 +1,27 @@
-//! An initiator for the regions of a peer: over the kernel's own TCP, or over any other [`Connector`].
+//! An initiator for the regions of a peer, over the kernel's own TCP: `iwarpctl remote`.
 //!
 //! ```text
-//!  put, get, ping, bench ── post_write, post_read ──► RegionSession ──► dyn RdmaConnection ◄── completions
-//!                                                                         │
+//!  put, get, ping, bench ── post_write, post_read ──► RegionSession ──► Connection ◄── completions
+//!                                                                       │
 //!                  window (VecMemory) ◄──► rdma::Endpoint ──► Outbox ──► socket     (kernel)
 //!                  ≤ 16 MiB                       └─◄── Chunk  ◄── socket
 //! ```
 //!
-//! One thread drives a non-blocking socket. A file of any length passes through a window of bounded size. `iwarpctl
-//! remote` runs it over the kernel's TCP, `iwarp-rping` over its own dataplane.
+//! One thread drives a non-blocking socket. A file of any length passes through a window of bounded size.
 #![forbid(unsafe_code)]
 
 pub mod bench;
 mod chunk;
+mod connection;
 mod destination;
 mod get;
-mod kernel;
 pub mod options;
 mod outbox;
 mod ping;
 mod progress;
 mod put;
 mod readback;
-pub mod refusal;
+mod refusal;
 mod report;
 mod resume;
 mod session;
@@ -32,12 +31,9 @@ use std::time::Duration;
 
 use iwarp_terminal::{Failure, Output};
 
-pub use self::kernel::KernelTcp;
+pub use self::connection::{Completion, ConnectReply, Connection, ConnectionRequest, Negotiated};
 pub use self::options::{ConnectOptions, Get, Ping, Put, Remote, Resume, Target, crc_policy};
-pub use self::session::{
-    Completion, ConnectReply, ConnectionRequest, Connector, Fill, Inspect, Negotiated, READS_MAX,
-    RdmaConnection, SEND_QUEUE, read_token,
-};
+pub use self::session::read_token;
 
 /// Bytes of a file in memory at a time, at most.
 const WINDOW_BYTES: u32 = 16 << 20;
@@ -47,30 +43,24 @@ pub(crate) struct Context<'a> {
     /// The longest silence of the peer.
     timeout: Duration,
     output: &'a Output,
-    connector: &'a mut dyn Connector,
 }
 
-/// Runs a command over `connector` and writes its result; the peer may be silent for `timeout`.
+/// Runs a command and writes its result; the peer may be silent for `timeout`.
 ///
 /// # Errors
 /// The command failed; nothing was written to stdout.
-pub fn run(
-    connector: &mut dyn Connector,
-    command: &Remote,
-    timeout: Duration,
-    output: &Output,
-) -> Result<(), Failure> {
-    let mut context = Context { timeout, output, connector };
+pub fn run(command: &Remote, timeout: Duration, output: &Output) -> Result<(), Failure> {
+    let context = Context { timeout, output };
     match command {
-        Remote::Put(put) => output.result(&put::run(put, &mut context)?, report::transfer_text),
+        Remote::Put(put) => output.result(&put::run(put, &context)?, report::transfer_text),
         Remote::Get(get) => {
-            let transfer = get::run(get, &mut context)?;
+            let transfer = get::run(get, &context)?;
             if get.files.iter().any(|file| destination::is_stdout(file)) {
                 return Ok(());
             }
             output.result(&transfer, report::transfer_text)
         }
-        Remote::Ping(ping) => output.result(&ping::run(ping, &mut context)?, report::ping_text),
+        Remote::Ping(ping) => output.result(&ping::run(ping, &context)?, report::ping_text),
     }
 }
 

@@ -19,7 +19,7 @@ const ROUNDS: u64 = 64;
 /// The quantile of the median.
 pub(super) const MEDIAN: f64 = 0.5;
 
-pub(super) fn run(ping: &Ping, context: &mut Context<'_>) -> Result<Pings, Failure> {
+pub(super) fn run(ping: &Ping, context: &Context<'_>) -> Result<Pings, Failure> {
     let output = context.output;
     let Ping { target, count, size, connect: options } = ping;
     let mut session = RegionSession::open(target, options, Access::REMOTE_READ, (*size).max(1), context)?;
@@ -51,7 +51,7 @@ pub(super) fn run(ping: &Ping, context: &mut Context<'_>) -> Result<Pings, Failu
 /// Reads `size` bytes again and again while `goes_on` returns true for the round trips and the time so far. Returns the
 /// round-trip times in nanoseconds.
 pub(super) fn round_trips(
-    session: &mut RegionSession<'_>,
+    session: &mut RegionSession,
     range: &RegionRange,
     size: u32,
     goes_on: &mut dyn FnMut(u64, Duration) -> bool,

@@ -38,7 +38,7 @@ struct Writing<'a> {
     verified: u64,
 }
 
-pub(super) fn run(put: &Put, context: &mut Context<'_>) -> Result<Transfer, Failure> {
+pub(super) fn run(put: &Put, context: &Context<'_>) -> Result<Transfer, Failure> {
     let sources = Sources::open(&put.files)?;
     let again = [(put.verify, "--verify"), (put.resume.resume, "--resume")].into_iter().find(|(set, _)| *set);
     if let (Some((_, option)), Some(_)) = (again, sources.stream()) {
@@ -66,7 +66,7 @@ pub(super) fn run(put: &Put, context: &mut Context<'_>) -> Result<Transfer, Fail
 }
 
 impl Resumable for Writing<'_> {
-    fn attempt(&mut self, context: &mut Context<'_>) -> Result<Peer, Failure> {
+    fn attempt(&mut self, context: &Context<'_>) -> Result<Peer, Failure> {
         let Put { target, verify, connect, .. } = self.put;
         let access = if *verify { Access::REMOTE_WRITE | Access::REMOTE_READ } else { Access::REMOTE_WRITE };
         let window = if *verify { super::WINDOW_BYTES } else { PIECE * PIECES };
@@ -100,7 +100,7 @@ impl Resumable for Writing<'_> {
 
 impl Writing<'_> {
     /// Writes everything behind the bytes whose placement is proved, and proves the placement of the rest.
-    fn place(&mut self, session: &mut RegionSession<'_>, range: &RegionRange) -> Result<(), Failure> {
+    fn place(&mut self, session: &mut RegionSession, range: &RegionRange) -> Result<(), Failure> {
         let immediate = self.put.immediate;
         let length = self.write(session, range)?;
         if let Some(number) = immediate {
@@ -118,7 +118,7 @@ impl Writing<'_> {
 
     /// Fills free parts of the window and posts their Writes until the source ends or the region is full. Returns the
     /// bytes of the source.
-    fn write(&mut self, session: &mut RegionSession<'_>, range: &RegionRange) -> Result<u64, Failure> {
+    fn write(&mut self, session: &mut RegionSession, range: &RegionRange) -> Result<u64, Failure> {
         let mut free: Vec<u32> = (0..PIECES).collect();
         let mut proofs = VecDeque::new();
         let mut at = self.placed;
@@ -159,17 +159,13 @@ impl Writing<'_> {
     /// only at the end of the source.
     fn post(
         &mut self,
-        session: &mut RegionSession<'_>,
+        session: &mut RegionSession,
         range: &RegionRange,
         (piece, left): (u32, u32),
         at: u64,
     ) -> Result<u32, Failure> {
         let offset = u64::from(piece) * u64::from(PIECE);
-        let mut taken = 0;
-        session.fill(offset, left, &mut |room| {
-            taken = self.sources.next(room, at)?;
-            Ok(())
-        })?;
+        let taken = self.sources.next(session.window(offset, left), at)?;
         let taken = u32::try_from(taken).unwrap_or(left);
         if taken > 0 {
             session.post_write(piece.into(), offset, taken, range.tagged_offset(at))?;
@@ -183,7 +179,7 @@ impl Writing<'_> {
 /// RFC 5040 §5.5 rule 12: "RDMA Read Request Messages, including zero-length RDMA Read Requests, MUST NOT start
 /// processing at the Remote Peer until they have been Delivered to RDMAP by DDP", and so not before the Writes that
 /// went ahead of them were placed.
-pub(super) fn prove(session: &mut RegionSession<'_>, range: &RegionRange) -> Result<(), Failure> {
+pub(super) fn prove(session: &mut RegionSession, range: &RegionRange) -> Result<(), Failure> {
     session.post_read(PROOF, 0, 0, range.tagged_offset(0))
 }
 

@@ -16,7 +16,7 @@ type Consumer<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Failure> + 'a;
 /// Reads the whole range with the window full of RDMA Reads in flight, and passes each piece to `consume` in order,
 /// with its offset in the range.
 pub(super) fn each(
-    session: &mut RegionSession<'_>,
+    session: &mut RegionSession,
     range: &RegionRange,
     consume: &mut Consumer<'_>,
 ) -> Result<(), Failure> {
@@ -35,7 +35,7 @@ pub(super) fn each(
             break;
         }
         let done = session.wait_completion()?;
-        session.inspect(place(number), done.bytes, &mut |bytes| consume(got, bytes))?;
+        consume(got, session.window(place(number), done.bytes))?;
         got = got.saturating_add(done.bytes.into());
     }
     Ok(())
@@ -43,7 +43,7 @@ pub(super) fn each(
 
 /// Reads the range back from its byte `verified` and compares it with the files. Advances `verified`.
 pub(super) fn verify(
-    session: &mut RegionSession<'_>,
+    session: &mut RegionSession,
     range: &RegionRange,
     sources: &mut Sources<'_>,
     verified: &mut u64,

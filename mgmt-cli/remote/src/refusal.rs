@@ -1,4 +1,4 @@
-//! Failures of a peer, in words. Every connector, here and in `iwarp-rping`, reports them alike.
+//! Failures of a peer, in words.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use rdma::service::{ServiceError, Status};
 use crate::options::Target;
 
 /// The failure of a connection that nothing answers.
-pub fn unreachable(target: &Target, error: &str) -> Failure {
+pub(super) fn unreachable(target: &Target, error: &str) -> Failure {
     Failure::new(
         Exit::Unreachable,
         "unreachable",
@@ -19,7 +19,7 @@ pub fn unreachable(target: &Target, error: &str) -> Failure {
 }
 
 /// The failure of a rejected connection; the private data of the reply gives the reason.
-pub fn rejected(error: ServiceError, target: &Target, peer: SocketAddr) -> Failure {
+pub(super) fn rejected(error: ServiceError, target: &Target, peer: SocketAddr) -> Failure {
     let region = &target.region;
     match error {
         ServiceError::Refused(Status::NoSuchRegion) => {
@@ -62,34 +62,34 @@ fn no_such_region_help(target: &Target) -> String {
 }
 
 /// The failure of a TCP connection without an MPA agreement.
-pub fn no_agreement(peer: SocketAddr, why: &str) -> Failure {
+pub(super) fn no_agreement(peer: SocketAddr, why: &str) -> Failure {
     Failure::new(Exit::Failed, "protocol", format!("{peer} does not answer as an iWARP peer: {why}"))
         .with_help("is that port a listener with `service = \"region\"`?")
 }
 
 /// The failure of a stream that the peer terminated.
-pub fn terminated(peer: SocketAddr, code: rdma::ErrorCode) -> Failure {
+pub(super) fn terminated(peer: SocketAddr, code: rdma::ErrorCode) -> Failure {
     Failure::new(Exit::Failed, "terminated", format!("{peer} ended the connection: {code}"))
 }
 
 /// The failure of a stream that we terminated because of the peer's error.
-pub fn offended(peer: SocketAddr, code: rdma::ErrorCode) -> Failure {
+pub(super) fn offended(peer: SocketAddr, code: rdma::ErrorCode) -> Failure {
     Failure::new(Exit::Failed, "protocol", format!("{peer} sent what cannot be accepted: {code}"))
 }
 
 /// The failure of a connection that ended with work outstanding.
-pub fn lost(peer: SocketAddr, why: &str) -> Failure {
+pub(super) fn lost(peer: SocketAddr, why: &str) -> Failure {
     Failure::new(Exit::Failed, "connection_lost", format!("the connection to {peer} was lost: {why}"))
 }
 
 /// The failure of a peer that was silent for the time limit.
-pub fn silent(peer: SocketAddr, waited: std::time::Duration) -> Failure {
+pub(super) fn silent(peer: SocketAddr, waited: std::time::Duration) -> Failure {
     Failure::new(Exit::Failed, "timeout", format!("{peer} was silent for {} s", waited.as_secs_f32()))
         .with_help("--timeout SECS waits longer")
 }
 
 /// The failure of a stream that is longer than the region.
-pub fn longer_than_region(target: &Target, placed: u64) -> Failure {
+pub(super) fn longer_than_region(target: &Target, placed: u64) -> Failure {
     let message = format!(
         "the stream is longer than the {placed} bytes of region `{}` from offset {}; that many were placed",
         target.region, target.offset
@@ -98,7 +98,7 @@ pub fn longer_than_region(target: &Target, placed: u64) -> Failure {
 }
 
 /// The failure of a range that ends beyond the region.
-pub fn outside(target: &Target, length: u64, bytes: u64) -> Failure {
+pub(super) fn outside(target: &Target, length: u64, bytes: u64) -> Failure {
     let message = format!(
         "{length} bytes from offset {} do not fit region `{}`, which has {bytes} bytes",
         target.offset, target.region

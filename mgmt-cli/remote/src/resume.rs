@@ -17,7 +17,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// A transfer that can continue on another connection.
 pub(super) trait Resumable {
     /// Connects and transfers everything that is not yet complete.
-    fn attempt(&mut self, context: &mut Context<'_>) -> Result<Peer, Failure>;
+    fn attempt(&mut self, context: &Context<'_>) -> Result<Peer, Failure>;
     /// Returns a number that grows with every byte that becomes complete; `None` while no peer has granted the region.
     fn progress(&self) -> Option<u64>;
     /// Returns the progress bar, which gives way to a message.
@@ -32,7 +32,7 @@ pub(super) trait Resumable {
 pub(super) fn run(
     transfer: &mut impl Resumable,
     options: &Resume,
-    context: &mut Context<'_>,
+    context: &Context<'_>,
 ) -> Result<(Peer, u32), Failure> {
     let (mut resumed, mut in_vain, mut before) = (0u32, 0, None);
     loop {

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use iwarp_remote::{ConnectOptions, ConnectReply, ConnectionRequest, Connector as _, KernelTcp, Target};
+use iwarp_remote::{ConnectOptions, ConnectReply, Connection, ConnectionRequest, Target};
 use iwarp_terminal::Failure;
 use iwarp_verbs::{
     Access, CmEvent, CmEventKind, ConnParam, Context, Data, Event, Id, Mr, QpOptions, QueuePair, SendFlags,
@@ -101,8 +101,7 @@ fn peer(region: &Target, until: &Path, pause: Duration) -> Result<Gaps> {
             window_bytes: BYTES,
             timeout: PATIENCE,
         };
-        let mut tcp = KernelTcp;
-        let mut connection = tcp.open(&request).map_err(failed)?;
+        let mut connection = Connection::open(&request).map_err(failed)?;
         let ConnectReply { private_data, .. } = connection.wait_reply().map_err(failed)?;
         let grant = decode_reply(&private_data).map_err(|error| anyhow!("{error:?}"))?;
         for round in 0..ROUNDS.into() {

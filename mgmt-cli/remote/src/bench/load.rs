@@ -12,7 +12,7 @@ use super::options::SIZE_MAX;
 use super::{Bench, Operation};
 use crate::report::Peer;
 use crate::session::{RegionRange, RegionSession};
-use crate::{Context, KernelTcp, ping, put};
+use crate::{Context, ping, put};
 
 /// Time over which BW peak is an average.
 pub(super) const SLICE: Duration = Duration::from_millis(100);
@@ -75,9 +75,8 @@ impl Load<'_> {
             Operation::Read | Operation::Latency => Access::REMOTE_READ,
         };
         let largest = self.bench.sizes(SIZE_MAX.into()).into_iter().max().unwrap_or(0);
-        let (timeout, output) = (self.timeout, self.output);
-        let mut context = Context { timeout, output, connector: &mut KernelTcp };
-        let mut session = RegionSession::open(target, connect, access, largest, &mut context)?;
+        let context = Context { timeout: self.timeout, output: self.output };
+        let mut session = RegionSession::open(target, connect, access, largest, &context)?;
         if !self.bench.all {
             session.range(target.offset, largest.into())?;
         }
@@ -98,7 +97,7 @@ impl Load<'_> {
     }
 
     /// Returns the number of messages that are outstanding at a time.
-    fn depth(&self, session: &RegionSession<'_>) -> u32 {
+    fn depth(&self, session: &RegionSession) -> u32 {
         let wanted = self.bench.depth.unwrap_or(DEPTH).into();
         match self.bench.operation {
             Operation::Write => wanted,
@@ -118,7 +117,7 @@ impl Load<'_> {
 
     fn round_trips(
         &self,
-        session: &mut RegionSession<'_>,
+        session: &mut RegionSession,
         range: &RegionRange,
         size: u32,
     ) -> Result<Measured, Failure> {
@@ -130,7 +129,7 @@ impl Load<'_> {
     /// Keeps `depth` messages outstanding. All of them use the same bytes at both ends.
     fn stream(
         &self,
-        session: &mut RegionSession<'_>,
+        session: &mut RegionSession,
         range: &RegionRange,
         size: u32,
         depth: u32,

@@ -1,4 +1,4 @@
-//! Connections over the kernel's TCP.
+//! An RDMA connection over the kernel's TCP, with a window of local memory.
 
 use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::os::fd::AsFd as _;
@@ -19,26 +19,60 @@ use socket2::SockRef;
 use super::chunk::{Chunk, Pool};
 use super::outbox::Outbox;
 use super::refusal;
-use super::session::{
-    Completion, ConnectReply, ConnectionRequest, Connector, Fill, Inspect, Negotiated, READS_MAX,
-    RdmaConnection, SEND_QUEUE,
-};
-use crate::options::Target;
+use crate::options::{ConnectOptions, Target};
 
 /// Buffers received in a row before the next send.
 const RECEIVES_PER_POLL: usize = 8;
 /// Silence of the peer after which the endpoint sends an empty RDMA Write (`docs/verbs.md`, soft-iWARP).
 const POKE_AFTER: Duration = Duration::from_millis(100);
 
-/// Connects over the kernel's TCP.
-#[derive(Debug)]
-pub struct KernelTcp;
+/// The ORD that the initiator requests: RDMA Reads in flight (RFC 6581 §3.2).
+const READS_MAX: u16 = 128;
+/// Work requests of the send queue: the Reads, and the Writes that `put` posts.
+const SEND_QUEUE: u16 = READS_MAX + 8;
 
-impl Connector for KernelTcp {
-    fn open(&mut self, request: &ConnectionRequest<'_>) -> Result<Box<dyn RdmaConnection + '_>, Failure> {
-        let (socket, peer) = connect(request.target, request.timeout)?;
-        Ok(Box::new(Stream::new(socket, peer, request)?))
-    }
+/// A connection to open.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionRequest<'a> {
+    /// The peer and the region.
+    pub target: &'a Target,
+    /// Options of the connection.
+    pub options: &'a ConnectOptions,
+    /// Private data of the MPA request: the request to the region service.
+    pub private_data: &'a [u8],
+    /// Bytes of the local memory that Writes read from and Reads place into.
+    pub window_bytes: u32,
+    /// The longest silence of the peer.
+    pub timeout: Duration,
+}
+
+/// The reply to an MPA request.
+#[derive(Clone, Debug)]
+pub struct ConnectReply {
+    /// Private data of the reply: the answer of the region service.
+    pub private_data: Box<[u8]>,
+    /// The negotiated parameters; `None` if the peer rejected the connection.
+    pub negotiated: Option<Negotiated>,
+}
+
+/// Parameters that MPA negotiated.
+#[derive(Clone, Copy, Debug)]
+pub struct Negotiated {
+    /// The MPA revision: 1 or 2.
+    pub rev: u8,
+    /// True if FPDUs carry a CRC.
+    pub crc: bool,
+    /// RDMA Reads that may be in flight.
+    pub ord: u16,
+}
+
+/// The completion of an RDMA Write or Read.
+#[derive(Clone, Copy, Debug)]
+pub struct Completion {
+    /// The identifier that it was posted with.
+    pub wr_id: u64,
+    /// Bytes written or read.
+    pub bytes: u32,
 }
 
 /// Connects to the first address of the host that answers.
@@ -58,8 +92,9 @@ fn connect(target: &Target, timeout: Duration) -> Result<(TcpStream, SocketAddr)
     Err(unreachable(last))
 }
 
-/// A socket, the RDMA endpoint on it, and the local memory.
-struct Stream {
+/// A socket, the RDMA endpoint on it, and the window. Every error ends the connection.
+#[derive(Debug)]
+pub struct Connection {
     socket: TcpStream,
     peer: SocketAddr,
     endpoint: Endpoint<Chunk>,
@@ -81,12 +116,25 @@ struct Stream {
     idle: bool,
 }
 
-impl RdmaConnection for Stream {
-    fn peer(&self) -> SocketAddr {
+#[allow(clippy::missing_errors_doc, reason = "stated once, above")]
+impl Connection {
+    /// Opens a TCP connection and sends the MPA request.
+    ///
+    /// # Errors
+    /// The peer is unreachable, or a local resource is missing.
+    pub fn open(request: &ConnectionRequest<'_>) -> Result<Self, Failure> {
+        let (socket, peer) = connect(request.target, request.timeout)?;
+        Self::new(socket, peer, request)
+    }
+
+    /// Returns the peer's address and port.
+    #[must_use]
+    pub const fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    fn wait_reply(&mut self) -> Result<ConnectReply, Failure> {
+    /// Waits for the MPA reply.
+    pub fn wait_reply(&mut self) -> Result<ConnectReply, Failure> {
         loop {
             match self.next_event()? {
                 Event::Established { private_data, rev, crc, ord, .. } => {
@@ -100,15 +148,8 @@ impl RdmaConnection for Stream {
         }
     }
 
-    fn fill(&mut self, offset: u64, length: u32, fill: &mut Fill<'_>) -> Result<(), Failure> {
-        fill(self.window(offset, length))
-    }
-
-    fn inspect(&mut self, offset: u64, length: u32, inspect: &mut Inspect<'_>) -> Result<(), Failure> {
-        inspect(self.window(offset, length))
-    }
-
-    fn post_write(
+    /// Posts an RDMA Write of a part of the window (offset, length) to an STag and tagged offset.
+    pub fn post_write(
         &mut self,
         wr_id: u64,
         (offset, length): (u64, u32),
@@ -118,7 +159,8 @@ impl RdmaConnection for Stream {
         self.post(|endpoint| endpoint.post_write(wr_id, local, to.0, to.1))
     }
 
-    fn post_read(
+    /// Posts an RDMA Read from an STag and tagged offset into a part of the window (offset, length).
+    pub fn post_read(
         &mut self,
         wr_id: u64,
         (offset, length): (u64, u32),
@@ -128,11 +170,13 @@ impl RdmaConnection for Stream {
         self.post(|endpoint| endpoint.post_read(wr_id, local, from.0, from.1))
     }
 
-    fn post_immediate(&mut self, wr_id: u64, data: [u8; 8]) -> Result<(), Failure> {
+    /// Posts Immediate Data (RFC 7306 §6).
+    pub fn post_immediate(&mut self, wr_id: u64, data: [u8; 8]) -> Result<(), Failure> {
         self.post(|endpoint| endpoint.post_immediate(wr_id, data, false))
     }
 
-    fn wait_completion(&mut self) -> Result<Completion, Failure> {
+    /// Waits for the next completion; completions come in the order of posting.
+    pub fn wait_completion(&mut self) -> Result<Completion, Failure> {
         loop {
             match self.next_event()? {
                 Event::Completion { wr_id, status: WcStatus::Success, bytes, .. } => {
@@ -144,13 +188,12 @@ impl RdmaConnection for Stream {
         }
     }
 
-    fn close(self: Box<Self>) {
+    /// Closes the connection after the last completion.
+    pub fn close(self) {
         // The peer may have closed the connection first.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
-}
 
-impl Stream {
     fn new(socket: TcpStream, peer: SocketAddr, request: &ConnectionRequest<'_>) -> Result<Self, Failure> {
         let ConnectionRequest { options, timeout, window_bytes, .. } = *request;
         let mut memory = VecMemory::new();
@@ -194,7 +237,8 @@ impl Stream {
         })
     }
 
-    fn window(&mut self, offset: u64, length: u32) -> &mut [u8] {
+    /// Returns `length` bytes of the window from `offset`, or fewer at the window's end.
+    pub fn window(&mut self, offset: u64, length: u32) -> &mut [u8] {
         let bytes = self.memory.bytes_mut(self.region).unwrap_or_default();
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
         let (_, from) = bytes.split_at_mut(start);
