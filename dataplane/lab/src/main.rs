@@ -10,9 +10,11 @@ mod load;
 mod packet;
 mod random;
 mod relay;
+mod rtr;
 mod serve;
 mod tcp_info;
 mod transfer;
+mod turns;
 
 use std::process::ExitCode;
 
@@ -42,6 +44,10 @@ enum Command {
     Hostile(hostile::Options),
     /// Serve echo, discard and chargen over the kernel's TCP.
     Serve(serve::Options),
+    /// Exchange data with a peer in ping-pong, as a program of a daemon, and verify all data.
+    Turns(turns::Options),
+    /// Start a stream to a peer's region with a ready-to-receive message, over the kernel's TCP.
+    Rtr(rtr::Options),
 }
 
 fn main() -> ExitCode {
@@ -53,6 +59,8 @@ fn main() -> ExitCode {
         Command::Transfer(options) => clients::block_on(transfer::run(options)),
         Command::Hostile(options) => hostile::run(&options),
         Command::Serve(options) => clients::block_on(serve::run(options)),
+        Command::Turns(options) => turns::run(&options),
+        Command::Rtr(options) => rtr::run(&options),
     };
     match result {
         Ok(report) => {

@@ -29,7 +29,7 @@ they_begin() {
 }
 
 # we_begin OPCODE ADDRESS COMMAND…: our end, at ADDRESS, starts its stream with a message of this opcode. Otherwise the
-# command sends a Send first.
+# command begins with another.
 we_begin() {
     local seen=$LAB/rtr.pcap code pid first
     ip netns exec "$NS" tcpdump -i guest0 -w "$seen" -B 65536 -U tcp >"$LAB/tcpdump.log" 2>&1 &
@@ -45,6 +45,8 @@ we_begin() {
         none "$seen" '_ws.malformed'
 }
 
+rtr_stream() { in_ns "$LAB_TOOL" rtr 10.77.0.3:7401/theirs --kinds "$1"; } # KINDS
+
 suite_rtr() {
     local kinds port
     for kinds in write read "write read"; do
@@ -57,7 +59,7 @@ suite_rtr() {
                 --ops write,read --seed 41
         done
         SIZES="64:100 4096:50" ROUNDS_AT_ONCE=5 rping_clients "our rping takes $kinds"
-        CRC_TITLE="siw begins with $kinds" try "iwpeer begins with $kinds" they_connect peer 4 --turns 20 --seed 6
+        CRC_TITLE="siw begins with $kinds" try "iwpeer begins with $kinds" they_connect 4 --turns 20 --seed 6
     done
     try "siw asks for nothing" they_ask off write read
     try "iwarpd without" they_begin 0 $CRC_ON --region lab --size 65536 --ops write,read --seed 42
@@ -65,7 +67,12 @@ suite_rtr() {
         'rping -s -P -S 65535 -a 10.77.0.3 >/tmp/rping.out 2>&1 & rping=$!; sleep 0.5; kill -0 $rping'
     try "siw takes the Write of our rping" we_begin 0 10.77.0.2 our_client 64 50
     guest_run siw 'kill $rping; wait $rping' >/dev/null
-    try "siw takes our Write" we_begin 0 10.77.0.4 we_connect peer 1 --turns 20 --seed 7 --rtr write
-    try "siw takes our Read" we_begin 1 10.77.0.4 we_connect peer 1 --turns 20 --seed 8 --rtr read
-    try "siw chooses the Write" we_begin 0 10.77.0.4 we_connect peer 1 --turns 20 --seed 9 --rtr send,write,read
+    try "siw serves a region" guest_run siw "mkfifo /tmp/rtr.in; \
+iwserver --listen 10.77.0.3 --port 7401 --region theirs:65536:rw <>/tmp/rtr.in >/tmp/rtr.out 2>&1 & server=\$!; \
+for i in \$(seq 50); do grep -q LISTENING /tmp/rtr.out && break; sleep 0.1; done; grep LISTENING /tmp/rtr.out"
+    for kinds in write read; do
+        try "siw takes our ${kinds^}" we_begin $([ $kinds = read ] && echo 1 || echo 0) 10.77.0.1 rtr_stream $kinds
+    done
+    try "siw chooses the Write" we_begin 0 10.77.0.1 rtr_stream send,write,read
+    guest_run siw 'kill $server; wait $server' >/dev/null
 }

@@ -119,7 +119,7 @@ stop() { # N: a daemon that `start` of daemons.sh has started
     return "$status"
 }
 
-# Programs that run their own dataplane, and a daemon without CRC, share a port on the bridge: one end of a veth pair.
+# A daemon without CRC has a port of its own on the bridge: one end of a veth pair.
 build_peer_port() {
     local interface
     in_ns ip link add peer0 type veth peer name peer1
@@ -129,15 +129,14 @@ build_peer_port() {
         ip -n "$NS" link set $interface up
     done
     ip -n "$NS" link set peer0 master br0
-    write_peer_config peer on
-    write_peer_config peer-off off
+    write_peer_config
 }
 
-write_peer_config() { # NAME CRC
-    cat >"$LAB/$1.toml" <<TOML
+write_peer_config() {
+    cat >"$LAB/off.toml" <<TOML
 [memory]
 hugepages = "prefer"
-file_prefix = "$NS-peer"
+file_prefix = "$NS-off"
 packet_buffers = 16384
 
 [[port]]
@@ -155,16 +154,16 @@ connections_max = 64
 time_wait_ms = 1000
 
 [mpa]
-crc = "$2"
+crc = "off"
 
 [limits]
 regions_max = 64
 
 [control]
-socket = "$LAB/$1.control"
+socket = "$LAB/off.control"
 
 [applications]
-socket = "$LAB/$1.verbs"
+socket = "$LAB/off.verbs"
 queue_pairs_max = 64
 user_share = 100
 user_memory = "4G"
@@ -172,7 +171,15 @@ memory_regions_max = 256
 TOML
 }
 
-# peer_start OUT COMMAND…: starts a program on that port in the background, with output in OUT and peer.err.
+# without_crc COMMAND…: runs it with the daemon without CRC in place of the other, for programs of ours.
+without_crc() {
+    local SOCKET=$LAB/off.control OUR_VERBS=$LAB/off.verbs OUR_HOST=10.77.0.4
+    check "a daemon without CRC" start off
+    "$@"
+    check "the daemon without CRC ends well" stop off
+}
+
+# peer_start OUT COMMAND…: starts a program of ours in the background, with output in OUT and peer.err.
 peer_start() {
     local out=$1
     shift
@@ -208,7 +215,7 @@ lossy() {
     loss_on $((100 / $1))
     bulk $CRC_ON "$3" "$title, CRC on"
     bulk $CRC_OFF $(($3 + 100)) "$title, CRC off"
-    turns_both peer 4 --turns 40 --seed "$3"
+    turns_both 4 --turns 40 --seed "$3"
     rping_clients "$title"
     rping_server "$title"
     try "$title happened" loss_happened
@@ -226,8 +233,8 @@ main() {
     ahead_of_others
     source dataplane/tests/daemons.sh
     GUEST_NETNS=$NS GUEST_LOGS=$LAB
-    # The daemon of our rping.
-    RPING_VERBS=$LAB/verbs.sock RPING_HOST=10.77.0.2
+    # The daemon of our programs.
+    OUR_VERBS=$LAB/verbs.sock OUR_HOST=10.77.0.2
     .ci/hugepages.sh 192 || true
     write_config
     "$IWARPCTL" config check "$LAB/iwarpd.toml" >/dev/null || exit 1

@@ -1,6 +1,6 @@
 /*
  * Ping-pong: both ends alternate with every operation that siw supports: RDMA Writes, RDMA Reads and the four
- * Sends, each checked byte for byte. Our end is siw-peer, in dataplane/tests/siw/peer.
+ * Sends, each checked byte for byte. Our end is `lab turns`, in dataplane/lab.
  *
  * The connecting end sends the parameters in its private data. In each of `slots` slots, the connecting end
  * takes turn 0, the listening end turn 1, and so on. A turn is an RDMA Write into the sink that the peer's last

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use iwarp_control::Exit;
 use iwarp_terminal::{Failure, clock::Clock};
+use rdma::wire::mpa::RtrOptions;
 use rdma::{
     ConnectRequest, Endpoint, EndpointConfig, Env, Event, LocalSlice, NegotiationConfig, PostError,
     RdmaStats, RegionId, Stag, StagTable, StreamId, VecMemory, WcStatus,
@@ -42,6 +43,8 @@ pub struct ConnectionRequest<'a> {
     pub private_data: &'a [u8],
     /// Bytes of the local memory that Writes read from and Reads place into.
     pub window_bytes: u32,
+    /// The ready-to-receive messages to offer (RFC 6581 §9.2); `None` for the client-server model.
+    pub rtr: Option<RtrOptions>,
     /// The longest silence of the peer.
     pub timeout: Duration,
 }
@@ -195,7 +198,7 @@ impl Connection {
     }
 
     fn new(socket: TcpStream, peer: SocketAddr, request: &ConnectionRequest<'_>) -> Result<Self, Failure> {
-        let ConnectionRequest { options, timeout, window_bytes, .. } = *request;
+        let ConnectionRequest { options, timeout, window_bytes, rtr, .. } = *request;
         let mut memory = VecMemory::new();
         let bytes = vec![0; usize::try_from(window_bytes).unwrap_or(usize::MAX)];
         let region = memory.add(bytes).ok_or_else(|| Failure::new(Exit::Failed, "internal", "no window"))?;
@@ -212,7 +215,7 @@ impl Connection {
             revision: options.mpa_revision,
             ird: 0,
             ord: READS_MAX,
-            rtr: None,
+            rtr,
         };
         let mut stats = RdmaStats::default();
         let endpoint = Endpoint::initiator(config, StreamId(0), &request, clock.now(), &mut stats)

@@ -65,8 +65,8 @@ impl RegionSession {
             .ok_or_else(|| Failure::usage(format!("`{}` is not the name of a region", target.region)))?;
         let clock = Clock::start();
         let timeout = context.timeout;
-        let request =
-            ConnectionRequest { target, options, private_data: &private_data, window_bytes, timeout };
+        let private_data = &private_data;
+        let request = ConnectionRequest { target, options, private_data, window_bytes, rtr: None, timeout };
         let mut connection = Connection::open(&request)?;
         let ConnectReply { private_data, negotiated } = connection.wait_reply()?;
         let granted = match (negotiated, decode_reply(&private_data)) {

@@ -99,6 +99,7 @@ fn peer(region: &Target, until: &Path, pause: Duration) -> Result<Gaps> {
             options: &options,
             private_data: &private_data,
             window_bytes: BYTES,
+            rtr: None,
             timeout: PATIENCE,
         };
         let mut connection = Connection::open(&request).map_err(failed)?;

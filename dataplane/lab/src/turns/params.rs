@@ -5,35 +5,35 @@ use anyhow::{Context, Result, ensure};
 use rdma::Stag;
 
 /// Bytes of [`Params`] in the private data of the connection request.
-pub(crate) const PARAMS_LEN: usize = 24;
+pub(super) const PARAMS_LEN: usize = 24;
 /// Bytes of an encoded [`Header`].
-pub(crate) const HEADER_LEN: u32 = 40;
+pub(super) const HEADER_LEN: u32 = 40;
 const SLOTS_MAX: u16 = 256;
 const BYTES_MAX: u32 = 1 << 20;
 const MAGIC: &[u8; 4] = b"TRN1";
 
 /// Parameters chosen by the connecting end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Params {
+pub(super) struct Params {
     /// Number of concurrent exchanges.
-    pub(crate) slots: u16,
+    pub(super) slots: u16,
     /// True if the connecting end issues RDMA Reads.
-    pub(crate) connector_reads: bool,
+    pub(super) connector_reads: bool,
     /// True if the listening end issues RDMA Reads.
-    pub(crate) listener_reads: bool,
+    pub(super) listener_reads: bool,
     /// True if the run ends with a Write to an invalidated STag.
-    pub(crate) trespass: bool,
+    pub(super) trespass: bool,
     /// Messages of each exchange, an even number.
-    pub(crate) turns: u32,
+    pub(super) turns: u32,
     /// Largest source, sink and filler after a message's header, bytes.
-    pub(crate) bytes: u32,
+    pub(super) bytes: u32,
     /// Seed of all lengths and data.
-    pub(crate) seed: u64,
+    pub(super) seed: u64,
 }
 
 impl Params {
     /// Encodes the parameters for the private data.
-    pub(crate) fn encode(&self) -> [u8; PARAMS_LEN] {
+    pub(super) fn encode(&self) -> [u8; PARAMS_LEN] {
         let flags = u8::from(self.trespass)
             | u8::from(self.connector_reads) << 1
             | u8::from(self.listener_reads) << 2;
@@ -56,7 +56,7 @@ impl Params {
     ///
     /// # Errors
     /// The bytes are not valid parameters.
-    pub(crate) fn decode(data: &[u8]) -> Result<Self> {
+    pub(super) fn decode(data: &[u8]) -> Result<Self> {
         let data: &[u8; PARAMS_LEN] = data.try_into().context("params have 24 bytes")?;
         let [m0, m1, m2, m3, s0, s1, flags, zero, t0, t1, t2, t3, b0, b1, b2, b3, seed @ ..] = *data;
         ensure!([m0, m1, m2, m3] == *MAGIC && flags < 8 && zero == 0, "not the params of an exchange");
@@ -82,12 +82,12 @@ impl Params {
     }
 
     /// Returns the seed of one buffer's pattern.
-    pub(crate) fn seed_of(&self, turn: u32, slot: u16, kind: DrawKind) -> u64 {
+    pub(super) fn seed_of(&self, turn: u32, slot: u16, kind: DrawKind) -> u64 {
         self.draw(turn, slot, kind) | 1
     }
 
     /// Returns a length of 1 to `bytes`; each power of two is equally likely.
-    pub(crate) fn length_of(&self, turn: u32, slot: u16, kind: DrawKind) -> u32 {
+    pub(super) fn length_of(&self, turn: u32, slot: u16, kind: DrawKind) -> u32 {
         let drawn = self.draw(turn, slot, kind);
         let mut len = 1_u32 << ((drawn >> 8) % 21);
         while len > self.bytes {
@@ -103,7 +103,7 @@ impl Params {
 /// Purpose of a random draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum DrawKind {
+pub(super) enum DrawKind {
     /// Source buffer that the other end reads.
     Source,
     /// Data written to the other end's sink.
@@ -113,12 +113,12 @@ pub(crate) enum DrawKind {
 }
 
 /// Returns true if the Send of a turn asks for a solicited event.
-pub(crate) fn solicited(turn: u32, slot: u16) -> bool {
+pub(super) fn solicited(turn: u32, slot: u16) -> bool {
     (turn / 2).wrapping_add(u32::from(slot)) & 1 != 0
 }
 
 /// Returns true if the Send invalidates the sink's STag that the other end's last message named.
-pub(crate) fn invalidates(turn: u32, slot: u16) -> bool {
+pub(super) fn invalidates(turn: u32, slot: u16) -> bool {
     turn > 0 && (turn / 2).wrapping_add(u32::from(slot)) & 2 != 0
 }
 
@@ -128,19 +128,19 @@ pub(crate) fn invalidates(turn: u32, slot: u16) -> bool {
 ///  0 turn  4 slot  8 source STag  12 sink STag  16 source  24 sink  32 STag invalidated, or 0  36 bytes that follow
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Header {
-    pub(crate) turn: u32,
-    pub(crate) slot: u32,
-    pub(crate) source_stag: Stag,
-    pub(crate) sink_stag: Stag,
-    pub(crate) source: u64,
-    pub(crate) sink: u64,
-    pub(crate) invalidates: Stag,
-    pub(crate) filler: u32,
+pub(super) struct Header {
+    pub(super) turn: u32,
+    pub(super) slot: u32,
+    pub(super) source_stag: Stag,
+    pub(super) sink_stag: Stag,
+    pub(super) source: u64,
+    pub(super) sink: u64,
+    pub(super) invalidates: Stag,
+    pub(super) filler: u32,
 }
 
 impl Header {
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEADER_LEN as usize);
         for word in [self.turn, self.slot, self.source_stag.0, self.sink_stag.0] {
             out.extend_from_slice(&word.to_be_bytes());
@@ -155,7 +155,7 @@ impl Header {
     }
 
     /// Decodes a header; `None` if the bytes are too short.
-    pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
+    pub(super) fn decode(mut bytes: &[u8]) -> Option<Self> {
         Some(Self {
             turn: word(&mut bytes)?,
             slot: word(&mut bytes)?,
@@ -192,7 +192,7 @@ fn random(state: u64) -> u64 {
 }
 
 /// Returns the first bytes of a pattern.
-pub(crate) fn pattern(seed: u64, len: u32) -> Vec<u8> {
+pub(super) fn pattern(seed: u64, len: u32) -> Vec<u8> {
     let start = seed.wrapping_mul(0xd134_2543_de82_ef95);
     let words = (0_u64..).map(|index| random(start.wrapping_add(index.wrapping_mul(GAMMA))));
     words.flat_map(u64::to_le_bytes).take(len as usize).collect()

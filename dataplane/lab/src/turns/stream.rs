@@ -1,17 +1,14 @@
 //! One end of one connection of the ping-pong test: its objects and its state machine.
 
-use std::sync::Arc;
-
-use anyhow::{Context, Result, anyhow, bail, ensure};
-use dataplane::verbs::{Node, PortEngine};
-use iwarp_engine::memory::RegionMemory;
-use rdma::verbs::{
-    Access, AddressBase, AsyncEvent, Bind, CmId, CqId, Data, MemoryRegion, MwId, PdId, QpCap, QpInit, QpNum,
-    RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion, inc_rkey,
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use iwarp_verbs::{
+    Access, AsyncEvent, Bind, CompletionQueue, Context, Data, Id, MemoryWindow, Mr, QpCap, QpOptions,
+    QueuePair, RecvWr, SendFlags, SendOp, SendWr, Stag, WcStatus, WorkCompletion, inc_rkey,
 };
-use rdma::{ErrorCode, Stag};
+use rdma::ErrorCode;
+use serde_json::{Value, json};
 
-use crate::params::{DrawKind, HEADER_LEN, Header, Params, invalidates, pattern, solicited};
+use super::params::{DrawKind, HEADER_LEN, Header, Params, invalidates, pattern, solicited};
 
 /// Bytes after the written part of a sink that must stay unchanged.
 const GUARD: u32 = 64;
@@ -29,13 +26,23 @@ const TAGS: u64 = 4;
 
 /// Counters of the finished work.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) sends: u64,
-    pub(crate) writes: u64,
-    pub(crate) reads: u64,
-    pub(crate) invalidated: u64,
-    pub(crate) solicited: u64,
-    pub(crate) bytes: u64,
+pub(super) struct Counts {
+    pub(super) sends: u64,
+    pub(super) writes: u64,
+    pub(super) reads: u64,
+    pub(super) invalidated: u64,
+    pub(super) solicited: u64,
+    pub(super) bytes: u64,
+}
+
+impl Counts {
+    pub(super) fn report(&self) -> Value {
+        let Self { sends, writes, reads, invalidated, solicited, bytes } = *self;
+        json!({
+            "sends": sends, "writes": writes, "reads": reads, "invalidated": invalidated, "solicited": solicited,
+            "bytes": bytes,
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +56,7 @@ enum Stage {
 
 #[derive(Debug)]
 struct Slot {
-    mw: MwId,
+    window: MemoryWindow,
     /// STag that the sink is bound to, or was bound to last.
     sink_stag: Stag,
     bound: bool,
@@ -65,24 +72,25 @@ struct Slot {
 
 /// One end of a connection.
 #[derive(Debug)]
-pub(crate) struct Stream {
-    pub(crate) id: CmId,
-    pub(crate) qp: QpNum,
-    pub(crate) cq: CqId,
-    pd: PdId,
-    mr: MemoryRegion,
-    memory: Arc<RegionMemory>,
+pub(super) struct Stream {
+    pub(super) id: Id,
+    pub(super) qp: QueuePair,
+    pub(super) cq: CompletionQueue,
     params: Params,
     connector: bool,
     stage: Stage,
+    /// Before the memory that their windows are bound to.
     slots: Vec<Slot>,
+    mr: Mr,
     done: usize,
     /// Event of the Terminate that ended the stream, if there was one.
     terminate: Option<AsyncEvent>,
-    pub(crate) counts: Counts,
+    /// True once the end of the connection was reported.
+    disconnected: bool,
+    pub(super) counts: Counts,
 }
 
-/// Buffers of a slot within the region; the receive buffers follow after all slots.
+/// Buffers of a slot within the memory; the receive buffers follow after all slots.
 #[derive(Clone, Copy, Debug)]
 enum BufferKind {
     Source,
@@ -97,13 +105,10 @@ impl Stream {
     ///
     /// # Errors
     /// An object cannot be created.
-    pub(crate) fn new(node: &mut Node, id: CmId, params: Params, connector: bool) -> Result<Self> {
+    pub(super) fn new(context: &Context, id: Id, params: Params, connector: bool) -> Result<Self> {
         let work = 8_u16.saturating_mul(params.slots).saturating_add(2);
         let bytes = (4 * span(&params) + 3 * message_span(&params)) * u64::from(params.slots);
-        let (region, memory) = node.add_region(&format!("turns-{}", id.0), bytes)?;
-        let verbs = node.engine_mut();
-        let device = verbs.device_mut();
-        let (pd, cq) = (device.alloc_pd()?, device.create_cq(u32::from(work) * 2)?);
+        let (pd, cq) = (context.alloc_pd()?, context.create_cq(u32::from(work) * 2)?);
         let cap = QpCap {
             max_send_wr: work,
             max_recv_wr: 2 * params.slots,
@@ -111,16 +116,15 @@ impl Stream {
             max_recv_sge: 1,
             max_inline_data: 0,
         };
-        let qp =
-            device.create_qp(QpInit { pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false })?;
-        let rights = Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE_READ | Access::WINDOW_BIND;
-        let mr = verbs.reg_mr(pd, (region, 0, bytes), AddressBase::Zero, rights)?;
+        let qp = pd.create_qp(&QpOptions { cap, ..QpOptions::new(&cq) })?;
+        let rights = [Access::LOCAL_READ, Access::LOCAL_WRITE, Access::REMOTE_READ, Access::WINDOW_BIND];
+        let mr = pd.alloc_mr(bytes, rights.into_iter().fold(Access::NONE, |all, one| all | one))?;
         let mut slots = Vec::with_capacity(params.slots.into());
         for _ in 0..params.slots {
-            let window = verbs.alloc_mw(pd)?;
+            let window = pd.alloc_mw()?;
             slots.push(Slot {
-                mw: window.id,
-                sink_stag: window.rkey,
+                sink_stag: window.window().rkey,
+                window,
                 bound: false,
                 peer: Header::default(),
                 awaited: u32::from(connector),
@@ -129,33 +133,31 @@ impl Stream {
                 sent_last: false,
             });
         }
-        let (stage, counts) = (Stage::Opening, Counts::default());
         let stream = Self {
             id,
             qp,
             cq,
-            pd,
-            mr,
-            memory,
             params,
             connector,
-            stage,
+            stage: Stage::Opening,
             slots,
+            mr,
             done: 0,
             terminate: None,
-            counts,
+            disconnected: false,
+            counts: Counts::default(),
         };
         for slot in 0..params.slots {
             stream.poison(slot)?;
         }
         for index in 0..2 * u64::from(params.slots) {
-            stream.post_receive(verbs, index)?;
+            stream.post_receive(index)?;
         }
         Ok(stream)
     }
 
     /// Returns true if the connection has ended.
-    pub(crate) fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.stage == Stage::Over
     }
 
@@ -163,10 +165,10 @@ impl Stream {
     ///
     /// # Errors
     /// The first work requests cannot be posted.
-    pub(crate) fn established(&mut self, verbs: &mut PortEngine) -> Result<()> {
+    pub(super) fn established(&mut self) -> Result<()> {
         self.stage = Stage::Exchange;
         for slot in 0..if self.connector { self.params.slots } else { 0 } {
-            self.take_turn(verbs, slot, 0)?;
+            self.take_turn(slot, 0)?;
         }
         Ok(())
     }
@@ -175,14 +177,14 @@ impl Stream {
     ///
     /// # Errors
     /// The work request failed, or its data is wrong.
-    pub(crate) fn completed(&mut self, verbs: &mut PortEngine, wc: &WorkCompletion) -> Result<()> {
+    pub(super) fn completed(&mut self, wc: &WorkCompletion) -> Result<()> {
         if wc.status == WcStatus::WrFlushError && matches!(self.stage, Stage::Ending | Stage::Over) {
             return Ok(());
         }
         ensure!(wc.status == WcStatus::Success, "work request {}: {:?}", wc.wr_id, wc.status);
         let (tag, index) = (wc.wr_id % TAGS, wc.wr_id / TAGS);
         if tag == RECEIVE {
-            return self.received(verbs, index, wc);
+            return self.received(index, wc);
         }
         let number = u16::try_from(index)?;
         let (last, connector) = (self.params.turns.saturating_sub(1), self.connector);
@@ -205,10 +207,10 @@ impl Stream {
         Ok(())
     }
 
-    fn received(&mut self, verbs: &mut PortEngine, index: u64, wc: &WorkCompletion) -> Result<()> {
+    fn received(&mut self, index: u64, wc: &WorkCompletion) -> Result<()> {
         let place = self.receive_place(index);
         let mut bytes = vec![0; wc.byte_len as usize];
-        self.memory.read(place, &mut bytes)?;
+        self.mr.read(place, &mut bytes)?;
         let header = Header::decode(&bytes).context("a message without a header")?;
         let number = u16::try_from(header.slot)?;
         let (turn, filler) = (header.turn, bytes.split_off(HEADER_LEN as usize));
@@ -238,7 +240,7 @@ impl Stream {
         );
         self.check_sink(number, turn)?;
         self.poison(number)?;
-        self.post_receive(verbs, index)?;
+        self.post_receive(index)?;
         self.counts.solicited += u64::from(wc.solicited);
         self.counts.invalidated += u64::from(wc.invalidated.is_some());
         let reads = self.reads();
@@ -251,22 +253,22 @@ impl Stream {
             let len = self.params.length_of(turn, number, DrawKind::Source);
             let op = SendOp::RdmaRead { remote_addr: header.source, rkey: header.source_stag };
             self.fill(number, BufferKind::Got, &vec![POISON; len as usize])?;
-            self.post(verbs, (number, READ), op, (BufferKind::Got, len), SendFlags::SIGNALED)?;
+            self.post((number, READ), op, (BufferKind::Got, len), SendFlags::SIGNALED)?;
             self.counts.reads += 1;
         }
         if turn.saturating_add(1) < self.params.turns {
-            return self.take_turn(verbs, number, turn.saturating_add(1));
+            return self.take_turn(number, turn.saturating_add(1));
         }
         self.done += usize::from(!reads);
         Ok(())
     }
 
     /// Posts a Write into the sink that the other end named last, and a Send that passes the turn.
-    fn take_turn(&mut self, verbs: &mut PortEngine, number: u16, turn: u32) -> Result<()> {
+    fn take_turn(&mut self, number: u16, turn: u32) -> Result<()> {
         let params = self.params;
         let len = params.length_of(turn, number, DrawKind::Source);
         self.fill(number, BufferKind::Source, &pattern(params.seed_of(turn, number, DrawKind::Source), len))?;
-        self.bind_sink(verbs, number)?;
+        self.bind_sink(number)?;
         let peer = self.slot_mut(number)?.peer;
         if turn > 0 {
             let len = params.length_of(turn, number, DrawKind::Written);
@@ -276,7 +278,7 @@ impl Stream {
                 &pattern(params.seed_of(turn, number, DrawKind::Written), len),
             )?;
             let op = SendOp::RdmaWrite { remote_addr: peer.sink, rkey: peer.sink_stag };
-            self.post(verbs, (number, WRITE), op, (BufferKind::Out, len), SendFlags::default())?;
+            self.post((number, WRITE), op, (BufferKind::Out, len), SendFlags::default())?;
             self.counts.writes += 1;
         }
         let invalidate = invalidates(turn, number).then_some(peer.sink_stag);
@@ -284,10 +286,10 @@ impl Stream {
         let header = Header {
             turn,
             slot: number.into(),
-            source_stag: self.mr.rkey,
+            source_stag: self.mr.rkey(),
             sink_stag: self.slot_mut(number)?.sink_stag,
-            source: self.place(number, BufferKind::Source),
-            sink: self.place(number, BufferKind::Sink),
+            source: self.address(number, BufferKind::Source),
+            sink: self.address(number, BufferKind::Sink),
             invalidates: invalidate.unwrap_or_default(),
             filler,
         };
@@ -300,14 +302,14 @@ impl Stream {
         let flags =
             SendFlags { signaled: true, solicited: solicited(turn, number), fence: turn > 0 && self.reads() };
         let len = HEADER_LEN.saturating_add(filler);
-        self.post(verbs, (number, SEND), SendOp::Send { invalidate }, (BufferKind::Message, len), flags)?;
+        self.post((number, SEND), SendOp::Send { invalidate }, (BufferKind::Message, len), flags)?;
         self.counts.sends += 1;
         Ok(())
     }
 
     /// Binds the sink to a new STag if the other end has invalidated the last one.
-    fn bind_sink(&mut self, verbs: &mut PortEngine, number: u16) -> Result<()> {
-        let (address, lkey) = (self.place(number, BufferKind::Sink), self.mr.lkey);
+    fn bind_sink(&mut self, number: u16) -> Result<()> {
+        let (address, lkey) = (self.address(number, BufferKind::Sink), self.mr.lkey());
         let access = Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE;
         let bind = Bind { lkey, address, len: span(&self.params), access, zero_based: false };
         let slot = self.slot_mut(number)?;
@@ -316,16 +318,16 @@ impl Stream {
         }
         slot.bound = true;
         slot.sink_stag = inc_rkey(slot.sink_stag);
-        let op = SendOp::BindMw { mw: slot.mw, rkey: slot.sink_stag, bind };
+        let op = SendOp::BindMw { mw: slot.window.window().id, rkey: slot.sink_stag, bind };
         let wr = SendWr { wr_id: WRITE, op, data: Data::NONE, flags: SendFlags::default() };
-        verbs.device_mut().post_send(self.qp, &wr).context("binding a window")
+        self.qp.post_send(&[wr]).map_err(|(_, error)| anyhow!("binding a window: {error}"))
     }
 
     /// Ends the connection once all exchanges are finished.
     ///
     /// # Errors
     /// No STag was invalidated that the last Write could use.
-    pub(crate) fn end_if_done(&mut self, verbs: &mut PortEngine, now: tcp_stack::Instant) -> Result<()> {
+    pub(super) fn end_if_done(&mut self) -> Result<()> {
         if self.stage != Stage::Exchange || self.done < self.slots.len() {
             return Ok(());
         }
@@ -334,25 +336,35 @@ impl Stream {
             return Ok(());
         }
         if !self.params.trespass {
-            verbs.disconnect(self.id, now);
-            return Ok(());
+            return Ok(self.id.disconnect()?);
         }
         let revoked = (0_u16..).zip(&self.slots).find_map(|(number, slot)| Some((number, slot.revoked?)));
         let (number, (rkey, remote_addr)) = revoked.context("no STag was invalidated: too few turns")?;
         let op = SendOp::RdmaWrite { remote_addr, rkey };
-        self.post(verbs, (number, WRITE), op, (BufferKind::Out, 1), SendFlags::default())
+        self.post((number, WRITE), op, (BufferKind::Out, 1), SendFlags::default())
     }
 
     /// Records an asynchronous event of the queue pair.
-    pub(crate) fn on_async(&mut self, event: AsyncEvent) {
+    pub(super) fn on_async(&mut self, event: AsyncEvent) {
         self.terminate = Some(event);
     }
 
-    /// Handles the end of the connection.
+    /// Records the end of the connection.
+    pub(super) fn on_disconnected(&mut self) {
+        self.disconnected = true;
+    }
+
+    /// Checks the end of the connection once it is reported, with the Terminate that belongs to it, and its completions
+    /// are polled.
     ///
     /// # Errors
     /// The end was not expected, or memory was written to after the last turn.
-    pub(crate) fn disconnected(&mut self) -> Result<()> {
+    pub(super) fn check_end(&mut self) -> Result<()> {
+        let awaits_terminate =
+            self.params.trespass && self.terminate.is_none() && self.stage == Stage::Ending;
+        if !self.disconnected || self.is_over() || awaits_terminate {
+            return Ok(());
+        }
         let (done, all) = (self.done, self.slots.len());
         ensure!(
             self.stage == Stage::Ending || done == all,
@@ -361,13 +373,13 @@ impl Stream {
         );
         let refused = match (self.params.trespass, self.connector) {
             (false, _) => None,
-            (true, true) => Some(AsyncEvent::QpTerminated(self.qp, INVALID_STAG)),
-            (true, false) => Some(AsyncEvent::QpAccessError(self.qp, INVALID_STAG)),
+            (true, true) => Some(AsyncEvent::QpTerminated(self.qp.num(), INVALID_STAG)),
+            (true, false) => Some(AsyncEvent::QpAccessError(self.qp.num(), INVALID_STAG)),
         };
         ensure!(self.terminate == refused, "{:?}, not {refused:?}", self.terminate);
         for number in 0..if self.connector { 0 } else { self.params.slots } {
             let mut sink = vec![0; usize::try_from(span(&self.params))?];
-            self.memory.read(self.place(number, BufferKind::Sink), &mut sink)?;
+            self.mr.read(self.place(number, BufferKind::Sink), &mut sink)?;
             ensure!(
                 sink.iter().all(|byte| *byte == POISON),
                 "slot {number}: the sink changed after the last turn"
@@ -375,21 +387,6 @@ impl Stream {
         }
         self.stage = Stage::Over;
         Ok(())
-    }
-
-    /// Destroys the objects, as far as a program can.
-    ///
-    /// # Errors
-    /// An object is still in use.
-    pub(crate) fn destroy(self, verbs: &mut PortEngine) -> Result<Counts> {
-        verbs.device_mut().destroy_qp(self.qp).context("destroy_qp")?;
-        for slot in &self.slots {
-            verbs.dealloc_mw(slot.mw).context("dealloc_mw")?;
-        }
-        verbs.dereg_mr(self.mr.id).context("dereg_mr")?;
-        verbs.device_mut().destroy_cq(self.cq).context("destroy_cq")?;
-        verbs.device_mut().dealloc_pd(self.pd).context("dealloc_pd")?;
-        Ok(self.counts)
     }
 
     fn reads(&self) -> bool {
@@ -402,7 +399,7 @@ impl Stream {
 
     fn check(&self, number: u16, place: BufferKind, turn: u32, kind: DrawKind, len: u32) -> Result<()> {
         let mut bytes = vec![0; len as usize];
-        self.memory.read(self.place(number, place), &mut bytes)?;
+        self.mr.read(self.place(number, place), &mut bytes)?;
         let wanted = pattern(self.params.seed_of(turn, number, kind), len);
         match bytes.iter().zip(&wanted).position(|(is, wanted)| is != wanted) {
             None => Ok(()),
@@ -416,7 +413,7 @@ impl Stream {
         self.check(number, BufferKind::Sink, turn, DrawKind::Written, len)?;
         let mut behind = [0; GUARD as usize];
         let place = self.place(number, BufferKind::Sink).saturating_add(len.into());
-        self.memory.read(place, &mut behind)?;
+        self.mr.read(place, &mut behind)?;
         ensure!(behind == [POISON; GUARD as usize], "slot {number} turn {turn}: written beyond {len} bytes");
         Ok(())
     }
@@ -426,10 +423,16 @@ impl Stream {
     }
 
     fn fill(&self, number: u16, place: BufferKind, bytes: &[u8]) -> Result<()> {
-        self.memory.write(self.place(number, place), bytes)?;
+        self.mr.write(self.place(number, place), bytes)?;
         Ok(())
     }
 
+    /// Returns the address of a buffer, for this end and the other.
+    fn address(&self, number: u16, place: BufferKind) -> u64 {
+        self.mr.addr().saturating_add(self.place(number, place))
+    }
+
+    /// Returns the offset of a buffer in the memory.
     fn place(&self, number: u16, place: BufferKind) -> u64 {
         let (span, number) = (span(&self.params), u64::from(number));
         let slot = number.saturating_mul(4 * span + message_span(&self.params));
@@ -448,26 +451,25 @@ impl Stream {
         slots.saturating_add(index.saturating_mul(message_span(&self.params)))
     }
 
-    fn post_receive(&self, verbs: &mut PortEngine, index: u64) -> Result<()> {
+    fn post_receive(&self, index: u64) -> Result<()> {
         let length = HEADER_LEN.saturating_add(self.params.bytes);
-        let sge = Sge { addr: self.receive_place(index), length, lkey: self.mr.lkey };
+        let sge = self.mr.sge(self.receive_place(index), length);
         let wr = RecvWr { wr_id: index.saturating_mul(TAGS).saturating_add(RECEIVE), sg_list: &[sge] };
-        verbs.device_mut().post_recv(self.qp, &wr).context("post_recv")
+        self.qp.post_recv(&[wr]).map_err(|(_, error)| anyhow!("post_recv: {error}"))
     }
 
     fn post(
         &mut self,
-        verbs: &mut PortEngine,
         (number, tag): (u16, u64),
         op: SendOp,
         (place, length): (BufferKind, u32),
         flags: SendFlags,
     ) -> Result<()> {
-        let sge = Sge { addr: self.place(number, place), length, lkey: self.mr.lkey };
+        let sge = self.mr.sge(self.place(number, place), length);
         let wr_id = u64::from(number) * TAGS + tag;
         let wr = SendWr { wr_id, op, data: Data::List(&[sge]), flags };
         self.counts.bytes += u64::from(length);
-        verbs.device_mut().post_send(self.qp, &wr).map_err(|error| anyhow!("post_send {op:?}: {error}"))
+        self.qp.post_send(&[wr]).map_err(|(_, error)| anyhow!("post_send {op:?}: {error}"))
     }
 }
 
