@@ -33,6 +33,7 @@ pub(super) fn close_at_exit(device: &Arc<Embedded>) {
     open.push((std::process::id(), Arc::downgrade(device)));
 }
 
+#[allow(clippy::disallowed_methods, reason = "the process ends: nothing else is left to do")]
 extern "C" fn close_all() {
     // A thread that the end has stopped may have the lock, or a child may have been forked meanwhile.
     let Ok(mut open) = OPEN.try_lock() else { return };
