@@ -27,6 +27,9 @@ use crate::qp::QpInner;
 /// Polls in a row that find nothing, from which on the program is taken to poll all the time.
 const POLLS_IN_ROW: u32 = 32;
 
+/// Completions after which a program that finds some at each poll runs the engine.
+const TAKEN_MAX: u32 = 64;
+
 /// Shared memory of a context.
 #[derive(Clone, Debug)]
 pub(crate) struct Words(pub(crate) Arc<Mapping>);
@@ -48,6 +51,8 @@ pub(crate) struct Inner {
     is_here: bool,
     /// Polls in a row that have found nothing.
     polls: AtomicU32,
+    /// Completions that were found since the engine has run.
+    taken: AtomicU32,
     pub(crate) words: Words,
     completions: Bell,
     events: Bell,
@@ -145,6 +150,7 @@ impl Context {
         Ok(Self(Arc::new(Inner {
             is_here: backend.is_here(),
             polls: AtomicU32::new(0),
+            taken: AtomicU32::new(0),
             backend,
             words,
             completions,
@@ -337,12 +343,26 @@ impl Inner {
         }
     }
 
-    /// Notes if the program has found something, and tells the device if it polls in vain all the time.
+    /// Notes that the program has found completions. A program that always finds some runs the engine now and then:
+    /// nothing would be received otherwise.
     #[inline]
-    pub(crate) fn polled(&self, found: bool) {
-        if found {
-            self.polls.store(0, Ordering::Relaxed);
-        } else if self.polls.fetch_add(1, Ordering::Relaxed) >= POLLS_IN_ROW {
+    pub(crate) fn found(&self, completions: usize) {
+        if !self.is_here {
+            return;
+        }
+        self.polls.store(0, Ordering::Relaxed);
+        let more = u32::try_from(completions).unwrap_or(u32::MAX);
+        if self.taken.fetch_add(more, Ordering::Relaxed).saturating_add(more) >= TAKEN_MAX {
+            self.taken.store(0, Ordering::Relaxed);
+            self.run();
+        }
+    }
+
+    /// Notes that the program has polled in vain, and tells the device if it does so all the time.
+    #[inline]
+    pub(crate) fn found_nothing(&self) {
+        self.taken.store(0, Ordering::Relaxed);
+        if self.polls.fetch_add(1, Ordering::Relaxed) >= POLLS_IN_ROW {
             self.backend.polls();
         }
     }

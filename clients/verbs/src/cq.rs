@@ -83,7 +83,10 @@ impl CompletionQueue {
         let polled = lock(&self.0.queue).poll(out);
         match polled {
             Ok(0) | Err(_) => self.0.poll_again(polled, out),
-            polled => polled,
+            Ok(found) => {
+                self.0.context.found(found);
+                Ok(found)
+            }
         }
     }
 
@@ -125,7 +128,10 @@ impl CqInner {
         }
         self.context.run();
         let polled = lock(&self.queue).poll(out);
-        self.context.polled(polled.is_ok_and(|polled| polled > 0));
+        match polled {
+            Ok(found @ 1..) => self.context.found(found),
+            _ => self.context.found_nothing(),
+        }
         polled
     }
 

@@ -119,10 +119,17 @@ impl Embedded {
 
     /// Does something with the core, and runs the engine.
     fn with<T>(&self, ask: impl FnOnce(&mut Core) -> T) -> T {
-        let mut core = lock(&self.core);
-        let answer = ask(&mut core);
-        self.run_core(&mut core);
-        drop(core);
+        self.look(|core| {
+            let answer = ask(core);
+            self.run_core(core);
+            answer
+        })
+    }
+
+    /// Does something with the core that leaves the engine as it is.
+    fn look<T>(&self, ask: impl FnOnce(&mut Core) -> T) -> T {
+        let answer = ask(&mut lock(&self.core));
+        // A thread that has found the lock taken meanwhile has left its work to this one.
         if self.rung.load(Ordering::SeqCst) {
             self.drive();
         }
@@ -189,7 +196,7 @@ impl Backend for Embedded {
         // Without the lock: the kernel clears the pages.
         let memory = Core::allocate(asked)?;
         let descriptor = memory.descriptor().map_err(system("fcntl"))?;
-        let number = lock(&self.core).add_memory(memory)?;
+        let number = self.look(|core| core.add_memory(memory))?;
         Ok((Memory { memory: number, bytes: asked.bytes, page_bytes: core::PAGE_BYTES }, descriptor))
     }
 
@@ -211,7 +218,7 @@ impl Backend for Embedded {
     }
 
     fn free_memory(&self, memory: u32) -> Result<(), Error> {
-        lock(&self.core).free_memory(memory);
+        self.look(|core| core.free_memory(memory));
         Ok(())
     }
 

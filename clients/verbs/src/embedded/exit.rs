@@ -46,7 +46,7 @@ extern "C" fn close_all() {
     let began = now();
     devices.iter().for_each(|device| device.close());
     for device in &devices {
-        while lock(&device.core).connections() > 0 && now().saturating_since(began) < LONGEST {
+        while device.look(|core| core.connections()) > 0 && now().saturating_since(began) < LONGEST {
             device.drive();
             std::thread::sleep(PAUSE);
         }

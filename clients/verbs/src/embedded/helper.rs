@@ -11,7 +11,6 @@ use tcp_stack::Instant;
 use super::core::now;
 use super::{Embedded, NEVER};
 use crate::backend::poll_with;
-use crate::context::lock;
 use crate::error::Error;
 use crate::exchange::OwnThread;
 
@@ -46,6 +45,10 @@ fn help(device: &Embedded) {
         seen = drives;
         if driven && !closing {
             nap(device, pause);
+            // The program's threads may sleep until a later one.
+            if device.due_in() == Some(Duration::ZERO) {
+                device.drive();
+            }
             pause = pause.saturating_mul(2).min(PAUSE_MAX);
             continue;
         }
@@ -61,7 +64,7 @@ fn help(device: &Embedded) {
 /// Returns true once the connections of a closed context have ended, or [`LINGER`] is over.
 fn is_over(device: &Embedded, ends_at: &mut Option<Instant>) -> bool {
     let ends_at = *ends_at.get_or_insert_with(|| now() + LINGER);
-    lock(&device.core).connections() == 0 || now() >= ends_at
+    device.look(|core| core.connections()) == 0 || now() >= ends_at
 }
 
 /// Lets the program run the engine for a while, unless somebody calls.

@@ -259,3 +259,19 @@ fn threads_share_a_queue_pair() {
         });
     }
 }
+
+/// The handshake's time limit passes while one thread sleeps for something else, and the helper leaves the device to it.
+#[test]
+fn a_deadline_passes_while_a_thread_sleeps() {
+    let end = End::new();
+    // It accepts, and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    std::thread::scope(|scope| {
+        let sleeper = scope.spawn(|| end.event(|kind| !matches!(kind, CmEventKind::Established { .. })));
+        // It sleeps by now, without a deadline.
+        std::thread::sleep(Duration::from_millis(100));
+        let id = end.context.create_id(None).unwrap();
+        id.connect(&end.qp, silent.local_addr().unwrap(), &ConnParam::default()).unwrap();
+        assert_eq!(sleeper.join().unwrap().id, id.handle());
+    });
+}
