@@ -155,7 +155,9 @@ pub(crate) fn devices() -> &'static [Option<&'static Device>] {
     let (known, list) = &mut *table;
     let mut now = Vec::new();
     for (index, info) in (0..).zip(found) {
-        let old = known.iter().find(|device| device.index == index && device.info == info).copied();
+        // The addresses of the machine may change while the one inside this process is open.
+        let is_same = |device: &&&Device| device.index == index && (device.info == info || is_embedded());
+        let old = known.iter().find(is_same).copied();
         let device = old.unwrap_or_else(|| {
             let new: &'static Device = Box::leak(Box::new(Device::new(index, info)));
             known.push(new);

@@ -54,6 +54,10 @@ pub(crate) struct Embedded {
     drives: AtomicU64,
     /// Threads of the program that sleep for the engine.
     sleepers: AtomicU32,
+    /// Sleeps of such threads that have ended.
+    sleeps: AtomicU64,
+    /// True if a thread calls the helper when its sleep ends.
+    calls_helper: AtomicBool,
     /// True once the context is closed.
     closing: AtomicBool,
 }
@@ -69,6 +73,7 @@ fn counter() -> Result<OwnedFd, Error> {
 impl Embedded {
     /// Opens the device and its context, with this many bytes of memory for the rings of all queues.
     pub(crate) fn open(queue_bytes: Option<u64>) -> Result<Opened, Error> {
+        let device = device().map_err(system("getifaddrs"))?;
         let bytes = queue_bytes.unwrap_or(QUEUE_BYTES_DEFAULT).max((words_min() as u64).saturating_mul(8));
         let words = usize::try_from(bytes / 8).unwrap_or(usize::MAX);
         let memory = SharedWords::unfilled("queues", words).map_err(|error| no_memory(&error))?;
@@ -82,7 +87,7 @@ impl Embedded {
             events: Waker::of_process(dup(&events)?),
         };
         let (core, sockets) = Core::open(memory, wakers)?;
-        let device = Arc::new(Self {
+        let embedded = Arc::new(Self {
             core: Mutex::new(core),
             rung: AtomicBool::new(false),
             sockets,
@@ -91,12 +96,13 @@ impl Embedded {
             wakes_at: AtomicU64::new(NEVER),
             drives: AtomicU64::new(0),
             sleepers: AtomicU32::new(0),
+            sleeps: AtomicU64::new(0),
+            calls_helper: AtomicBool::new(false),
             closing: AtomicBool::new(false),
         });
-        helper::start(&device)?;
-        exit::close_at_exit(&device);
-        let backend: Arc<dyn Backend> = device;
-        let (app, device) = (std::process::id(), interfaces::device().map_err(system("getifaddrs"))?);
+        helper::start(&embedded)?;
+        exit::close_at_exit(&embedded);
+        let (backend, app): (Arc<dyn Backend>, _) = (embedded, std::process::id());
         Ok(Opened { backend, words, completions, events, app, device, link_up: true })
     }
 
@@ -136,6 +142,12 @@ impl Embedded {
         answer
     }
 
+    /// Has the helper end the connections of the closed context.
+    fn leave_to_helper(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+        self.call_helper();
+    }
+
     /// Runs the engine, and has the helper come for what is left.
     fn run_core(&self, core: &mut Core) {
         let is_done = core.run();
@@ -150,6 +162,11 @@ impl Embedded {
     fn call_helper(&self) {
         // Fails only if the counter is at its maximum: the helper is to wake already.
         let _ = rustix::io::write(&self.alarm, &1_u64.to_ne_bytes());
+    }
+
+    /// Returns a number that changes when the program is seen to poll in a row, and when a thread wakes.
+    fn activity(&self) -> u64 {
+        self.drives.load(Ordering::SeqCst).wrapping_add(self.sleeps.load(Ordering::SeqCst))
     }
 
     /// Returns the time until the engine's next deadline; `None` if there is none.
@@ -173,7 +190,10 @@ impl Embedded {
             if has_input || due.is_some_and(|due| due <= limit) {
                 self.drive();
                 // The engine has rung for what has come.
-                poll_with(fds, ready, sockets, Duration::ZERO)?;
+                match poll_with(fds, ready, sockets, Duration::ZERO) {
+                    Err(Errno::INTR) => return Ok(()),
+                    polled => drop(polled?),
+                }
             }
             if ready.contains(&true) || left <= limit && !has_input {
                 return Ok(());
@@ -195,9 +215,9 @@ impl Backend for Embedded {
     fn alloc_memory(&self, asked: &AllocMemory) -> Result<(Memory, OwnedFd), Error> {
         // Without the lock: the kernel clears the pages.
         let memory = Core::allocate(asked)?;
-        let descriptor = memory.descriptor().map_err(system("fcntl"))?;
+        let (descriptor, bytes) = (memory.descriptor().map_err(system("fcntl"))?, memory.bytes());
         let number = self.look(|core| core.add_memory(memory))?;
-        Ok((Memory { memory: number, bytes: asked.bytes, page_bytes: core::PAGE_BYTES }, descriptor))
+        Ok((Memory { memory: number, bytes, page_bytes: core::PAGE_BYTES }, descriptor))
     }
 
     fn open_region(&self, name: &str) -> Result<(Memory, OwnedFd), Error> {
@@ -231,13 +251,16 @@ impl Backend for Embedded {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let slept = self.sleep_until(fds, ready, time);
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.sleeps.fetch_add(1, Ordering::SeqCst);
+        if self.calls_helper.load(Ordering::SeqCst) {
+            self.call_helper();
+        }
         slept.map(|()| false)
     }
 
     fn close(&self) {
         self.with(Core::close);
-        self.closing.store(true, Ordering::SeqCst);
-        self.call_helper();
+        self.leave_to_helper();
     }
 
     fn is_here(&self) -> bool {

@@ -31,6 +31,8 @@ use crate::error::Error;
 
 /// Bytes of a page.
 pub(super) const PAGE_BYTES: u64 = 4096;
+/// Bytes of memory that small buffers share.
+const SHARED_BYTES: u64 = 2 << 20;
 /// Most connections. The limit of open descriptors is usually less.
 const CONNECTIONS_MAX: u32 = 4096;
 /// Most memory regions. Each has a number, and so has memory that is allocated.
@@ -128,14 +130,20 @@ impl Core {
     /// program rings for what it posts from here on.
     pub(super) fn run(&mut self) -> bool {
         self.engine.contexts_awake();
+        let mut has_waited = false;
         for _ in 0..ROUNDS_MAX {
             let now = now();
             let due = self.engine.next_deadline().is_some_and(|deadline| deadline <= now);
             self.engine.poll(now, due, &mut std::iter::empty(), &mut Chunks, &mut |_| {}, usize::MAX);
             self.engine.run_deferred(now, &mut Chunks);
-            if !self.engine.has_output() && self.engine.contexts_sleep() {
+            if self.engine.has_output() || !self.engine.contexts_sleep() {
+                continue;
+            }
+            // Entries that wait for a change of their queue pair are posted at the beginning of a round.
+            if !self.engine.contexts_wait() || std::mem::replace(&mut has_waited, true) {
                 return true;
             }
+            self.engine.contexts_awake();
         }
         false
     }
@@ -184,11 +192,14 @@ impl Core {
         self.memories.clear();
     }
 
-    /// Allocates memory, of whole pages, zeroed.
+    /// Allocates memory, of whole pages, zeroed; of memory that small buffers share, those pages that are used.
     pub(super) fn allocate(asked: &AllocMemory) -> Result<Arc<RegionMemory>, Error> {
-        RegionMemory::new("app", asked.bytes, Pages::Ordinary)
-            .map(Arc::new)
-            .map_err(|error| no_memory(&error))
+        let allocated = if asked.shared {
+            RegionMemory::for_exchange("app", asked.bytes.max(SHARED_BYTES))
+        } else {
+            RegionMemory::new("app", asked.bytes, Pages::Ordinary)
+        };
+        allocated.map(Arc::new).map_err(|error| no_memory(&error))
     }
 
     /// Gives memory a number.

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use super::Embedded;
 use super::core::now;
-use crate::backend::Backend as _;
 use crate::context::lock;
 
 /// Longest time for which connections end.
@@ -43,12 +42,22 @@ extern "C" fn close_all() {
         .filter_map(|(_, device)| device.upgrade())
         .collect();
     drop(open);
-    let began = now();
-    devices.iter().for_each(|device| device.close());
+    let ends_at = now() + LONGEST;
     for device in &devices {
-        while device.look(|core| core.connections()) > 0 && now().saturating_since(began) < LONGEST {
-            device.drive();
+        let mut is_closed = false;
+        while now() < ends_at {
+            // A handler of a signal may have ended the process on a thread that has the lock.
+            if let Ok(mut core) = device.core.try_lock() {
+                if !std::mem::replace(&mut is_closed, true) {
+                    core.close();
+                }
+                device.run_core(&mut core);
+                if core.connections() == 0 {
+                    break;
+                }
+            }
             std::thread::sleep(PAUSE);
         }
+        device.leave_to_helper();
     }
 }

@@ -1,6 +1,6 @@
 //! The helper thread of a device in this process. It runs the engine while no thread of the program does.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -34,31 +34,42 @@ pub(super) fn start(device: &Arc<Embedded>) -> Result<(), Error> {
 }
 
 fn help(device: &Embedded) {
-    let (mut pause, mut seen, mut ends_at) = (PAUSE_MIN, 0, None);
+    let (mut pause, mut seen, mut ends_at) = (PAUSE_MIN, device.activity(), None);
     loop {
         let closing = device.closing.load(Ordering::SeqCst);
         if closing && is_over(device, &mut ends_at) {
             return;
         }
-        let drives = device.drives.load(Ordering::Relaxed);
-        let driven = drives != seen || device.sleepers.load(Ordering::SeqCst) > 0;
-        seen = drives;
-        if driven && !closing {
-            nap(device, pause);
-            // The program's threads may sleep until a later one.
-            if device.due_in() == Some(Duration::ZERO) {
-                device.drive();
+        let activity = device.activity();
+        let is_active = std::mem::replace(&mut seen, activity) != activity;
+        if is_active && !closing {
+            // The program runs the engine.
+            if sleep(device, &[], pause) {
+                device.with(|_| ());
             }
             pause = pause.saturating_mul(2).min(PAUSE_MAX);
             continue;
         }
         pause = PAUSE_MIN;
-        let called = sleep(device, closing);
-        let is_driven = device.drives.load(Ordering::Relaxed) != seen;
-        if called || closing || !is_driven && device.sleepers.load(Ordering::SeqCst) == 0 {
-            device.drive();
+        if device.sleepers.load(Ordering::SeqCst) > 0 && !closing {
+            sleep_long(device);
+            continue;
+        }
+        let is_due = sleep(device, &[device.sockets.as_fd()], if closing { PAUSE_MAX } else { SLEEP_MAX });
+        let is_idle = device.activity() == seen && device.sleepers.load(Ordering::SeqCst) == 0;
+        if is_due || is_idle || closing {
+            device.with(|_| ());
         }
     }
+}
+
+/// Sleeps while a thread of the program sleeps for the engine. The thread calls when it wakes.
+fn sleep_long(device: &Embedded) {
+    device.calls_helper.store(true, Ordering::SeqCst);
+    if device.sleepers.load(Ordering::SeqCst) > 0 && sleep(device, &[], SLEEP_MAX) {
+        device.with(|_| ());
+    }
+    device.calls_helper.store(false, Ordering::SeqCst);
 }
 
 /// Returns true once the connections of a closed context have ended, or [`LINGER`] is over.
@@ -67,20 +78,9 @@ fn is_over(device: &Embedded, ends_at: &mut Option<Instant>) -> bool {
     device.look(|core| core.connections()) == 0 || now() >= ends_at
 }
 
-/// Lets the program run the engine for a while, unless somebody calls.
-fn nap(device: &Embedded, time: Duration) {
-    let mut called = [false];
-    // What fails is tried again.
-    let _ = poll_with(&[], &mut called, (device.alarm.as_fd(), PollFlags::IN), time).map(|is_called| {
-        if is_called {
-            clear(device);
-            device.drive();
-        }
-    });
-}
-
-/// Sleeps until the sockets have something, the engine is due, or somebody calls. Returns true in the latter two cases.
-fn sleep(device: &Embedded, closing: bool) -> bool {
+/// Sleeps until one of the descriptors is readable, the engine is due, or somebody calls; or for this time at most.
+/// Returns true if somebody has called, or the engine is due.
+fn sleep(device: &Embedded, fds: &[BorrowedFd<'_>], longest: Duration) -> bool {
     // Announced before the deadline is read for the last time: a thread that sets an earlier one later calls.
     let mut deadline = device.deadline.load(Ordering::SeqCst);
     loop {
@@ -91,22 +91,17 @@ fn sleep(device: &Embedded, closing: bool) -> bool {
         }
         deadline = latest;
     }
-    let longest = if closing { PAUSE_MAX } else { SLEEP_MAX };
     let time = match deadline {
         NEVER => longest,
         at => Duration::from_nanos(at.saturating_sub(now().as_nanos())).min(longest),
     };
-    let mut has_input = [false];
-    let slept =
-        poll_with(&[device.sockets.as_fd()], &mut has_input, (device.alarm.as_fd(), PollFlags::IN), time);
+    let mut ready = [false];
+    let alarm = (device.alarm.as_fd(), PollFlags::IN);
+    // A signal ends the sleep early: everything is looked at again.
+    let called = poll_with(fds, &mut ready, alarm, time).unwrap_or(false);
     device.wakes_at.store(0, Ordering::SeqCst);
-    let called = slept.unwrap_or(false);
     if called {
-        clear(device);
+        let _ = rustix::io::read(&device.alarm, &mut [0; 8]);
     }
-    called || has_input == [false]
-}
-
-fn clear(device: &Embedded) {
-    let _ = rustix::io::read(&device.alarm, &mut [0; 8]);
+    called || device.due_in() == Some(Duration::ZERO)
 }

@@ -260,7 +260,7 @@ fn threads_share_a_queue_pair() {
     }
 }
 
-/// The handshake's time limit passes while one thread sleeps for something else, and the helper leaves the device to it.
+/// The handshake's time limit passes while one thread sleeps for something else: the helper leaves the device to it.
 #[test]
 fn a_deadline_passes_while_a_thread_sleeps() {
     let end = End::new();

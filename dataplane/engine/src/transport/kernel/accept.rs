@@ -10,6 +10,7 @@ use super::socket::{canonical, set_options, spare};
 
 /// Connections accepted from a listener per poll.
 const ACCEPTS_PER_POLL: usize = 16;
+
 impl KernelTcp {
     /// Accepts connections that wait.
     pub(super) fn accept(&mut self, at: usize) {
@@ -31,13 +32,18 @@ impl KernelTcp {
                 }
                 Err(Errno::MFILE | Errno::NFILE) => {
                     self.spare = None;
-                    let waiting = rustix::net::accept(&listener.socket);
-                    drop(waiting);
+                    // The kernel looks for a descriptor before it looks for a connection: there may be none.
+                    listener.has_waiting = rustix::net::accept(&listener.socket).is_ok();
                     self.spare = spare().ok();
                     return;
                 }
                 // The connection has ended already.
-                Err(_) => {}
+                Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO) => {}
+                // The next connection tries again.
+                Err(_) => {
+                    listener.has_waiting = false;
+                    return;
+                }
             }
         }
     }

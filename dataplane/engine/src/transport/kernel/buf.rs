@@ -7,6 +7,46 @@ use tcp_stack::{Buf, BufClass, BufPool};
 /// Bytes of a buffer of [`Chunks`].
 const SEGMENT_BYTES: usize = 64 << 10;
 
+/// Bytes of one read. A connection of which the engine has not consumed as many is not read.
+pub(super) const READ_BYTES: usize = 256 << 10;
+/// Read buffers beside the one that is read to next: a message that goes on in the next read keeps one.
+const OTHERS_MAX: usize = 3;
+
+/// Buffers of reads. Of those that were read to before, the engine may keep bytes.
+#[derive(Debug)]
+pub(super) struct ReadBuffers {
+    next: Arc<[u8]>,
+    others: Vec<Arc<[u8]>>,
+}
+
+fn read_buffer() -> Arc<[u8]> {
+    std::iter::repeat_n(0, READ_BYTES).collect()
+}
+
+impl Default for ReadBuffers {
+    fn default() -> Self {
+        Self { next: read_buffer(), others: Vec::new() }
+    }
+}
+
+impl ReadBuffers {
+    /// Returns a buffer of which nothing is kept.
+    pub(super) fn free(&mut self) -> &mut Arc<[u8]> {
+        if Arc::get_mut(&mut self.next).is_none() {
+            let free = self.others.iter_mut().find(|buffer| Arc::strong_count(buffer) == 1);
+            if let Some(free) = free {
+                std::mem::swap(&mut self.next, free);
+            } else {
+                let kept = std::mem::replace(&mut self.next, read_buffer());
+                if self.others.len() < OTHERS_MAX {
+                    self.others.push(kept);
+                }
+            }
+        }
+        &mut self.next
+    }
+}
+
 /// Handle on consecutive bytes of a buffer.
 #[derive(Debug)]
 pub struct Chunk {

@@ -156,8 +156,10 @@ impl Conn {
                 Err(error) => return Flushed::Ended(reason(error)),
             }
         }
-        (self.first, self.end) = (0, 0);
-        if self.staged.len() > STAGED_MIN && self.is_closing {
+        let used = std::mem::take(&mut self.end);
+        self.first = 0;
+        // A connection that has calmed down gives its memory back.
+        if self.staged.len() > STAGED_MIN && (self.is_closing || used <= STAGED_MIN / 2) {
             self.staged = Vec::new();
         }
         if self.is_closing && !self.fin_sent {

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
+use rustix::net::{RecvFlags, connect_unspec, recv};
 use socket2::Socket;
 use tcp_stack::{
     Buf as _, BufPool, CloseReason, ConnId, ConnInfo, ConnOptions, ConnectError, Event, Instant, ListenError,
@@ -31,11 +31,10 @@ use tcp_stack::{
 
 use super::Transport;
 pub use buf::{Chunk, Chunks};
+use buf::{READ_BYTES, ReadBuffers};
 use conn::{Conn, Flushed, Stage, reason};
 use socket::{emss_of, listening, number, set_options, set_traffic_class, source, spare, stream};
 
-/// Bytes of one read. A connection of which the engine has not consumed as many is not read.
-const READ_BYTES: usize = 256 << 10;
 /// Reads of a connection before the next one has its turn.
 const READS_PER_TURN: u8 = 4;
 /// Reads of all connections per poll.
@@ -86,7 +85,7 @@ pub struct KernelTcp {
     /// Connections that have something to send, and room for it in the kernel, each at most once.
     unsent: VecDeque<ConnId>,
     reads_left: u32,
-    buffer: Arc<[u8]>,
+    buffers: ReadBuffers,
     /// Descriptor that is given up for a moment to reset a connection for which there is none: its listener would stay
     /// readable.
     spare: Option<OwnedFd>,
@@ -111,7 +110,7 @@ impl KernelTcp {
             readable: VecDeque::new(),
             unsent: VecDeque::new(),
             reads_left: 0,
-            buffer: vec![0; READ_BYTES].into(),
+            buffers: ReadBuffers::default(),
             spare: Some(spare()?),
             now: Instant::ZERO,
         })
@@ -170,12 +169,12 @@ impl KernelTcp {
         let Some(place) = self.conns.get_mut(id.index() as usize) else { return };
         let Some(conn) = place.take_if(|conn| conn.id == id) else { return };
         if reason == CloseReason::Aborted {
-            // The kernel sends a reset then. Fails only on a socket that has ended.
-            let _ = conn.socket.set_linger(Some(Duration::ZERO));
+            // The kernel sends a reset, also if a child of the process has the socket. Fails only on one that has
+            // ended.
+            let _ = connect_unspec(&conn.socket);
         }
         // A child of the process may still have the socket, which would stay in the set.
         let _ = epoll::delete(&self.epoll, &conn.socket);
-        self.free.push(id.index());
         self.events.push_back(Event::Closed { conn: id, reason });
     }
 
@@ -232,10 +231,8 @@ impl KernelTcp {
 
     /// Reads once from a connection.
     fn read(&mut self, id: ConnId) {
-        if Arc::get_mut(&mut self.buffer).is_none() {
-            self.buffer = vec![0; READ_BYTES].into();
-        }
-        let Self { conns, buffer, now, .. } = self;
+        let Self { conns, buffers, now, .. } = self;
+        let buffer = buffers.free();
         let Some(Some(conn)) = conns.get_mut(id.index() as usize) else { return };
         let Some(bytes) = Arc::get_mut(buffer) else { return };
         match recv(conn.socket.as_fd(), bytes, RecvFlags::DONTWAIT).map(|(_, len)| len) {
@@ -374,6 +371,10 @@ impl Transport for KernelTcp {
     fn poll_event(&mut self) -> Option<Event<Chunk>> {
         loop {
             if let Some(event) = self.events.pop_front() {
+                if let Event::Closed { conn, .. } = &event {
+                    // Not before: the engine still has the former connection in its place.
+                    self.free.push(conn.index());
+                }
                 return Some(event);
             }
             self.reads_left = self.reads_left.checked_sub(1)?;
@@ -432,6 +433,7 @@ impl Transport for KernelTcp {
         let listener = place.take_if(|listener| listener.id == id)?;
         // As for connections.
         let _ = epoll::delete(&self.epoll, &listener.socket);
+        let _ = listener.socket.shutdown(std::net::Shutdown::Both);
         Some(listener.port)
     }
 
