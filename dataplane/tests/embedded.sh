@@ -78,6 +78,21 @@ for address in 127.0.0.1 ::1; do
     rping_here() { pair 7174 rping -s -a "$2" -C 100 -V -- rping -c -a "$2" -C 100 -V; }
     row "rping on the loopback interface, $address" rping_here rping "$address"
 done
+loopback_alone() { # a server at a loopback address is not reached from elsewhere
+    ip netns exec "$NS" "${NOBODY[@]}" timeout "$LIMIT" "$LAB/iwarp-run" --embedded rping -s -a 127.0.0.1 \
+        >"$LAB/server.out" 2>&1 &
+    local server=$! status
+    hears 7174
+    ip netns exec "$NS" ss -Hltn 'sport = :7174' | grep -q '127.0.0.1:7174'
+    status=$?
+    alone "$NS-far" rping -c -a 10.79.0.1 -C 1 >"$LAB/client.out" 2>&1 && status=1
+    kill "$server"
+    wait "$server"
+    grep -q REJECTED "$LAB/client.out" && return "$status"
+    cat "$LAB/client.out"
+    return 1
+}
+row "a server at a loopback address listens there alone" loopback_alone rping
 for address in 10.79.0.1 fd79::1; do
     between() { CLIENT=$NS-far pair 7174 rping -s -a "$2" -C 100 -V -S 60000 -- rping -c -a "$2" -C 100 -V -S 60000; }
     row "rping between two namespaces, $address" between rping "$address"
@@ -86,7 +101,9 @@ any() { CLIENT=$NS-far pair 7174 rping -s -C 10 -V -- rping -c -a 10.79.0.1 -C 1
 row "rping, a listener at any address" any rping
 persistent() {
     local k pids=() failed=0
-    alone "$NS" rping -s -P -a 127.0.0.1 >"$LAB/server.out" 2>&1 &
+    # Not through `alone`: the job must be the program itself.
+    ip netns exec "$NS" "${NOBODY[@]}" timeout -k 5 "$LIMIT" "$LAB/iwarp-run" --embedded rping -s -P -a 127.0.0.1 \
+        >"$LAB/server.out" 2>&1 &
     local server=$!
     hears 7174
     for k in $(seq 10); do
@@ -127,4 +144,48 @@ privileged_port() { # the kernel's rule
     grep -q "Permission denied" "$LAB/out" || { cat "$LAB/out"; return 1; }
 }
 row "port 80 is refused as the kernel refuses it" privileged_port rping
+
+# --- iwarpd as the peer, in both roles: our own TCP on one side, the kernel's on the other
+source dataplane/tests/programs/two.sh
+ip -n "$NS" addr add 10.78.0.1/24 dev switch
+in_ns ethtool -K switch tx off >/dev/null 2>&1
+check "a daemon starts" start 0
+listens() { "$IWARPCTL" --socket "$LAB/0.control" -j app list | jq -e 'length > 0' >/dev/null; }
+daemon_serves() { # PROGRAM OPTIONS… -- CLIENT OPTIONS…: the server is a program of the daemon
+    local server=() pid status=0
+    while [ "$1" != -- ]; do server+=("$1") && shift; done
+    shift
+    ip netns exec "$NS" timeout -k 5 "$LIMIT" "$RUN" --socket "$LAB/0.verbs" "${server[@]}" >"$LAB/server.out" 2>&1 &
+    pid=$!
+    for _ in $(seq 100); do listens && break; sleep 0.05; done
+    sleep 0.3
+    alone "$NS" "$@" >"$LAB/client.out" 2>&1 || status=$?
+    [ "$status" = 0 ] || kill "$pid" 2>/dev/null
+    wait "$pid" || [ "$status" != 0 ] || status=1
+    [ "$status" = 0 ] || head -n 20 "$LAB/client.out" "$LAB/server.out"
+    return "$status"
+}
+daemon_asks() { # PORT PROGRAM OPTIONS… -- CLIENT OPTIONS…: the client is a program of the daemon
+    local port=$1 server=() pid status=0
+    shift
+    while [ "$1" != -- ]; do server+=("$1") && shift; done
+    shift
+    ip netns exec "$NS" "${NOBODY[@]}" timeout -k 5 "$LIMIT" "$LAB/iwarp-run" --embedded "${server[@]}" \
+        >"$LAB/server.out" 2>&1 &
+    pid=$!
+    hears "$port"
+    on 0 "$@" >"$LAB/client.out" 2>&1 || status=$?
+    [ "$status" = 0 ] || kill "$pid" 2>/dev/null
+    wait "$pid" || [ "$status" != 0 ] || status=1
+    [ "$status" = 0 ] || head -n 20 "$LAB/client.out" "$LAB/server.out"
+    return "$status"
+}
+served_rping() { daemon_serves rping -s -C 100 -V -S 30000 -- rping -c -a 10.78.0.10 -C 100 -V -S 30000; }
+row "rping, a server of the daemon" served_rping rping
+asked_rping() { daemon_asks 7174 rping -s -a 10.78.0.1 -C 100 -V -S 30000 -- rping -c -a 10.78.0.1 -C 100 -V -S 30000; }
+row "rping, a client of the daemon" asked_rping rping
+asked_reads() { daemon_asks 18515 ib_read_bw -R -n 200 -F -- ib_read_bw -R -n 200 -F 10.78.0.1; }
+row "ib_read_bw -R, a client of the daemon" asked_reads ib_read_bw
+served_stream() { daemon_serves rstream -b 10.78.0.10 -S 4096 -C 200 -- rstream -s 10.78.0.10 -S 4096 -C 200; }
+row "rstream, a server of the daemon" served_stream rstream
 score

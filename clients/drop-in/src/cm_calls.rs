@@ -13,7 +13,7 @@ use iwarp_verbs::{ConnParam as Param, NextHop, QueuePair, RtrOptions};
 use crate::abi::QpAttr;
 use crate::abi_cm::ConnParam;
 use crate::cm::{self, CmEvent, EventChannel, Id, ROUTE_RESOLVED, Stage};
-use crate::context::{Device, OpenContext, Shared, context_of, devices, lock, null, number};
+use crate::context::{Device, OpenContext, Shared, context_of, devices, is_embedded, lock, null, number};
 use crate::endpoint::complete;
 use crate::options::set_option;
 use crate::qp::{self, Qp};
@@ -42,13 +42,19 @@ pub(crate) fn failed(error: iwarp_verbs::Error) -> c_int {
     number(&error)
 }
 
-/// Returns the device with an address of this machine.
+/// Returns the device with an address of this machine. The one inside the process has all loopback addresses, too.
 fn device_at(ip: IpAddr) -> Option<&'static Device> {
-    devices().iter().flatten().find(|device| device.addresses().any(|own| own == ip)).copied()
+    let has =
+        |device: &&&Device| device.addresses().any(|own| own == ip) || ip.is_loopback() && is_embedded();
+    devices().iter().flatten().find(has).copied()
 }
 
-/// Returns the devices that may reach a peer, and their addresses: first that of the peer's network.
+/// Returns the devices that may reach a peer, and their addresses: first that of the peer's network. For the device
+/// inside the process, the kernel chooses the address.
 fn devices_to(peer: IpAddr) -> Vec<(&'static Device, IpAddr)> {
+    if is_embedded() {
+        return devices().iter().flatten().map(|device| (*device, unspecified(peer))).collect();
+    }
     let same_family = |device: &'static Device| {
         let prefixes = device.info.addresses.iter();
         prefixes
@@ -94,9 +100,18 @@ fn qp_of(id: &Id, given: &ConnParam) -> Result<QueuePair, c_int> {
     Ok(route.qp.clone())
 }
 
-/// Returns true for an address that stands for any of this machine; a loopback address does, as with the kernel's CM.
-const fn is_any(ip: IpAddr) -> bool {
-    ip.is_unspecified() || ip.is_loopback()
+/// Returns the unspecified address of the same family.
+const fn unspecified(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    }
+}
+
+/// Returns true for an address that stands for any of this machine. A loopback address does, as with the kernel's CM,
+/// unless the device is inside the process, which has it.
+fn is_any(ip: IpAddr) -> bool {
+    ip.is_unspecified() || ip.is_loopback() && !is_embedded()
 }
 
 /// Returns a port that differs from those that this program and others have received last.
@@ -124,7 +139,7 @@ pub(crate) fn bind(id: &Id, local: SocketAddr) -> Result<(), c_int> {
             for device in devices().iter().flatten() {
                 let _ = context_of(device);
             }
-            if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
+            unspecified(ip)
         }
     };
     check_port(SocketAddr::new(ip, local.port()))?;
@@ -208,7 +223,11 @@ pub(crate) fn select(id: &Id, source: Option<SocketAddr>, peer: SocketAddr) -> R
         let to = SocketAddr::new(if is_any(peer.ip()) { own } else { peer.ip() }, peer.port());
         let (hop, local) =
             open.shared.context.resolve(Some(SocketAddr::new(own, port)), to).map_err(failed)?;
-        let local = local.unwrap_or(SocketAddr::new(own, port));
+        let mut local = local.unwrap_or(SocketAddr::new(own, port));
+        if port != 0 {
+            // Of an id that is bound to any address, the kernel has chosen another one.
+            local.set_port(port);
+        }
         let is_way = hop != NextHop::None;
         if found.is_none() || is_way {
             found = Some((open, local, to, hop));

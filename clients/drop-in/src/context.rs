@@ -138,7 +138,7 @@ fn socket() -> std::path::PathBuf {
 }
 
 /// Returns true if the device is inside this process, as `iwarp-run` says.
-fn is_embedded() -> bool {
+pub(crate) fn is_embedded() -> bool {
     std::env::var_os("IWARP_EMBEDDED").is_some_and(|value| value == "1")
 }
 
