@@ -38,7 +38,7 @@ const DEVICE_REMOVAL: c_int = 11;
 
 /// Longest time for which a request of a peer waits in its channel for the program's answer to the one before. Threads
 /// of `rping -s -P` hand over one request at a time, in a variable: the next one would overwrite it.
-const ANSWER_WAIT: Duration = UNPLACED;
+const ANSWER_WAIT: Duration = Duration::from_millis(200);
 /// The same once the program has let one wait as long: it fetches requests before it answers earlier ones.
 const ANSWER_WAIT_SHORT: Duration = Duration::from_millis(1);
 
@@ -444,9 +444,10 @@ pub(crate) fn dispatch(shared: &Arc<Shared>, event: VerbsEvent) {
     state.push(entry);
 }
 
-/// Longest time that a request waits for a place in its listener's backlog. The kernel's CM rejects it at once; its
-/// events come one by one, and those of the daemon together. A request that the program fetches makes place for the
-/// next one at once, without the thread that distributes events.
+/// Longest time that a request waits for a place in its listener's backlog while the program fetches none of the
+/// listener's requests. The kernel's CM rejects it at once; its events come one by one, and those of the daemon
+/// together. A request that the program fetches makes place for the next one at once, without the thread that
+/// distributes events.
 const UNPLACED: Duration = Duration::from_millis(500);
 /// Most requests that wait so.
 const UNPLACED_MAX: usize = 128;
@@ -466,13 +467,23 @@ fn place_request(shared: &Shared, request: Entry) {
     }
 }
 
-/// Queues the requests for which there is a place now. Every thread that fetches one calls it, so that it does not ask
-/// the daemon: it neither rejects nor drops a request.
+/// Queues the requests for which there is a place now; the time of the others of the same listener begins again. Every
+/// thread that fetches one calls it, so that it does not ask the daemon: it neither rejects nor drops a request.
+#[allow(clippy::disallowed_methods, reason = "the start of a time limit")]
 fn place_requests(shared: &Shared) {
     let mut unplaced = lock(&shared.unplaced);
+    let mut placed: Vec<Arc<IdState>> = Vec::new();
     for (since, request) in std::mem::take(&mut *unplaced) {
-        let left = if request.state.id().is_some() { request.place() } else { Some(request) };
-        unplaced.extend(left.map(|request| (since, request)));
+        let listener = Arc::clone(&request.state);
+        match if listener.id().is_some() { request.place() } else { Some(request) } {
+            Some(request) => unplaced.push((since, request)),
+            None => placed.push(listener),
+        }
+    }
+    for (since, request) in unplaced.iter_mut() {
+        if placed.iter().any(|listener| Arc::ptr_eq(listener, &request.state)) {
+            *since = Instant::now();
+        }
     }
 }
 
