@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{io, ptr};
 
 use iwarp_verbs::{CmEvent as VerbsEvent, CmEventKind};
@@ -15,6 +15,7 @@ use crate::objects::Pd;
 use crate::qp::{ERROR, QPT_RC, Qp};
 use crate::queue::Queue;
 use crate::raw::{object, take};
+use crate::unplaced::{place_request, place_requests};
 
 /// Longest wait for the end of a connection that the program has closed, before its id is destroyed.
 const SETTLE: Duration = Duration::from_secs(2);
@@ -220,7 +221,7 @@ impl Entry {
     }
 
     /// Queues a request if there is a place in its listener's backlog; returns it otherwise.
-    fn place(mut self) -> Option<Self> {
+    pub(crate) fn place(mut self) -> Option<Self> {
         self.place = Place::take(&self.state);
         if self.place.is_none() {
             return Some(self);
@@ -241,7 +242,7 @@ impl Entry {
 
 impl IdState {
     /// Returns the id; `None` once it is destroyed.
-    fn id(&self) -> Option<&Id> {
+    pub(crate) fn id(&self) -> Option<&Id> {
         let address = usize::try_from(self.address.load(Ordering::Acquire)).ok()?;
         object(ptr::with_exposed_provenance::<Id>(address))
     }
@@ -442,68 +443,6 @@ pub(crate) fn dispatch(shared: &Arc<Shared>, event: VerbsEvent) {
         }
     };
     state.push(entry);
-}
-
-/// Longest time that a request waits for a place in its listener's backlog while the program fetches none of the
-/// listener's requests. The kernel's CM rejects it at once; its events come one by one, and those of the daemon
-/// together. A request that the program fetches makes place for the next one at once, without the thread that
-/// distributes events.
-const UNPLACED: Duration = Duration::from_millis(500);
-/// Most requests that wait so.
-const UNPLACED_MAX: usize = 128;
-
-/// Queues a request if there is a place in its listener's backlog, or has it wait for one.
-#[allow(clippy::disallowed_methods, reason = "the start of a time limit")]
-fn place_request(shared: &Shared, request: Entry) {
-    let mut unplaced = lock(&shared.unplaced);
-    let is_first = !unplaced.iter().any(|(_, other)| Arc::ptr_eq(&other.state, &request.state));
-    match if is_first { request.place() } else { Some(request) } {
-        None => {}
-        Some(request) if unplaced.len() < UNPLACED_MAX => unplaced.push((Instant::now(), request)),
-        Some(request) => {
-            drop(unplaced);
-            request.reject();
-        }
-    }
-}
-
-/// Queues the requests for which there is a place now; the time of the others of the same listener begins again. Every
-/// thread that fetches one calls it, so that it does not ask the daemon: it neither rejects nor drops a request.
-#[allow(clippy::disallowed_methods, reason = "the start of a time limit")]
-fn place_requests(shared: &Shared) {
-    let mut unplaced = lock(&shared.unplaced);
-    let mut placed: Vec<Arc<IdState>> = Vec::new();
-    for (since, request) in std::mem::take(&mut *unplaced) {
-        let listener = Arc::clone(&request.state);
-        match if listener.id().is_some() { request.place() } else { Some(request) } {
-            Some(request) => unplaced.push((since, request)),
-            None => placed.push(listener),
-        }
-    }
-    for (since, request) in unplaced.iter_mut() {
-        if placed.iter().any(|listener| Arc::ptr_eq(listener, &request.state)) {
-            *since = Instant::now();
-        }
-    }
-}
-
-/// Queues the requests for which there is a place now. Rejects those that have waited too long, and drops those whose
-/// listener is destroyed. Returns true if some still wait.
-#[allow(clippy::disallowed_methods, reason = "the end of a time limit")]
-pub(crate) fn settle_requests(shared: &Shared) -> bool {
-    place_requests(shared);
-    let mut unplaced = lock(&shared.unplaced);
-    let is_over =
-        |(since, request): &mut (Instant, Entry)| request.state.id().is_none() || since.elapsed() >= UNPLACED;
-    let over: Vec<_> = unplaced.extract_if(.., is_over).collect();
-    let some_wait = !unplaced.is_empty();
-    drop(unplaced);
-    for (_, request) in over {
-        if request.state.id().is_some() {
-            request.reject();
-        }
-    }
-    some_wait
 }
 
 /// Reports that the daemon has ended.

@@ -1,7 +1,7 @@
 //! Calls of librdmacm: channels, ids, connections.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::ptr;
 use std::sync::Arc;
@@ -12,8 +12,9 @@ use iwarp_verbs::{ConnParam as Param, NextHop, QueuePair, RtrOptions};
 
 use crate::abi::QpAttr;
 use crate::abi_cm::ConnParam;
+use crate::addresses::{device_at, devices_to, is_any, unspecified};
 use crate::cm::{self, CmEvent, EventChannel, Id, ROUTE_RESOLVED, Stage};
-use crate::context::{Device, OpenContext, Shared, context_of, devices, is_embedded, lock, null, number};
+use crate::context::{OpenContext, Shared, context_of, devices, lock, null, number};
 use crate::endpoint::complete;
 use crate::options::set_option;
 use crate::qp::{self, Qp};
@@ -40,30 +41,6 @@ pub(crate) fn answer(result: Result<(), c_int>) -> c_int {
 #[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
 pub(crate) fn failed(error: iwarp_verbs::Error) -> c_int {
     number(&error)
-}
-
-/// Returns the device with an address of this machine. The one inside the process has all loopback addresses, too.
-fn device_at(ip: IpAddr) -> Option<&'static Device> {
-    let has =
-        |device: &&&Device| device.addresses().any(|own| own == ip) || ip.is_loopback() && is_embedded();
-    devices().iter().flatten().find(has).copied()
-}
-
-/// Returns the devices that may reach a peer, and their addresses: first that of the peer's network. For the device
-/// inside the process, the kernel chooses the address.
-fn devices_to(peer: IpAddr) -> Vec<(&'static Device, IpAddr)> {
-    if is_embedded() {
-        return devices().iter().flatten().map(|device| (*device, unspecified(peer))).collect();
-    }
-    let same_family = |device: &'static Device| {
-        let prefixes = device.info.addresses.iter();
-        prefixes
-            .filter(move |prefix| prefix.addr().is_ipv4() == peer.is_ipv4())
-            .map(move |prefix| (device, prefix))
-    };
-    let mut all: Vec<_> = devices().iter().flatten().copied().flat_map(same_family).collect();
-    all.sort_by_key(|(_, prefix)| !prefix.contains(&peer));
-    all.into_iter().map(|(device, prefix)| (device, prefix.addr())).collect()
 }
 
 /// Returns the parameters of a connection, with `private_data`. Some programs send first on the side that accepts: the
@@ -98,20 +75,6 @@ fn qp_of(id: &Id, given: &ConnParam) -> Result<QueuePair, c_int> {
         *lock(&qp.connection) = Some(Arc::clone(&id.state));
     }
     Ok(route.qp.clone())
-}
-
-/// Returns the unspecified address of the same family.
-const fn unspecified(ip: IpAddr) -> IpAddr {
-    match ip {
-        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-    }
-}
-
-/// Returns true for an address that stands for any of this machine. A loopback address does, as with the kernel's CM,
-/// unless the device is inside the process, which has it.
-fn is_any(ip: IpAddr) -> bool {
-    ip.is_unspecified() || ip.is_loopback() && !is_embedded()
 }
 
 /// Returns a port that differs from those that this program and others have received last.

@@ -22,7 +22,7 @@ use crate::qp::Qp;
 use crate::queue::Queue;
 use crate::raw::{object, take_context};
 use crate::users::Users;
-use crate::{cq_ex, qp_ex, work};
+use crate::{cq_ex, qp_ex, unplaced, work};
 
 /// Longest sleep of the thread, after which it looks if the context is closed.
 const SLEEP: Duration = Duration::from_secs(1);
@@ -292,7 +292,7 @@ fn connect(
 fn distribute(shared: Arc<Shared>) -> Result<(), c_int> {
     let run = move || {
         while !shared.closing.load(Ordering::Acquire) {
-            let sleep = if cm::settle_requests(&shared) { PLACES } else { SLEEP };
+            let sleep = if unplaced::settle_requests(&shared) { PLACES } else { SLEEP };
             let ended = shared.context.wait(sleep).is_err();
             shared.dispatch();
             if ended {

@@ -23,6 +23,7 @@
 mod abi;
 mod abi_cm;
 mod abi_ex;
+mod addresses;
 mod addrinfo;
 mod cm;
 mod cm_calls;
@@ -42,5 +43,6 @@ mod raw;
 mod resolve;
 mod rsocket;
 mod sleepers;
+mod unplaced;
 mod users;
 mod work;
