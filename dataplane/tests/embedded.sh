@@ -33,9 +33,9 @@ hears() { # PORT: waits until a program listens there
     done
 }
 
-# pair PORT SERVER… -- CLIENT…: a server, which listens on this port, and a client in $CLIENT. Both must succeed; with
-# $ENDLESS, the server is stopped. They run again if the client came while the server did not listen: the programs of
-# perftest close their first listener.
+# pair PORT SERVER… -- CLIENT…: a server, which listens on this port, and a client in $CLIENT. Both must succeed.
+# They run again if the client came while the server did not listen: the programs of perftest close their first
+# listener.
 pair() {
     local port=$1 server=() pid status attempt
     shift
@@ -48,8 +48,8 @@ pair() {
         pid=$!
         hears "$port"
         alone "${CLIENT:-$NS}" "$@" >"$LAB/client.out" 2>&1 || status=$?
-        [ -z "${ENDLESS:-}" ] && [ "$status" = 0 ] || kill "$pid" 2>/dev/null
-        wait "$pid" || [ -n "${ENDLESS:-}" ] || [ "$status" != 0 ] || status=1
+        [ "$status" = 0 ] || kill "$pid" 2>/dev/null
+        wait "$pid" || [ "$status" != 0 ] || status=1
         [ "$status" = 0 ] || ! grep -qiE 'rejected|refused|timed out' "$LAB/client.out" && break
         sleep "$attempt"
     done
