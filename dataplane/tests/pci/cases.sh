@@ -89,35 +89,43 @@ has_offloads() {
     [ "$(port 'offloads | sort | join(" ")')" = "$1" ]
 }
 
-# ticks: CPU time of the daemon so far, in 1/100 s.
-ticks() { guest_run "$G" 'awk "{print \$14 + \$15}" /proc/$daemon/stat'; }
+# used: the guest's time and the CPU time of the daemon so far, both in 1/100 s, read at one moment.
+used() {
+    guest_run "$G" 'read -r now _ </proc/uptime; now=${now%.*}${now#*.}; awk "{print $now, \$14 + \$15}" /proc/$daemon/stat'
+}
 asleep() { counter worker slept_ns; }
 
-# rests SHARE_MAX: over two idle seconds the worker sleeps, and the daemon uses at most SHARE_MAX percent of a CPU.
+# share_of BEFORE AFTER: percent of a CPU that the daemon used between two answers of `used`.
+share_of() {
+    local before=($1) after=($2)
+    echo $(((after[1] - before[1]) * 100 / (after[0] - before[0])))
+}
+
+# rests SHARE_MAX: while nothing comes in, the worker sleeps more than half of the time, and the daemon uses at most
+# SHARE_MAX percent of a CPU.
 rests() {
-    local before slept after _
+    local before slept after idle _
     # The host may be busy, which slows the guest down.
     for _ in 1 2 3; do
         sleep 1
-        before=$(ticks) slept=$(asleep)
+        before=$(used) slept=$(asleep)
         sleep 2
-        after=$(ticks) slept=$(($(asleep) - slept))
-        IDLE_SHARE=$(((after - before) / 2))
-        echo "CPU share $IDLE_SHARE %, asleep $((slept / 1000000)) ms of 2 s and a bit"
-        [ $((slept / 1000000)) -lt 1500 ] || [ "$IDLE_SHARE" -gt "$1" ] || return 0
+        slept=$((($(asleep) - slept) / 1000000)) after=$(used)
+        IDLE_SHARE=$(share_of "$before" "$after") idle=$(((${after% *} - ${before% *}) * 10))
+        echo "CPU share $IDLE_SHARE %, asleep $slept of $idle ms"
+        [ $((slept * 2)) -lt $idle ] || [ "$IDLE_SHARE" -gt "$1" ] || return 0
     done
     return 1
 }
 # works: while data comes in without a pause, the daemon's CPU share is 40 % at least and above that of `rests`.
 works() {
-    local before after begin end share
+    local before after busy
     head -c $((24 << 20)) /dev/urandom >"$LAB/busy"
-    before=$(ticks) begin=$(date +%s%3N)
+    before=$(used)
     remote --timeout 30 put "$LAB/busy" 10.77.0.2:7400/lab || return 1
-    after=$(ticks) end=$(date +%s%3N)
-    share=$(((after - before) * 1000 / (end - begin)))
-    echo "CPU share $share % during a put of $((end - begin)) ms, $IDLE_SHARE % before"
-    [ $share -ge 40 ] && [ $share -gt "$IDLE_SHARE" ]
+    after=$(used) busy=$(share_of "$before" "$after")
+    echo "CPU share $busy % during a put of $(((${after% *} - ${before% *}) * 10)) ms, $IDLE_SHARE % before"
+    [ "$busy" -ge 40 ] && [ "$busy" -gt "$IDLE_SHARE" ]
 }
 # An interrupt that nobody acknowledges is disabled by the guest's kernel for good.
 interrupts_live() { ! guest_run "$G" 'dmesg | grep -iE "nobody cared|Disabling IRQ"'; }
