@@ -13,11 +13,15 @@ export IRONWARP_CACHE ?= /var/cache/ironwarp
 # workspace: another has other features, and would compile the crates again. So would examples, for which Cargo adds the
 # features of tests: the suites have them, and what is installed has not.
 build = $(CARGO) build --locked --profile $1 --workspace $2
-# programs PROFILE TARGETS…: the same, with the libraries of unmodified programs.
-define programs
-$(call build,$1,--lib $2)
+# libraries PROFILE: makes the libraries of unmodified programs from what was built.
+define libraries
 clients/drop-in/link.sh target/$1/libiwarp_drop_in.a target/$1/lib/ironwarp
 install -m 644 target/$1/librspreload.so target/$1/lib/ironwarp/
+endef
+# programs PROFILE TARGETS…: builds targets, with these libraries.
+define programs
+$(call build,$1,--lib $2)
+$(call libraries,$1)
 endef
 
 .PHONY: $(shell sed -n 's/^\([a-z0-9-]*\):.*/\1/p' Makefile)
@@ -54,15 +58,30 @@ man: build-deps ## manual pages and completions of all programs: target/man
 	@rm -rf target/man
 	target/release/iwarp-manual target/man
 
-# Its packages are few, and so is what it builds.
+# Not the whole workspace, which needs DPDK: `make build` compiles some crates again, with other features.
+iwarp-run: ## iwarp-run and its libraries, for unmodified programs without a daemon: target/release, without DPDK
+	@.ci/deps.sh --client
+	$(CARGO) build --locked --release -p iwarp-run -p iwarp-drop-in -p iwarp-preload
+	$(call libraries,release)
+
+demo-programs: export BUILT := target/release
+demo-programs: ## RDMA inside rping and ib_write_bw, without a daemon, as any user
+	@.ci/deps.sh --client rdmacm-utils perftest $(if $(filter 0,$(shell id -u)),iproute2)
+	@$(MAKE) --no-print-directory iwarp-run
+	@dataplane/tests/demo-programs.sh
+
+# Its packages are few, and so is what it builds; what needs neither DPDK nor the daemon is shown before they are here.
 demo: export BUILT := target/release
-demo: root ## put 256 MiB through a TAP, get it back, compare
+demo: root ## the same as root, then: put 256 MiB through a TAP, get it back, compare
+	@$(MAKE) --no-print-directory demo-programs
 	@.ci/deps.sh --build iproute2
 	$(call build,release,--bin iwarpd --bin iwarpctl)
 	@dataplane/tests/demo.sh
 
-# The same with the programs of the tests.
+# Both with the programs of the tests.
 demonstration: root built
+	@.ci/deps.sh perftest
+	@dataplane/tests/demo-programs.sh
 	@dataplane/tests/demo.sh
 
 session: root built ## the session of README.md without root, command by command

@@ -1,6 +1,7 @@
 #!/bin/sh
 # deps.sh [PACKAGE…]: installs the Debian packages that building and testing need, and these packages, unless installed.
 # deps.sh --build [PACKAGE…]: those that building needs, and these.
+# deps.sh --client [PACKAGE…]: those that building iwarp-run and its libraries needs, and these.
 set -eu
 
 installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q '^install ok installed'; }
@@ -15,6 +16,9 @@ building="libdpdk-dev $clang pkg-config gcc libc6-dev make"
 if [ "${1:-}" = --build ]; then
     shift
     packages="$building $*"
+elif [ "${1:-}" = --client ]; then
+    shift
+    packages="gcc libc6-dev make $*"
 else
     packages="$building iproute2 nftables ethtool iputils-ping netcat-openbsd
  procps curl jq strace tmux tshark tcpdump qemu-system-x86 binutils cpio xz-utils busybox-static python3 librdmacm-dev
