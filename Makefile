@@ -112,6 +112,7 @@ TOGETHER := \
     verbs \
     programs-quick \
     embedded \
+    container \
     sockets \
     lifecycle \
     operations \
@@ -136,7 +137,7 @@ BESIDE := \
 
 # Names of several suites.
 group.tcp := drivers flood forged-arp load crowd-out starve wire-proof flat idle
-group.rdma := interop verbs hostile programs-quick embedded sockets
+group.rdma := interop verbs hostile programs-quick embedded container sockets
 group.nfs := nfsd
 group.service := ports lifecycle operations reload session demonstration captures
 group.packages := deb-test build-debian13
@@ -179,7 +180,7 @@ suites: ## the names that SUITES takes
 
 # Suites side by side must neither install packages at the same time nor take each other's hugepages: 320 MiB each.
 prepared: root tools
-	@.ci/deps.sh $(PACKAGING) ibverbs-utils perftest tgt || echo "test: goes on with what is installed" >&2
+	@.ci/deps.sh $(PACKAGING) $(PODMAN) ibverbs-utils perftest tgt || echo "test: goes on with what is installed" >&2
 	@dataplane/tests/siw/prepare.sh >/dev/null
 	@.ci/hugepages.sh 960 || true
 
@@ -313,6 +314,12 @@ programs-quick: root built ## the same, the most important of it: in about a min
 embedded: root built ## unmodified programs without a daemon: RDMA inside them, as a user without a privilege
 	@.ci/deps.sh ibverbs-utils perftest || echo "embedded: goes on with the programs that are installed" >&2
 	dataplane/tests/embedded.sh
+
+PODMAN := podman crun uidmap slirp4netns catatonit
+
+container: root built ## the same in containers of rootless podman, by the commands of docs/programs.md
+	@.ci/deps.sh $(PODMAN)
+	dataplane/tests/container.sh
 
 sockets: root built ## rsockets and the preload library: threads, random sizes, crowds of clients, what calls return
 	dataplane/tests/sockets.sh
