@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
-use crate::cm::{EventChannel, Id};
+use crate::cm::Id;
 use crate::context::OpenContext;
+use crate::event_channel::EventChannel;
 use crate::objects::{Channel, Cq, Pd, Srq};
 use crate::qp::Qp;
 

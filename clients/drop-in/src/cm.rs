@@ -1,16 +1,17 @@
-//! Ids and event channels of librdmacm, and the events of the daemon on their way to them.
+//! Ids of librdmacm, and the events of the daemon on their way to them.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
-use std::{io, ptr};
 
 use iwarp_verbs::{CmEvent as VerbsEvent, CmEventKind};
 
 use crate::abi_cm::{Address, ConnParam, EventHead, IdHead};
 use crate::context::{OpenContext, Shared, lock};
+use crate::event_channel::EventChannel;
 use crate::objects::Pd;
 use crate::qp::{ERROR, QPT_RC, Qp};
 use crate::queue::Queue;
@@ -37,54 +38,6 @@ pub(crate) const ESTABLISHED: c_int = 9;
 const DISCONNECTED: c_int = 10;
 const DEVICE_REMOVAL: c_int = 11;
 
-/// Longest time for which a request of a peer waits in its channel for the program's answer to the one before. Threads
-/// of `rping -s -P` hand over one request at a time, in a variable: the next one would overwrite it.
-const ANSWER_WAIT: Duration = Duration::from_millis(200);
-/// The same once the program has let one wait as long: it fetches requests before it answers earlier ones.
-const ANSWER_WAIT_SHORT: Duration = Duration::from_millis(1);
-
-/// Event channel (`struct rdma_event_channel`).
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct EventChannel {
-    pub(crate) fd: c_int,
-    pub(crate) queue: Arc<Queue<Entry>>,
-    requested: Mutex<Requested>,
-}
-
-/// Request that was delivered last.
-#[derive(Debug, Default)]
-struct Requested {
-    /// Its id, if a thread has waited for it.
-    id: Option<Arc<IdState>>,
-    /// True if the program has let a request wait for the answer to the one before.
-    is_slow: bool,
-}
-
-impl EventChannel {
-    pub(crate) fn new() -> io::Result<Self> {
-        let queue = Queue::new()?;
-        Ok(Self { fd: queue.fd(), queue: Arc::new(queue), requested: Mutex::default() })
-    }
-
-    /// Takes the next event. A thread that waits gets a request once the one before is answered, or
-    /// [`ANSWER_WAIT`] is over.
-    pub(crate) fn next(&self) -> io::Result<Box<CmEvent>> {
-        let entry = self.queue.take()?;
-        if entry.kind != CONNECT_REQUEST || !self.queue.waits() {
-            return Ok(event(entry, self));
-        }
-        let mut requested = lock(&self.requested);
-        if let Some(id) = requested.id.take() {
-            let longest = if requested.is_slow { ANSWER_WAIT_SHORT } else { ANSWER_WAIT };
-            requested.is_slow |= !id.wait_answered(longest);
-        }
-        let event = event(entry, self);
-        requested.id = object(event.head.id).map(|id: &Id| Arc::clone(&id.state));
-        Ok(event)
-    }
-}
-
 /// Listener or connection (`struct rdma_cm_id`).
 #[repr(C)]
 #[derive(Debug)]
@@ -105,6 +58,10 @@ pub(crate) struct IdState {
     /// Most requests for connections that the program has not fetched from the channel, and their number.
     backlog: AtomicU32,
     unfetched: AtomicU32,
+    /// True once `rdma_destroy_id` was called: changes while `channel` is locked.
+    leaving: AtomicBool,
+    /// Events that the program has received and not acknowledged.
+    pub(crate) unacknowledged: AtomicU32,
 }
 
 /// Most unfetched requests of a listener, also without a backlog; the kernel's default.
@@ -157,8 +114,6 @@ pub(crate) enum Stage {
 pub(crate) struct Inner {
     /// Ids of the daemon: of the connection, or a listener on each device.
     pub(crate) ids: Vec<(iwarp_verbs::Id, Arc<Shared>)>,
-    /// Events that the program has received and not acknowledged.
-    unacknowledged: u32,
     /// True if `rdma_bind_addr` has chosen the port, for a program that left it open.
     pub(crate) any_port: bool,
     /// True for a listener that does not receive connections of the other family (`RDMA_OPTION_ID_AFONLY`).
@@ -257,7 +212,7 @@ impl IdState {
     }
 
     /// Waits until the program has accepted, rejected or destroyed a request. Returns false if it has not in this time.
-    fn wait_answered(&self, longest: Duration) -> bool {
+    pub(crate) fn wait_answered(&self, longest: Duration) -> bool {
         let inner = lock(&self.inner);
         let waited = self.changed.wait_timeout_while(inner, longest, |inner| self.waits_for_answer(inner));
         waited.is_ok_and(|(_, time)| !time.timed_out())
@@ -269,8 +224,12 @@ impl IdState {
         self.changed.notify_all();
     }
 
+    /// Queues an event, unless the id is about to be destroyed.
     pub(crate) fn push(&self, entry: Entry) {
-        lock(&self.channel).push(entry);
+        let channel = lock(&self.channel);
+        if !self.leaving.load(Ordering::Acquire) {
+            channel.push(entry);
+        }
     }
 
     /// Queues an event without parameters.
@@ -295,7 +254,7 @@ impl IdState {
     /// Waits until the program has acknowledged all events of the id.
     pub(crate) fn wait_acknowledged(&self) {
         let inner = lock(&self.inner);
-        drop(self.changed.wait_while(inner, |inner| inner.unacknowledged > 0));
+        drop(self.changed.wait_while(inner, |_| self.unacknowledged.load(Ordering::Acquire) > 0));
     }
 
     fn end(&self) {
@@ -334,6 +293,8 @@ impl Id {
             changed: Condvar::new(),
             backlog: AtomicU32::new(BACKLOG_MAX),
             unfetched: AtomicU32::new(0),
+            leaving: AtomicBool::new(false),
+            unacknowledged: AtomicU32::new(0),
         });
         let head = IdHead {
             verbs: AtomicPtr::default(),
@@ -467,7 +428,6 @@ pub(crate) fn event(entry: Entry, channel: &EventChannel) -> Box<CmEvent> {
         }
         (_, of) => (of.map_or(ptr::null(), ptr::from_ref), ptr::null()),
     };
-    lock(&state.inner).unacknowledged += 1;
     let conn = ConnParam {
         private_data: if private_data.is_empty() { ptr::null() } else { private_data.as_ptr() },
         private_data_len: u8::try_from(private_data.len()).unwrap_or(u8::MAX),
@@ -509,9 +469,10 @@ pub(crate) fn accepted(listener: &Id, request: ConnectRequest, channel: &EventCh
 pub(crate) fn acknowledge(event: Box<CmEvent>) {
     let state = Arc::clone(&event.state);
     drop(event);
-    let mut inner = lock(&state.inner);
-    inner.unacknowledged = inner.unacknowledged.saturating_sub(1);
-    drop(inner);
+    // Fails only at zero: the program has acknowledged an event twice.
+    let less = |count: u32| count.checked_sub(1);
+    let _ = state.unacknowledged.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+    drop(lock(&state.inner));
     state.changed.notify_all();
 }
 
@@ -533,7 +494,11 @@ pub(crate) fn destroy(id: Box<Id>) {
     }
     drop(ids);
     let state = Arc::clone(&id.state);
-    let channel = Arc::clone(&lock(&state.channel));
+    let channel = {
+        let channel = lock(&state.channel);
+        state.leaving.store(true, Ordering::Release);
+        Arc::clone(&channel)
+    };
     channel.remove(|entry| Arc::ptr_eq(&entry.state, &state));
     state.wait_acknowledged();
     {

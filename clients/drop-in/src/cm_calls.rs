@@ -13,9 +13,10 @@ use iwarp_verbs::{ConnParam as Param, NextHop, QueuePair, RtrOptions};
 use crate::abi::QpAttr;
 use crate::abi_cm::ConnParam;
 use crate::addresses::{device_at, devices_to, is_any, unspecified};
-use crate::cm::{self, CmEvent, EventChannel, Id, ROUTE_RESOLVED, Stage};
+use crate::cm::{self, CmEvent, Id, ROUTE_RESOLVED, Stage};
 use crate::context::{OpenContext, Shared, context_of, devices, lock, null, number};
 use crate::endpoint::complete;
+use crate::event_channel::EventChannel;
 use crate::options::set_option;
 use crate::qp::{self, Qp};
 use crate::raw::{address, array, export, object, write};
@@ -396,7 +397,7 @@ export! {
     }
 
     fn rdma_destroy_event_channel(channel: Option<Box<EventChannel>>) {
-        drop(channel);
+        channel.into_iter().for_each(EventChannel::destroy);
     }
 
     fn rdma_create_id(

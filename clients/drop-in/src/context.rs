@@ -17,6 +17,7 @@ use crate::abi;
 use crate::abi_ex::Extended;
 use crate::cm::{self, Entry, IdState};
 use crate::devices::{self, PORT};
+use crate::foreground;
 use crate::objects::{self, CqState};
 use crate::qp::Qp;
 use crate::queue::Queue;
@@ -262,7 +263,7 @@ fn connect(
         return Ok((shared, false));
     }
     let context = if is_embedded() {
-        iwarp_verbs::Context::embedded_sized(Some(QUEUE_BYTES))
+        iwarp_verbs::Context::embedded_without_thread(QUEUE_BYTES)
     } else {
         iwarp_verbs::Context::open_sized(socket(), Some(&device.info.name), Some(QUEUE_BYTES))
             .or_else(|_| iwarp_verbs::Context::open(socket(), Some(&device.info.name)))
@@ -285,6 +286,9 @@ fn connect(
         dispatching: Mutex::new(()),
     });
     connections.push(Arc::downgrade(&shared));
+    if is_embedded() {
+        foreground::begin(&shared);
+    }
     Ok((shared, true))
 }
 
@@ -293,12 +297,13 @@ fn distribute(shared: Arc<Shared>) -> Result<(), c_int> {
     let run = move || {
         while !shared.closing.load(Ordering::Acquire) {
             let sleep = if unplaced::settle_requests(&shared) { PLACES } else { SLEEP };
-            let ended = shared.context.wait(sleep).is_err();
+            let ended = shared.context.help(sleep).is_err();
             shared.dispatch();
             if ended {
-                return;
+                break;
             }
         }
+        shared.context.stop_helping();
     };
     let thread = std::thread::Builder::new().name("iwarp-events".to_owned()).spawn(run);
     thread.map(drop).map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))

@@ -9,9 +9,10 @@ use std::time::Duration;
 use crate::abi::{QpInitAttr, SrqInitAttr};
 use crate::abi_ex::{QpInitAttrEx, SrqInitAttrEx};
 use crate::addrinfo::{AddrInfo, PASSIVE};
-use crate::cm::{self, CONNECT_REQUEST, CmEvent, EventChannel, Id, PORT_SPACE_TCP, REJECTED};
+use crate::cm::{self, CONNECT_REQUEST, CmEvent, Id, PORT_SPACE_TCP, REJECTED};
 use crate::cm_calls::{answer, rdma_bind_addr, rdma_create_id, rdma_resolve_route, resolve};
 use crate::context::lock;
+use crate::event_channel::EventChannel;
 use crate::objects::{
     Channel, Cq, Pd, ibv_create_comp_channel, ibv_create_cq, ibv_create_srq, ibv_destroy_comp_channel,
     ibv_destroy_cq, ibv_destroy_srq,
@@ -57,7 +58,7 @@ fn next_event(id: &Id) -> Result<Box<CmEvent>, c_int> {
         cm::acknowledge(before);
     }
     let channel = object::<EventChannel>(id.head.channel.load(Ordering::Acquire)).ok_or(libc::EINVAL)?;
-    let entry = channel.queue.take().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+    let entry = channel.take().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
     Ok(cm::event(entry, channel))
 }
 

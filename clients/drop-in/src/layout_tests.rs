@@ -148,7 +148,7 @@ fn cm_fields() -> Vec<(&'static str, &'static str, usize)> {
             "responder_resources" responder_resources, "initiator_depth" initiator_depth, "qp_num" qp_num }
         "struct rdma_cm_event" abi_cm::EventHead { "id" id, "listen_id" listen_id, "event" event,
             "status" status, "param.conn" conn }
-        "struct rdma_event_channel" crate::cm::EventChannel { "fd" fd }
+        "struct rdma_event_channel" crate::event_channel::EventChannel { "fd" fd }
         "struct rdma_addrinfo" abi_cm::AddrInfoHead { "ai_flags" flags, "ai_family" family,
             "ai_qp_type" qp_type, "ai_port_space" port_space, "ai_src_len" src_len, "ai_dst_len" dst_len,
             "ai_src_addr" src_addr, "ai_dst_addr" dst_addr, "ai_route_len" route_len,

@@ -31,6 +31,8 @@ mod context;
 mod cq_ex;
 mod devices;
 mod endpoint;
+mod event_channel;
+mod foreground;
 #[cfg(test)]
 mod layout_tests;
 mod names;

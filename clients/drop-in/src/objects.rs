@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use iwarp_verbs::{Access, CompletionQueue, CqId, MemoryWindow, ProtectionDomain, SharedReceiveQueue};
@@ -92,6 +92,8 @@ pub(crate) struct CqState {
     channel: Option<Arc<Queue<Arc<Self>>>>,
     /// Events that the program has received and not acknowledged.
     unacknowledged: Mutex<u32>,
+    /// True once a thread waits for the last of them to be acknowledged.
+    is_ending: AtomicBool,
     acknowledged: Condvar,
 }
 
@@ -231,6 +233,7 @@ pub(crate) fn create_cq(
         queue: cq.clone(),
         channel: channel.map(|channel| Arc::clone(&channel.queue)),
         unacknowledged: Mutex::new(0),
+        is_ending: AtomicBool::new(false),
         acknowledged: Condvar::new(),
     });
     if let Some(channel) = channel {
@@ -385,6 +388,7 @@ export! {
             channel.remove(|state| Arc::ptr_eq(state, &cq.state));
         }
         let mut unacknowledged = lock(&cq.state.unacknowledged);
+        cq.state.is_ending.store(true, Ordering::Relaxed);
         while *unacknowledged > 0 {
             unacknowledged = cq.state.acknowledged.wait(unacknowledged).unwrap_or_else(|error| error.into_inner());
         }
@@ -418,7 +422,10 @@ export! {
         if let Some(cq) = cq {
             let mut unacknowledged = lock(&cq.state.unacknowledged);
             *unacknowledged = unacknowledged.saturating_sub(count);
-            cq.state.acknowledged.notify_all();
+            // Each notification is a call of the kernel.
+            if cq.state.is_ending.load(Ordering::Relaxed) {
+                cq.state.acknowledged.notify_all();
+            }
         }
     }
 

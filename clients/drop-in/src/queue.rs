@@ -10,7 +10,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::context::lock;
-use crate::sleepers::Sleepers;
+use crate::foreground::{self, Woken};
+use crate::sleepers::{Limit, Sleepers};
 
 /// Events, and a descriptor that is readable while there are some. The program may make it non-blocking.
 #[derive(Debug)]
@@ -65,15 +66,19 @@ impl<T> Queue<T> {
     }
 
     /// Takes the oldest event, and waits for it if the descriptor is blocking.
-    pub(crate) fn take(&self) -> io::Result<T> {
+    pub(crate) fn take(self: &Arc<Self>) -> io::Result<T> {
         self.take_noting(|_| ())
     }
 
     /// Takes the oldest event as [`Self::take`] does, and has `note` called before [`Self::remove`] can look for it.
-    pub(crate) fn take_noting(&self, note: impl Fn(&T)) -> io::Result<T> {
+    pub(crate) fn take_noting(self: &Arc<Self>, note: impl Fn(&T)) -> io::Result<T> {
+        // A program may destroy the channel while the thread sleeps, which then sleeps on: as in the kernel, where a
+        // descriptor may be closed meanwhile.
+        let queue = Arc::clone(self);
         loop {
-            self.count_down()?;
-            let mut items = lock(&self.items);
+            queue.sleep()?;
+            queue.count_down()?;
+            let mut items = lock(&queue.items);
             if let Some(item) = items.pop_front() {
                 note(&item);
                 return Ok(item);
@@ -92,6 +97,20 @@ impl<T> Queue<T> {
 
     fn count_down(&self) -> io::Result<()> {
         (&self.counter).read(&mut [0; 8]).map(drop)
+    }
+
+    /// Sleeps until there is an event, if the descriptor is blocking and the device is inside this process: this thread
+    /// runs the device meanwhile. Elsewhere the read sleeps.
+    fn sleep(&self) -> io::Result<()> {
+        if !self.is_empty() || !self.waits() {
+            return Ok(());
+        }
+        while let Some(woken) = foreground::sleep(self.counter.as_fd(), Limit::Never) {
+            if woken.map_err(io::Error::from_raw_os_error)? == Woken::Readable {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Removes the events that `is_it` names, and returns them.

@@ -75,6 +75,46 @@ pub(crate) fn poll_descriptors(entries: &mut [PollEntry], timeout_ms: c_int) -> 
     if ready < 0 { Err(errno::errno().0) } else { Ok(ready) }
 }
 
+/// Returns true if no handler of the program asks that signals end calls: each has `SA_RESTART`. Signals that tell of a
+/// fault of the thread itself do not count, nor do those of the C library.
+pub(crate) fn restarts_calls() -> bool {
+    const FAULTS: [c_int; 6] =
+        [libc::SIGILL, libc::SIGTRAP, libc::SIGABRT, libc::SIGBUS, libc::SIGFPE, libc::SIGSEGV];
+    const OF_LIBRARY: [c_int; 2] = [32, 33];
+    let ends_calls = |signal: c_int| {
+        let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: `action` has room for the answer; nothing is changed.
+        let known = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) } == 0;
+        // SAFETY: all-zero bytes are a `sigaction`, and the call has filled it if it has succeeded.
+        let action = unsafe { action.assume_init() };
+        let is_handled = action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
+        known && is_handled && action.sa_flags & libc::SA_RESTART == 0
+    };
+    !(1..=64).filter(|signal| !FAULTS.contains(signal) && !OF_LIBRARY.contains(signal)).any(ends_calls)
+}
+
+unsafe extern "C-unwind" {
+    fn pthread_testcancel();
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+/// Ends the thread if the program has canceled it (`pthread_cancel`).
+pub(crate) fn end_if_canceled() {
+    // SAFETY: the call unwinds the thread's stack, or does nothing.
+    unsafe { pthread_testcancel() };
+}
+
+/// Does something that a canceled thread does to its end.
+pub(crate) fn uncanceled(act: impl FnOnce()) {
+    // `PTHREAD_CANCEL_DISABLE`
+    let mut before = 1;
+    // SAFETY: `before` has room for the state of the thread before.
+    unsafe { pthread_setcancelstate(1, &raw mut before) };
+    act();
+    // SAFETY: the state is one that the thread had.
+    unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
+}
+
 /// Writes one element of an array of the program.
 pub(crate) fn write<T>(array: *mut T, at: usize, value: T) {
     let place = array.wrapping_add(at);

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::ffi::c_int;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::context::lock;
+use crate::foreground::{self, Woken};
 use crate::raw::poll_descriptors;
 use crate::rsocket::PollEntry;
 
@@ -93,6 +94,13 @@ impl Sleeper {
     /// EAGAIN once the time is over. EINTR as the kernel's sockets: without a limit, only for a signal whose handler
     /// does not restart calls (`signal(7)`).
     pub(crate) fn sleep(&self, limit: Limit) -> Result<(), c_int> {
+        if limit != Limit::Now {
+            match foreground::sleep(self.counter.as_fd(), limit) {
+                Some(Ok(Woken::Readable)) => return self.take(),
+                Some(woken) => return woken.map(drop),
+                None => {}
+            }
+        }
         if limit != Limit::Never {
             let mut own = [PollEntry { fd: self.fd(), events: libc::POLLIN, revents: 0 }];
             if poll_descriptors(&mut own, limit.milliseconds())? == 0 {

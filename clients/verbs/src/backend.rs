@@ -62,6 +62,27 @@ impl Registrable {
     }
 }
 
+/// Kind of what the program has posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Posted {
+    /// Requests of a send queue.
+    Work,
+    /// Buffers of a receive queue, also of a shared one.
+    Receives,
+}
+
+/// Kind of a thread that sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sleeper {
+    /// A thread that waits for something: it runs an engine in this process meanwhile.
+    Program,
+    /// A thread that waits for the first of the descriptors, and hands on what the others tell of: the helper leaves
+    /// those to it. If there is such a thread already, only the first descriptor wakes this one.
+    Dispatcher,
+    /// A thread that does so only while no other thread runs the engine.
+    Helper,
+}
+
 /// A device that a context is open on.
 pub(crate) trait Backend: Debug + Send + Sync {
     /// Executes requests, at most [`REQUESTS_MAX`](iwarp_shared_verbs::methods::REQUESTS_MAX).
@@ -85,12 +106,25 @@ pub(crate) trait Backend: Debug + Send + Sync {
     /// Frees memory that is not registered.
     fn free_memory(&self, memory: u32) -> Result<(), Error>;
 
-    /// Wakes the engine, which sleeps: the program has posted work.
-    fn wake(&self);
+    /// Wakes the engine, which sleeps: the program has posted. An engine in this process may let posts wait until the
+    /// program polls or sleeps.
+    fn wake(&self, posted: Posted);
+
+    /// Returns true if posts wait for the program to run the engine, which is in this process.
+    fn has_waiting(&self) -> bool;
 
     /// Sleeps until one of the descriptors is readable, or for this time at most, and notes for each if it is. Returns
     /// true if the device has ended.
-    fn sleep(&self, fds: &[BorrowedFd<'_>], ready: &mut [bool], time: Duration) -> Result<bool, Errno>;
+    fn sleep(
+        &self,
+        fds: &[BorrowedFd<'_>],
+        ready: &mut [bool],
+        time: Duration,
+        sleeper: Sleeper,
+    ) -> Result<bool, Errno>;
+
+    /// Tells that no thread sleeps as [`Sleeper::Helper`] any more.
+    fn stops_helping(&self);
 
     /// Ends the context. Its connections close when their work is done. Not called in a child of the process.
     fn close(&self);
@@ -107,8 +141,8 @@ pub(crate) trait Backend: Debug + Send + Sync {
         Err(Error::Refused { call: "watch", cause: VerbsError::NoSuchObject, reason })
     }
 
-    /// Tells that the program polls all the time: no other thread needs to run the engine.
-    fn polls(&self);
+    /// Tells that the program has polled this many times in a row and found nothing.
+    fn polled_in_vain(&self, times: u32);
 }
 
 /// Sleeps until one of the descriptors, or the other one, is ready, or for this time at most,

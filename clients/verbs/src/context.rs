@@ -14,18 +14,15 @@ use iwarp_shared_verbs::program::Events;
 use iwarp_shared_verbs::{Event, Request, Response};
 use rdma::verbs::{CmEventKind, CmId, CqId, VerbsError};
 
-use crate::backend::{Backend, Opened};
+use crate::backend::{Backend, Opened, Posted, Sleeper};
 use crate::bell::Bell;
 use crate::blocks::Blocks;
 use crate::daemon::Daemon;
-use crate::embedded::{self, Embedded};
+use crate::embedded::{self, Embedded, Helper};
 use crate::error::Error;
 use crate::mapping::{MapError, Mapping};
 use crate::process::Here;
 use crate::qp::QpInner;
-
-/// Polls in a row that find nothing, from which on the program is taken to poll all the time.
-const POLLS_IN_ROW: u32 = 32;
 
 /// Completions after which a program that finds some at each poll runs the engine.
 const TAKEN_MAX: u32 = 64;
@@ -38,6 +35,15 @@ impl AsRef<[AtomicU64]> for Words {
     fn as_ref(&self) -> &[AtomicU64] {
         self.0.words()
     }
+}
+
+/// End of a [wait](Context::wait_for).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ready {
+    /// True if the caller's descriptor is readable.
+    pub descriptor: bool,
+    /// True if there may be an event, or a completion in an armed queue.
+    pub context: bool,
 }
 
 /// An open device (`ibv_context`). Clones are handles of the same context, which closes with the last object.
@@ -120,15 +126,16 @@ impl Context {
     /// # Errors
     /// The process has no descriptor, thread or memory left.
     pub fn embedded() -> Result<Self, Error> {
-        Self::embedded_sized(None)
+        Self::of(Embedded::open(None, Helper::Device)?)
     }
 
-    /// Opens such a device with this many bytes of memory for the rings of all queues.
+    /// Opens such a device with this many bytes of memory for the rings of all queues, and without a thread of its own:
+    /// the caller has one, which calls [`Self::help`].
     ///
     /// # Errors
     /// As [`Self::embedded`].
-    pub fn embedded_sized(queue_bytes: Option<u64>) -> Result<Self, Error> {
-        Self::of(Embedded::open(queue_bytes)?)
+    pub fn embedded_without_thread(queue_bytes: u64) -> Result<Self, Error> {
+        Self::of(Embedded::open(Some(queue_bytes), Helper::Caller)?)
     }
 
     /// Returns the device of [`Self::embedded`].
@@ -144,7 +151,11 @@ impl Context {
         let Opened { backend, words, completions, events, app, device, link_up } = opened;
         let of = || -> Result<_, Error> {
             let ring = Events::new(words.clone()).ok_or(Error::Protocol("context.open"))?;
-            Ok((ring, Bell::new(completions)?, Bell::new(events)?, Here::new()?))
+            let bell = |descriptor| match backend.is_here() {
+                true => Ok(Bell::of_process(descriptor)),
+                false => Bell::new(descriptor),
+            };
+            Ok((ring, bell(completions)?, bell(events)?, Here::new()?))
         };
         let (ring, completions, events, here) = of().inspect_err(|_| backend.close())?;
         Ok(Self(Arc::new(Inner {
@@ -280,8 +291,46 @@ impl Context {
     /// # Errors
     /// [`Error::Lost`] once the daemon has ended and the program has received [`Event::DeviceFatal`].
     pub fn wait(&self, timeout: Duration) -> Result<bool, Error> {
+        self.wait_as(Sleeper::Program, timeout)
+    }
+
+    /// Waits as [`Self::wait`] does. Meanwhile, this thread runs a device that is in this process, but only while no
+    /// other thread does. One thread at a time does so; at its end it calls [`Self::stop_helping`].
+    ///
+    /// # Errors
+    /// As [`Self::wait`].
+    pub fn help(&self, timeout: Duration) -> Result<bool, Error> {
+        self.wait_as(Sleeper::Helper, timeout)
+    }
+
+    /// Waits as [`Self::wait`] does, or until a descriptor of the caller's is readable. For a library that hands events
+    /// and completions on: a thread that [helps](Self::help) leaves them to this one meanwhile. A signal ends the wait,
+    /// too: then nothing is ready.
+    ///
+    /// # Errors
+    /// As [`Self::wait`].
+    pub fn wait_for(&self, descriptor: BorrowedFd<'_>, timeout: Duration) -> Result<Ready, Error> {
+        let Inner { completions, events, .. } = self.0.as_ref();
+        let fds = [descriptor, completions.daemon(), completions.own(), events.daemon(), events.own()];
+        let mut ready = [false; 5];
+        self.0.sleep_at(&fds, &mut ready, timeout, Sleeper::Dispatcher)?;
+        let [descriptor, rung @ ..] = ready;
+        let bells = [completions, events].into_iter().zip(rung.chunks(2));
+        bells.filter(|(_, rung)| rung.contains(&true)).for_each(|(bell, _)| bell.reset());
+        Ok(Ready { descriptor, context: rung.contains(&true) })
+    }
+
+    /// Tells that no thread calls [`Self::help`] any more. From here on, a device in this process has a thread of its
+    /// own.
+    pub fn stop_helping(&self) {
+        if !self.0.is_child() {
+            self.0.backend.stops_helping();
+        }
+    }
+
+    fn wait_as(&self, sleeper: Sleeper, timeout: Duration) -> Result<bool, Error> {
         let Inner { completions, events, reported, .. } = self.0.as_ref();
-        let readable = match self.0.sleep([completions, events], timeout) {
+        let readable = match self.0.sleep([completions, events], timeout, sleeper) {
             Err(Error::Lost) if !self.0.is_child() && !reported.load(Ordering::Acquire) => return Ok(true),
             readable => readable?,
         };
@@ -343,8 +392,8 @@ impl Inner {
         }
     }
 
-    /// Notes that the program has found completions. A program that always finds some runs the engine now and then:
-    /// nothing would be received otherwise.
+    /// Notes that the program has found completions. A program that always finds some runs the engine if posts wait,
+    /// and now and then: nothing would be received otherwise.
     #[inline]
     pub(crate) fn found(&self, completions: usize) {
         if !self.is_here {
@@ -352,19 +401,20 @@ impl Inner {
         }
         self.polls.store(0, Ordering::Relaxed);
         let more = u32::try_from(completions).unwrap_or(u32::MAX);
-        if self.taken.fetch_add(more, Ordering::Relaxed).saturating_add(more) >= TAKEN_MAX {
+        let taken = self.taken.fetch_add(more, Ordering::Relaxed).saturating_add(more);
+        if taken >= TAKEN_MAX || self.backend.has_waiting() {
             self.taken.store(0, Ordering::Relaxed);
             self.run();
         }
     }
 
-    /// Notes that the program has polled in vain, and tells the device if it does so all the time.
+    /// Notes that the program has polled in vain, and tells the device.
     #[inline]
     pub(crate) fn found_nothing(&self) {
         self.taken.store(0, Ordering::Relaxed);
-        if self.polls.fetch_add(1, Ordering::Relaxed) >= POLLS_IN_ROW {
-            self.backend.polls();
-        }
+        let times = self.polls.load(Ordering::Relaxed).saturating_add(1);
+        self.polls.store(times, Ordering::Relaxed);
+        self.backend.polled_in_vain(times);
     }
 
     /// Returns true if the engine is in this process.
@@ -392,10 +442,9 @@ impl Inner {
         self.events.ring();
     }
 
-    /// Wakes the worker, which sleeps.
-    #[cold]
-    pub(crate) fn wake(&self) {
-        self.backend.wake();
+    /// Wakes the engine, which sleeps.
+    pub(crate) fn wake(&self, posted: Posted) {
+        self.backend.wake(posted);
     }
 
     pub(crate) fn connect(&self, id: CmId, qp: &Arc<QpInner>) {
@@ -463,7 +512,7 @@ impl Inner {
             if left.is_zero() {
                 return Ok(None);
             }
-            match self.sleep([bell], left) {
+            match self.sleep([bell], left, Sleeper::Program) {
                 // What came before the end is still taken.
                 Ok(_) | Err(Error::Lost) => {}
                 Err(error) => return Err(error),
@@ -473,20 +522,37 @@ impl Inner {
 
     /// Sleeps until a bell has rung, and returns for each if it has: none once `timeout` has passed, or a signal has
     /// come.
-    fn sleep<const N: usize>(&self, bells: [&Bell; N], timeout: Duration) -> Result<[bool; N], Error> {
+    fn sleep<const N: usize>(
+        &self,
+        bells: [&Bell; N],
+        timeout: Duration,
+        sleeper: Sleeper,
+    ) -> Result<[bool; N], Error> {
+        let fds: Vec<_> = bells.iter().flat_map(|bell| [bell.daemon(), bell.own()]).collect();
+        let mut ready = vec![false; fds.len()];
+        let has_ended = self.sleep_at(&fds, &mut ready, timeout, sleeper)?;
+        let mut rung = [false; N];
+        rung.iter_mut().zip(ready.chunks(2)).for_each(|(rung, pair)| *rung = pair.contains(&true));
+        if has_ended && !rung.contains(&true) { Err(Error::Lost) } else { Ok(rung) }
+    }
+
+    /// Sleeps as [`Backend::sleep`], and notes if the device has ended.
+    fn sleep_at(
+        &self,
+        fds: &[BorrowedFd<'_>],
+        ready: &mut [bool],
+        timeout: Duration,
+        sleeper: Sleeper,
+    ) -> Result<bool, Error> {
         if self.lost.load(Ordering::Acquire) || self.is_child() {
             return Err(Error::Lost);
         }
-        let fds: Vec<_> = bells.iter().flat_map(|bell| [bell.daemon(), bell.own()]).collect();
-        let mut ready = vec![false; fds.len()];
-        let slept = self.backend.sleep(&fds, &mut ready, timeout);
+        let slept = self.backend.sleep(fds, ready, timeout, sleeper);
         let has_ended = slept.map_err(|cause| Error::System { call: "poll", cause: cause.into() })?;
         if has_ended {
             self.lost.store(true, Ordering::Release);
         }
-        let mut rung = [false; N];
-        rung.iter_mut().zip(ready.chunks(2)).for_each(|(rung, pair)| *rung = pair.contains(&true));
-        if has_ended && !rung.contains(&true) { Err(Error::Lost) } else { Ok(rung) }
+        Ok(has_ended)
     }
 }
 

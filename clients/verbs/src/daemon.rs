@@ -15,7 +15,7 @@ use rdma::verbs::MemoryRegion;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 
-use crate::backend::{Backend, Opened, Registrable, poll_with};
+use crate::backend::{Backend, Opened, Posted, Registrable, Sleeper, poll_with};
 use crate::context::{Inner, Words, lock, map};
 use crate::error::Error;
 use crate::exchange::OwnThread;
@@ -139,12 +139,20 @@ impl Backend for Daemon {
     }
 
     #[cold]
-    fn wake(&self) {
+    fn wake(&self, _: Posted) {
         // Fails only if the counter is at its maximum: the worker is to wake already.
         let _ = rustix::io::write(&self.doorbell, &1_u64.to_ne_bytes());
     }
 
-    fn sleep(&self, fds: &[BorrowedFd<'_>], ready: &mut [bool], time: Duration) -> Result<bool, Errno> {
+    fn stops_helping(&self) {}
+
+    fn sleep(
+        &self,
+        fds: &[BorrowedFd<'_>],
+        ready: &mut [bool],
+        time: Duration,
+        _: Sleeper,
+    ) -> Result<bool, Errno> {
         match poll_with(fds, ready, (self.socket.as_fd(), PollFlags::RDHUP), time) {
             Err(Errno::INTR) => Ok(false),
             slept => slept,
@@ -165,5 +173,9 @@ impl Backend for Daemon {
         Ok(self)
     }
 
-    fn polls(&self) {}
+    fn has_waiting(&self) -> bool {
+        false
+    }
+
+    fn polled_in_vain(&self, _: u32) {}
 }

@@ -2,20 +2,23 @@
 //!
 //! ```text
 //!  thread that polls an empty queue, posts, waits ──▶ lock ──▶ Core::run ──▶ Engine ──▶ sockets
-//!  helper thread, while none of them does ───────────┘
+//!  helper, while none of them does ──────────────────┘
 //! ```
 //! A thread that finds the lock taken leaves its work to the one that has it: that looks for work again once it has
-//! unlocked. The helper sleeps until the sockets have something, and leaves them to a program that polls or waits: it
-//! then looks after 1, 2, 4, … 16 ms if the program still does.
+//! unlocked. Of the threads that wait, one sleeps until the sockets have something, the owner; the others sleep until
+//! it has run the engine for them. The helper takes the owner's place while there is none, and leaves the sockets to a
+//! program that polls or waits: it then looks after 1, 2, 4, … 16 ms if the program still does. Posts in quick
+//! succession wait for the next poll or sleep ([`held`]).
 
 mod core;
 mod exit;
+mod held;
 mod helper;
 mod interfaces;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, TryLockError, Weak};
 use std::time::Duration;
 
 use iwarp_engine::Wakers;
@@ -28,20 +31,41 @@ use rustix::event::{EventfdFlags, PollFlags, eventfd};
 use rustix::io::Errno;
 
 use self::core::{Core, now, refused};
-use crate::backend::{Backend, Opened, Registrable, poll_with};
+use self::held::{Fate, Held};
+use self::helper::{Helping, PAUSE_MAX, PAUSE_MIN};
+use crate::backend::{Backend, Opened, Posted, Registrable, Sleeper, poll_with};
 use crate::context::{Words, lock, map};
 use crate::error::Error;
+pub use exit::is_exiting;
 pub(crate) use interfaces::device;
 
+/// Polls in vain in a row from which on the program is taken to poll all the time.
+const POLLS_IN_ROW: u32 = 32;
 /// Deadline of an engine without one.
 const NEVER: u64 = u64::MAX;
+
+/// Thread that runs the engine while no other one does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Helper {
+    /// A thread of the device.
+    Device,
+    /// A thread of the caller, which sleeps as [`Sleeper::Helper`].
+    Caller,
+}
 
 /// A device in this process, with one context.
 #[derive(Debug)]
 pub(crate) struct Embedded {
+    this: Weak<Self>,
+    /// True once the device has a thread of its own.
+    has_thread: AtomicBool,
+    /// View that a helper of the caller has of the program.
+    helping: Mutex<Helping>,
     core: Mutex<Core>,
     /// True if there is work since the engine has run: the thread that has the lock runs it once more.
     rung: AtomicBool,
+    /// Posts that wait for company, and the pace of the program.
+    held: Held,
     /// Readable when the sockets have something for the engine.
     sockets: OwnedFd,
     /// Event counter that wakes the helper.
@@ -52,10 +76,13 @@ pub(crate) struct Embedded {
     wakes_at: AtomicU64,
     /// Times that the program was seen to poll in a row.
     drives: AtomicU64,
-    /// Threads of the program that sleep for the engine.
-    sleepers: AtomicU32,
-    /// Sleeps of such threads that have ended.
+    /// True while a thread of the program sleeps for the sockets. The others sleep without.
+    has_owner: AtomicBool,
+    /// True while that thread also hands on what comes.
+    has_dispatcher: AtomicBool,
+    /// Sleeps of such threads that have ended, and those of them that hand on what comes.
     sleeps: AtomicU64,
+    dispatches: AtomicU64,
     /// True if a thread calls the helper when its sleep ends.
     calls_helper: AtomicBool,
     /// True once the context is closed.
@@ -72,7 +99,7 @@ fn counter() -> Result<OwnedFd, Error> {
 
 impl Embedded {
     /// Opens the device and its context, with this many bytes of memory for the rings of all queues.
-    pub(crate) fn open(queue_bytes: Option<u64>) -> Result<Opened, Error> {
+    pub(crate) fn open(queue_bytes: Option<u64>, helper: Helper) -> Result<Opened, Error> {
         let device = device().map_err(system("getifaddrs"))?;
         let bytes = queue_bytes.unwrap_or(QUEUE_BYTES_DEFAULT).max((words_min() as u64).saturating_mul(8));
         let words = usize::try_from(bytes / 8).unwrap_or(usize::MAX);
@@ -87,40 +114,59 @@ impl Embedded {
             events: Waker::of_process(dup(&events)?),
         };
         let (core, sockets) = Core::open(memory, wakers)?;
-        let embedded = Arc::new(Self {
+        let alarm = counter()?;
+        let embedded = Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
+            has_thread: AtomicBool::new(false),
+            helping: Mutex::default(),
             core: Mutex::new(core),
             rung: AtomicBool::new(false),
+            held: Held::default(),
             sockets,
-            alarm: counter()?,
+            alarm,
             deadline: AtomicU64::new(NEVER),
             wakes_at: AtomicU64::new(NEVER),
             drives: AtomicU64::new(0),
-            sleepers: AtomicU32::new(0),
+            has_owner: AtomicBool::new(false),
+            has_dispatcher: AtomicBool::new(false),
             sleeps: AtomicU64::new(0),
+            dispatches: AtomicU64::new(0),
             calls_helper: AtomicBool::new(false),
             closing: AtomicBool::new(false),
         });
-        helper::start(&embedded)?;
+        if helper == Helper::Device {
+            embedded.start_thread()?;
+        }
         exit::close_at_exit(&embedded);
         let (backend, app): (Arc<dyn Backend>, _) = (embedded, std::process::id());
         Ok(Opened { backend, words, completions, events, app, device, link_up: true })
     }
 
-    /// Runs the engine as long as there is work, unless another thread does.
-    fn drive(&self) {
+    /// Runs the engine as long as there is work, unless another thread does. Returns true if the engine has found
+    /// something at a socket.
+    fn drive(&self) -> bool {
+        let mut has_found = false;
         loop {
             let mut core = match self.core.try_lock() {
                 Ok(core) => core,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => return,
+                Err(TryLockError::WouldBlock) => return has_found,
             };
             self.rung.store(false, Ordering::SeqCst);
+            let found = core.events_found();
             self.run_core(&mut core);
+            has_found |= core.events_found() != found;
             drop(core);
             if !self.rung.load(Ordering::SeqCst) {
-                return;
+                return has_found;
             }
         }
+    }
+
+    /// Runs the engine for what was posted. If another thread has the lock, that thread runs it once more.
+    fn ring(&self) {
+        self.rung.store(true, Ordering::SeqCst);
+        self.drive();
     }
 
     /// Does something with the core, and runs the engine.
@@ -148,8 +194,17 @@ impl Embedded {
         self.call_helper();
     }
 
+    /// Starts the thread of the device, unless it has one.
+    fn start_thread(&self) -> Result<(), Error> {
+        match self.this.upgrade() {
+            Some(device) if !self.has_thread.swap(true, Ordering::SeqCst) => helper::start(device),
+            _ => Ok(()),
+        }
+    }
+
     /// Runs the engine, and has the helper come for what is left.
     fn run_core(&self, core: &mut Core) {
+        self.held.begin_run();
         let is_done = core.run();
         let deadline = core.deadline().map_or(NEVER, |deadline| deadline.as_nanos());
         self.deadline.store(deadline, Ordering::SeqCst);
@@ -175,14 +230,31 @@ impl Embedded {
         (deadline != NEVER).then(|| Duration::from_nanos(deadline.saturating_sub(now().as_nanos())))
     }
 
-    /// Sleeps as [`Backend::sleep`], until a descriptor is readable.
-    fn sleep_until(&self, fds: &[BorrowedFd<'_>], ready: &mut [bool], time: Duration) -> Result<(), Errno> {
-        let sockets = (self.sockets.as_fd(), PollFlags::IN);
+    /// Sleeps as [`Backend::sleep`], until a descriptor is readable. The owner runs the engine, unless another thread
+    /// of the program polls.
+    fn sleep_until(
+        &self,
+        fds: &[BorrowedFd<'_>],
+        ready: &mut [bool],
+        time: Duration,
+        is_owner: bool,
+    ) -> Result<(), Errno> {
         let began = now();
+        let (mut drives, mut pause) = (self.drives.load(Ordering::SeqCst), PAUSE_MIN);
         loop {
             let left = time.saturating_sub(now().saturating_since(began));
-            let due = self.due_in();
-            let limit = due.map_or(left, |due| due.min(left));
+            let driven = self.drives.load(Ordering::SeqCst);
+            let is_driven = std::mem::replace(&mut drives, driven) != driven;
+            let flags = if is_owner && !is_driven { PollFlags::IN } else { PollFlags::empty() };
+            let sockets = (self.sockets.as_fd(), flags);
+            let due = self.due_in().filter(|_| is_owner);
+            let mut limit = due.map_or(left, |due| due.min(left));
+            if is_driven && is_owner {
+                limit = limit.min(pause);
+                pause = pause.saturating_mul(2).min(PAUSE_MAX);
+            } else {
+                pause = PAUSE_MIN;
+            }
             let has_input = match poll_with(fds, ready, sockets, limit) {
                 Err(Errno::INTR) => return Ok(()),
                 polled => polled?,
@@ -242,24 +314,67 @@ impl Backend for Embedded {
         Ok(())
     }
 
-    fn wake(&self) {
-        self.rung.store(true, Ordering::SeqCst);
-        self.drive();
+    #[inline]
+    fn wake(&self, posted: Posted) {
+        match self.held.post(posted, now()) {
+            Fate::Held => {}
+            Fate::Unminded => self.call_helper(),
+            Fate::Sent => {
+                self.ring();
+                self.held.ran(now());
+            }
+        }
     }
 
-    fn sleep(&self, fds: &[BorrowedFd<'_>], ready: &mut [bool], time: Duration) -> Result<bool, Errno> {
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
-        let slept = self.sleep_until(fds, ready, time);
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
-        self.sleeps.fetch_add(1, Ordering::SeqCst);
-        if self.calls_helper.load(Ordering::SeqCst) {
-            self.call_helper();
+    fn has_waiting(&self) -> bool {
+        self.held.is_waiting()
+    }
+
+    fn sleep(
+        &self,
+        fds: &[BorrowedFd<'_>],
+        ready: &mut [bool],
+        time: Duration,
+        sleeper: Sleeper,
+    ) -> Result<bool, Errno> {
+        if self.held.is_waiting() {
+            self.ring();
+        }
+        if sleeper == Sleeper::Helper {
+            return helper::help_until(self, fds, ready, time).map(|()| false);
+        }
+        let is_owner = !self.has_owner.swap(true, Ordering::SeqCst);
+        let is_dispatcher = sleeper == Sleeper::Dispatcher;
+        if is_owner && is_dispatcher {
+            self.has_dispatcher.store(true, Ordering::SeqCst);
+        }
+        let others = if is_owner || !is_dispatcher { fds.len() } else { 1 };
+        let (fds, _) = fds.split_at(others.min(fds.len()));
+        let (own, of_dispatcher) = ready.split_at_mut(fds.len());
+        of_dispatcher.fill(false);
+        let slept = self.sleep_until(fds, own, time, is_owner);
+        if is_owner {
+            if is_dispatcher {
+                self.has_dispatcher.store(false, Ordering::SeqCst);
+                self.dispatches.fetch_add(1, Ordering::SeqCst);
+            }
+            self.has_owner.store(false, Ordering::SeqCst);
+            self.sleeps.fetch_add(1, Ordering::SeqCst);
+            if self.calls_helper.load(Ordering::SeqCst) {
+                self.call_helper();
+            }
         }
         slept.map(|()| false)
     }
 
+    fn stops_helping(&self) {
+        // Without a thread, the engine runs while the program posts, polls or waits.
+        let _ = self.start_thread();
+    }
+
     fn close(&self) {
         self.with(Core::close);
+        let _ = self.start_thread();
         self.leave_to_helper();
     }
 
@@ -268,11 +383,19 @@ impl Backend for Embedded {
     }
 
     fn run(&self) {
-        self.drive();
+        if self.held.is_waiting() {
+            self.ring();
+        } else {
+            self.drive();
+        }
+        self.held.ran(now());
     }
 
-    fn polls(&self) {
-        self.drives.fetch_add(1, Ordering::Relaxed);
+    fn polled_in_vain(&self, times: u32) {
+        self.held.polled_in_vain();
+        if times > POLLS_IN_ROW {
+            self.drives.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 

@@ -93,8 +93,9 @@ mod tests;
 mod watch;
 
 pub use cm::Id;
-pub use context::Context;
+pub use context::{Context, Ready};
 pub use cq::CompletionQueue;
+pub use embedded::is_exiting;
 pub use error::Error;
 pub use mapping::{Mapping, OutOfBounds};
 pub use mr::{MemoryWindow, Mr, ProtectionDomain};

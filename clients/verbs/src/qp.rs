@@ -10,6 +10,7 @@ use rdma::verbs::{
     WorkCompletion,
 };
 
+use crate::backend::Posted;
 use crate::context::{Inner, Words, lock};
 use crate::cq::CompletionQueue;
 use crate::error::Error;
@@ -154,7 +155,7 @@ impl QueuePair {
         let failed =
             requests.iter().enumerate().find_map(|(at, wr)| queue.push(wr).err().map(|error| (at, error)));
         if queue.ring() {
-            self.context().wake();
+            self.context().wake(Posted::Work);
         }
         failed.map_or(Ok(()), Err)
     }
@@ -184,7 +185,7 @@ impl QueuePair {
     #[inline]
     pub fn end_batch(&self) {
         if !self.is_inherited() && lock(&self.0.send).end_batch() {
-            self.context().wake();
+            self.context().wake(Posted::Work);
         }
     }
 
@@ -271,7 +272,7 @@ fn post_recv(
     let failed =
         buffers.iter().enumerate().find_map(|(at, wr)| queue.push(wr).err().map(|error| (at, error)));
     if queue.ring() {
-        pd.0.context.wake();
+        pd.0.context.wake(Posted::Receives);
     }
     failed.map_or(Ok(()), Err)
 }

@@ -101,6 +101,18 @@ impl SharedContexts {
         self.open > 0 && (self.busy || self.contexts.has_undelivered() || self.contexts.has_rung())
     }
 
+    /// Returns true if the last [`Self::post`] has left work that the next one can do at once.
+    #[inline]
+    pub(super) const fn has_left_posts(&self) -> bool {
+        self.open > 0 && self.busy
+    }
+
+    /// Returns true if a program has rung since its work was posted.
+    #[inline]
+    pub(super) fn has_rung(&self) -> bool {
+        self.open > 0 && self.contexts.has_rung()
+    }
+
     /// Posts the work that programs have queued.
     #[inline]
     pub(super) fn post<B: Buf>(&mut self, device: &mut Device<Segment<B>>) {

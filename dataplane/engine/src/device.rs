@@ -18,6 +18,9 @@ use crate::notice::Notice;
 use crate::services::RegionResponder;
 use crate::transport::{DataRun, LINGER, Transport, since_start, taken_run};
 
+/// Most calls in a row that post the work of a program which runs the engine itself.
+const POSTS_IN_ROW_MAX: usize = 1024;
+
 iwarp_counters::counters! {
     /// Counters of the TCP connections that the device uses.
     pub struct RdmaCmStats {
@@ -72,6 +75,16 @@ impl<T: Transport, M: Memory> Engine<T, M> {
     #[inline]
     pub(super) fn post_of_contexts(&mut self) {
         self.shared.post(&mut self.device);
+        if T::READS_IN_POLL {
+            // A program that runs the engine itself lets its posts wait until then: the peer's next message may need
+            // the last of its receive buffers.
+            for _ in 0..POSTS_IN_ROW_MAX {
+                if !self.shared.has_left_posts() {
+                    break;
+                }
+                self.shared.post(&mut self.device);
+            }
+        }
     }
 
     /// Passes the events of connections to the contexts and to the region service. A program of this process polls the

@@ -268,6 +268,22 @@ impl<T: Transport, M: Memory> Engine<T, M> {
         self.deliver_to_contexts();
     }
 
+    /// Borrows the transport, for its counters.
+    pub const fn transport(&self) -> &T {
+        &self.transport
+    }
+
+    /// Emits at most `max` frames through `out`, as the end of [`Self::poll`]. Returns the number of frames emitted.
+    pub fn transmit(
+        &mut self,
+        now: Instant,
+        pool: &mut impl BufPool<Buf = T::Buf>,
+        out: &mut impl FnMut(TxFrame<T::Buf>),
+        max: usize,
+    ) -> usize {
+        self.transport.transmit(now, pool, out, max)
+    }
+
     #[inline]
     fn finish_deferred(&mut self) {
         while let Some(conn) = self.deferred.pop() {
@@ -285,9 +301,13 @@ impl<T: Transport, M: Memory> Engine<T, M> {
     /// has made since the last poll, or connections that wait for deferred copies, whose end no signal announces.
     #[inline]
     pub fn has_output(&self) -> bool {
+        self.transport.has_output() || self.has_work()
+    }
+
+    /// Returns true if another poll would have immediate work, apart from what waits in the transport.
+    pub fn has_work(&self) -> bool {
         !self.tx_ready.is_empty()
             || self.device.has_request()
-            || self.transport.has_output()
             || self.shared.has_work()
             || self.device.has_overrun()
             || self.device.deferred() > 0
@@ -306,7 +326,12 @@ impl<T: Transport, M: Memory> Engine<T, M> {
             match event {
                 Event::Accepted { conn, listener } => self.accepted(now, conn, listener),
                 Event::Connected { conn } => self.rdma_connected(now, conn),
-                Event::Data { conn, offset, segment } => next = self.data(now, conn, (offset, segment), pool),
+                Event::Data { conn, offset, segment } => {
+                    if T::READS_IN_POLL && self.shared.has_rung() {
+                        self.post_of_contexts();
+                    }
+                    next = self.data(now, conn, (offset, segment), pool);
+                }
                 Event::OutOfOrder { conn } => self.rdma_out_of_order(conn),
                 Event::PeerClosed { conn } => self.peer_closed(now, conn),
                 Event::Writable { conn } => self.queue_tx(conn),

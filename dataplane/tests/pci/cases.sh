@@ -91,7 +91,7 @@ has_offloads() {
 
 # used: the guest's time and the CPU time of the daemon so far, both in 1/100 s, read at one moment.
 used() {
-    guest_run "$G" 'read -r now _ </proc/uptime; now=${now%.*}${now#*.}; awk "{print $now, \$14 + \$15}" /proc/$daemon/stat'
+    guest_run "$G" 'read -r up _ </proc/uptime; awk "{print ${up%.*}${up#*.}, \$14 + \$15}" /proc/$daemon/stat'
 }
 asleep() { counter worker slept_ns; }
 

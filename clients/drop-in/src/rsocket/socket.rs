@@ -11,9 +11,10 @@ use iwarp_verbs::ConnParam;
 use super::sizes::Sizes;
 use super::stream::Stream;
 use super::wire::{ConnData, Message};
-use crate::cm::{self, ESTABLISHED, Entry, EventChannel, Id, REJECTED};
+use crate::cm::{self, ESTABLISHED, Entry, Id, REJECTED};
 use crate::cm_calls::{self, peer_to_peer, rdma_create_event_channel};
 use crate::context::lock;
+use crate::event_channel::EventChannel;
 use crate::queue::Queue;
 use crate::sleepers::{Limit, Sleeper, Sleepers};
 

@@ -134,8 +134,13 @@ impl Core {
         for _ in 0..ROUNDS_MAX {
             let now = now();
             let due = self.engine.next_deadline().is_some_and(|deadline| deadline <= now);
-            self.engine.poll(now, due, &mut std::iter::empty(), &mut Chunks, &mut |_| {}, usize::MAX);
+            // What one poll leaves is sent together with what the next one brings.
+            self.engine.poll(now, due, &mut std::iter::empty(), &mut Chunks, &mut |_| {}, 0);
             self.engine.run_deferred(now, &mut Chunks);
+            if self.engine.has_work() {
+                continue;
+            }
+            self.engine.transmit(now, &mut Chunks, &mut |_| {}, usize::MAX);
             if self.engine.has_output() || !self.engine.contexts_sleep() {
                 continue;
             }
@@ -145,7 +150,13 @@ impl Core {
             }
             self.engine.contexts_awake();
         }
+        self.engine.transmit(now(), &mut Chunks, &mut |_| {}, usize::MAX);
         false
+    }
+
+    /// Returns a number that changes when the engine finds something at a socket.
+    pub(super) const fn events_found(&self) -> u64 {
+        self.engine.transport().events_found()
     }
 
     /// Returns the engine's next deadline.

@@ -4,6 +4,7 @@
 //! JUSTIFICATION: the C library calls a function when the process ends, and takes its address.
 #![allow(unsafe_code, reason = "registers a function with the C library; listed in UNSAFE.md")]
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once, Weak};
 use std::time::Duration;
 
@@ -32,6 +33,14 @@ pub(super) fn close_at_exit(device: &Arc<Embedded>) {
     open.push((std::process::id(), Arc::downgrade(device)));
 }
 
+/// True once the process ends.
+static EXITING: AtomicBool = AtomicBool::new(false);
+
+/// Returns true once the process ends, and a device in it closes.
+pub fn is_exiting() -> bool {
+    EXITING.load(Ordering::SeqCst)
+}
+
 #[allow(clippy::disallowed_methods, reason = "the process ends: nothing else is left to do")]
 extern "C" fn close_all() {
     // A thread that the end has stopped may have the lock, or a child may have been forked meanwhile.
@@ -42,6 +51,7 @@ extern "C" fn close_all() {
         .filter_map(|(_, device)| device.upgrade())
         .collect();
     drop(open);
+    EXITING.store(true, Ordering::SeqCst);
     let ends_at = now() + LONGEST;
     for device in &devices {
         let mut is_closed = false;

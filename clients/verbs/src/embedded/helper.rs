@@ -1,4 +1,5 @@
-//! The helper thread of a device in this process. It runs the engine while no thread of the program does.
+//! The helper of a device in this process: the thread that runs the engine while no thread of the program does. It is a
+//! thread of the device, or one of the library above it, which handles the device's events, too.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -6,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::event::PollFlags;
+use rustix::io::Errno;
 use tcp_stack::Instant;
 
 use super::core::now;
@@ -14,17 +16,38 @@ use crate::backend::poll_with;
 use crate::error::Error;
 use crate::exchange::OwnThread;
 
-/// Shortest and longest time after which it looks if the program still runs the engine.
-const PAUSE_MIN: Duration = Duration::from_millis(1);
-const PAUSE_MAX: Duration = Duration::from_millis(16);
+/// Shortest and longest time after which a thread looks if the program still runs the engine.
+pub(super) const PAUSE_MIN: Duration = Duration::from_millis(1);
+pub(super) const PAUSE_MAX: Duration = Duration::from_millis(16);
+/// Longest time for which posts wait for the program to run the engine.
+const HELD_FOR: Duration = Duration::from_millis(1);
 /// Longest sleep without a deadline of the engine.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 /// Longest time for which connections of a closed context may end.
 const LINGER: Duration = Duration::from_secs(30);
 
-/// Starts the thread. It has a handle of the device until the context is closed and its connections have ended.
-pub(super) fn start(device: &Arc<Embedded>) -> Result<(), Error> {
-    let device = Arc::clone(device);
+/// View that the helper has of the program.
+#[derive(Debug)]
+pub(super) struct Helping {
+    /// Time until the next look, while the program runs the engine.
+    pause: Duration,
+    /// True if the program has taken what had woken the helper.
+    was_vain: bool,
+    /// Activity of the program, ends of sleeps that hand events on, and runs of the engine, at the last look.
+    activity: u64,
+    dispatches: u64,
+    runs: u32,
+}
+
+impl Default for Helping {
+    fn default() -> Self {
+        Self { pause: PAUSE_MIN, was_vain: false, activity: 0, dispatches: 0, runs: 0 }
+    }
+}
+
+/// Starts a thread of the device. It has a handle of the device until the context is closed and its connections have
+/// ended.
+pub(super) fn start(device: Arc<Embedded>) -> Result<(), Error> {
     let run = move || {
         let _own = OwnThread::enter();
         help(&device);
@@ -34,42 +57,102 @@ pub(super) fn start(device: &Arc<Embedded>) -> Result<(), Error> {
 }
 
 fn help(device: &Embedded) {
-    let (mut pause, mut seen, mut ends_at) = (PAUSE_MIN, device.activity(), None);
+    let (mut helping, mut ends_at) = (Helping::default(), None);
     loop {
-        let closing = device.closing.load(Ordering::SeqCst);
-        if closing && is_over(device, &mut ends_at) {
+        let is_closing = device.closing.load(Ordering::SeqCst);
+        if is_closing && is_over(device, &mut ends_at) {
             return;
         }
-        let activity = device.activity();
-        let is_active = std::mem::replace(&mut seen, activity) != activity;
-        if is_active && !closing {
-            // The program runs the engine.
-            if sleep(device, &[], pause) {
-                device.with(|_| ());
-            }
-            pause = pause.saturating_mul(2).min(PAUSE_MAX);
-            continue;
-        }
-        pause = PAUSE_MIN;
-        if device.sleepers.load(Ordering::SeqCst) > 0 && !closing {
-            sleep_long(device);
-            continue;
-        }
-        let is_due = sleep(device, &[device.sockets.as_fd()], if closing { PAUSE_MAX } else { SLEEP_MAX });
-        let is_idle = device.activity() == seen && device.sleepers.load(Ordering::SeqCst) == 0;
-        if is_due || is_idle || closing {
-            device.with(|_| ());
+        // Fails only for want of memory, of which it needs a few bytes.
+        if turn(device, &mut helping, (&[], &mut []), SLEEP_MAX).is_err() {
+            std::thread::yield_now();
         }
     }
 }
 
-/// Sleeps while a thread of the program sleeps for the engine. The thread calls when it wakes.
-fn sleep_long(device: &Embedded) {
+/// Sleeps as [`Backend::sleep`](crate::backend::Backend::sleep), as the helper.
+pub(super) fn help_until(
+    device: &Embedded,
+    fds: &[BorrowedFd<'_>],
+    ready: &mut [bool],
+    time: Duration,
+) -> Result<(), Errno> {
+    let Ok(mut helping) = device.helping.try_lock() else {
+        // Another thread helps.
+        return poll_with(fds, ready, (device.alarm.as_fd(), PollFlags::empty()), time).map(drop);
+    };
+    let began = now();
+    loop {
+        let left = time.saturating_sub(now().saturating_since(began));
+        turn(device, &mut helping, (fds, ready), left)?;
+        if ready.contains(&true) || left.is_zero() {
+            return Ok(());
+        }
+    }
+}
+
+/// Sleeps once, until there is something to do, one of the descriptors is readable, or the time is over, and runs the
+/// engine if no thread of the program does.
+fn turn(
+    device: &Embedded,
+    helping: &mut Helping,
+    (mut fds, ready): (&[BorrowedFd<'_>], &mut [bool]),
+    longest: Duration,
+) -> Result<(), Errno> {
+    ready.fill(false);
+    let dispatches = device.dispatches.load(Ordering::SeqCst);
+    let has_dispatcher = device.has_dispatcher.load(Ordering::SeqCst);
+    if std::mem::replace(&mut helping.dispatches, dispatches) != dispatches || has_dispatcher {
+        fds = &[];
+    }
+    let (ready, _) = ready.split_at_mut(fds.len());
+    let fds = (fds, ready);
+    let is_closing = device.closing.load(Ordering::SeqCst);
+    let longest = if device.held.mind() { longest.min(HELD_FOR) } else { longest };
+    let activity = device.activity();
+    let is_active = std::mem::replace(&mut helping.activity, activity) != activity;
+    if (is_active || std::mem::take(&mut helping.was_vain)) && !is_closing {
+        let woken = sleep(device, fds, None, longest.min(helping.pause))?;
+        if device.held.is_left(&mut helping.runs) || woken == Woken::Due {
+            device.with(|_| ());
+        }
+        helping.pause = helping.pause.saturating_mul(2).min(PAUSE_MAX);
+        return Ok(());
+    }
+    if device.has_owner.load(Ordering::SeqCst) && !is_closing {
+        return sleep_long(device, helping, fds, longest);
+    }
+    let longest = if is_closing { longest.min(PAUSE_MAX) } else { longest };
+    let woken = sleep(device, fds, Some(device.sockets.as_fd()), longest)?;
+    if device.held.is_left(&mut helping.runs) || woken == Woken::Due || is_closing {
+        device.with(|_| ());
+    } else if woken == Woken::Input
+        && device.activity() == activity
+        && !device.has_owner.load(Ordering::SeqCst)
+    {
+        helping.was_vain = !device.drive();
+        if !helping.was_vain {
+            helping.pause = PAUSE_MIN;
+        }
+    }
+    Ok(())
+}
+
+/// Sleeps while a thread of the program sleeps for the sockets. That thread calls when it wakes.
+fn sleep_long(
+    device: &Embedded,
+    helping: &mut Helping,
+    fds: (&[BorrowedFd<'_>], &mut [bool]),
+    longest: Duration,
+) -> Result<(), Errno> {
     device.calls_helper.store(true, Ordering::SeqCst);
-    if device.sleepers.load(Ordering::SeqCst) > 0 && sleep(device, &[], SLEEP_MAX) {
+    let has_owner = device.has_owner.load(Ordering::SeqCst);
+    let woken = if has_owner { sleep(device, fds, None, longest) } else { Ok(Woken::Time) };
+    device.calls_helper.store(false, Ordering::SeqCst);
+    if device.held.is_left(&mut helping.runs) || woken? == Woken::Due {
         device.with(|_| ());
     }
-    device.calls_helper.store(false, Ordering::SeqCst);
+    Ok(())
 }
 
 /// Returns true once the connections of a closed context have ended, or [`LINGER`] is over.
@@ -78,9 +161,25 @@ fn is_over(device: &Embedded, ends_at: &mut Option<Instant>) -> bool {
     device.look(|core| core.connections()) == 0 || now() >= ends_at
 }
 
-/// Sleeps until one of the descriptors is readable, the engine is due, or somebody calls; or for this time at most.
-/// Returns true if somebody has called, or the engine is due.
-fn sleep(device: &Embedded, fds: &[BorrowedFd<'_>], longest: Duration) -> bool {
+/// End of a sleep of the helper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Woken {
+    /// Somebody has called, or the engine is due.
+    Due,
+    /// The sockets have something for the engine.
+    Input,
+    /// The time is over, another descriptor is readable, or a signal has come.
+    Time,
+}
+
+/// Sleeps until one of the descriptors is readable, the sockets have something, the engine is due, or somebody calls;
+/// or for this time at most.
+fn sleep(
+    device: &Embedded,
+    (fds, ready): (&[BorrowedFd<'_>], &mut [bool]),
+    sockets: Option<BorrowedFd<'_>>,
+    longest: Duration,
+) -> Result<Woken, Errno> {
     // Announced before the deadline is read for the last time: a thread that sets an earlier one later calls.
     let mut deadline = device.deadline.load(Ordering::SeqCst);
     loop {
@@ -95,13 +194,26 @@ fn sleep(device: &Embedded, fds: &[BorrowedFd<'_>], longest: Duration) -> bool {
         NEVER => longest,
         at => Duration::from_nanos(at.saturating_sub(now().as_nanos())).min(longest),
     };
-    let mut ready = [false];
+    let mut all = Vec::with_capacity(fds.len().saturating_add(1));
+    all.extend(fds.iter().copied().chain(sockets));
+    let mut readable = vec![false; all.len()];
     let alarm = (device.alarm.as_fd(), PollFlags::IN);
-    // A signal ends the sleep early: everything is looked at again.
-    let called = poll_with(fds, &mut ready, alarm, time).unwrap_or(false);
+    let called = match poll_with(&all, &mut readable, alarm, time) {
+        // A signal ends the sleep early: everything is looked at again.
+        Err(Errno::INTR) => false,
+        polled => polled?,
+    };
     device.wakes_at.store(0, Ordering::SeqCst);
+    let (of_caller, of_sockets) = readable.split_at(fds.len());
+    ready.copy_from_slice(of_caller);
     if called {
         let _ = rustix::io::read(&device.alarm, &mut [0; 8]);
     }
-    called || device.due_in() == Some(Duration::ZERO)
+    Ok(if called || device.due_in() == Some(Duration::ZERO) {
+        Woken::Due
+    } else if of_sockets.contains(&true) {
+        Woken::Input
+    } else {
+        Woken::Time
+    })
 }

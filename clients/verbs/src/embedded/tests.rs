@@ -5,6 +5,8 @@ use std::num::NonZeroU16;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use crate::*;
 
 const WAIT: Duration = Duration::from_secs(30);
@@ -274,4 +276,38 @@ fn a_deadline_passes_while_a_thread_sleeps() {
         id.connect(&end.qp, silent.local_addr().unwrap(), &ConnParam::default()).unwrap();
         assert_eq!(sleeper.join().unwrap().id, id.handle());
     });
+}
+
+#[test]
+fn a_burst_is_sent_although_the_program_neither_polls_nor_waits() {
+    let [client, server] = pair("127.0.0.1");
+    let ours = client.pd.alloc_mr(4096, Access::LOCAL_READ).unwrap();
+    let theirs = server.pd.alloc_mr(4096, Access::LOCAL_WRITE).unwrap();
+    for count in [1_u64, 3, 4, 5, 20, 60] {
+        for wr_id in 0..count {
+            server.qp.post_recv(&[RecvWr { wr_id, sg_list: &[theirs.sge(0, 64)] }]).unwrap();
+        }
+        (0..count).for_each(|wr_id| client.post(wr_id, SendOp::SEND, &[ours.sge(0, 64)]));
+        for wr_id in 0..count {
+            let received = server.waited();
+            assert_eq!((received.wr_id, received.status), (wr_id, WcStatus::Success));
+        }
+        (0..count).for_each(|_| assert_eq!(client.polled().status, WcStatus::Success));
+    }
+}
+
+#[test]
+fn a_receive_buffer_of_a_broken_queue_pair_completes_although_the_program_only_watches_the_descriptor() {
+    let [client, server] = pair("127.0.0.1");
+    drop(client);
+    server.event(|kind| matches!(kind, CmEventKind::Established { .. }));
+    server.event(|kind| matches!(kind, CmEventKind::Disconnected));
+    let memory = server.pd.alloc_mr(4096, Access::LOCAL_WRITE).unwrap();
+    server.cq.req_notify(false);
+    server.qp.post_recv(&[RecvWr { wr_id: 5, sg_list: &[memory.sge(0, 64)] }]).unwrap();
+    let mut set = [PollFd::from_borrowed_fd(server.context.completion_fd(), PollFlags::IN)];
+    let wait = Timespec { tv_sec: 30, tv_nsec: 0 };
+    assert_eq!(poll(&mut set, Some(&wait)), Ok(1));
+    let completion = server.polled();
+    assert_eq!((completion.wr_id, completion.status), (5, WcStatus::WrFlushError));
 }

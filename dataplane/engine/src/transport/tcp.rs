@@ -19,6 +19,10 @@ pub trait Transport {
     /// True if [`Self::append`] takes a segment of any length: no packet buffer is used then.
     const STAGES: bool = false;
 
+    /// True if bytes are read from the peers during a poll of the engine: they may answer to what programs have posted
+    /// since the beginning of the poll.
+    const READS_IN_POLL: bool = false;
+
     /// Returns the number of connections that there may be at the same time.
     fn connections_max(&self) -> u32;
 

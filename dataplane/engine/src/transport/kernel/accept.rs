@@ -1,17 +1,36 @@
-//! Connections that the kernel has accepted for a listener.
+//! Connections that begin: those that the kernel has accepted for a listener, and the end of the handshake of others.
 
 use rustix::io::Errno;
 use socket2::Socket;
-use tcp_stack::{ConnOptions, Event, ListenerId};
+use tcp_stack::{ConnId, ConnOptions, Event, ListenerId};
 
 use super::KernelTcp;
-use super::conn::Stage;
-use super::socket::{canonical, set_options, spare};
+use super::conn::{Stage, reason};
+use super::socket::{canonical, number, set_options, spare};
 
 /// Connections accepted from a listener per poll.
 const ACCEPTS_PER_POLL: usize = 16;
 
 impl KernelTcp {
+    /// Handles the end of an outgoing connection's handshake.
+    pub(super) fn connected(&mut self, id: ConnId) {
+        let Some(conn) = self.get_mut(id) else { return };
+        let error = match conn.socket.take_error() {
+            Ok(None) if conn.socket.peer_addr().is_ok() => None,
+            // The event of a socket that has only just begun to connect.
+            Ok(None) => return,
+            Ok(Some(error)) | Err(error) => Some(error),
+        };
+        match error {
+            None => {
+                self.opened(id);
+                self.events.push_back(Event::Connected { conn: id });
+                self.queue_unsent(id);
+            }
+            Some(error) => self.end(id, reason(number(&error))),
+        }
+    }
+
     /// Accepts connections that wait.
     pub(super) fn accept(&mut self, at: usize) {
         for _ in 0..ACCEPTS_PER_POLL {

@@ -54,6 +54,8 @@ pub(super) struct Conn {
     pub(super) turns: u8,
     /// True if the kernel may have something that was not read.
     pub(super) may_read: bool,
+    /// True once the kernel has announced the peer's end, or an error: reads go on until they report it.
+    pub(super) has_end: bool,
     /// True while it is in the queue of connections to read from.
     pub(super) is_readable: bool,
     /// True while it is in the queue of connections to send from.
@@ -96,6 +98,7 @@ impl Conn {
             unread: 0,
             turns: 0,
             may_read: false,
+            has_end: false,
             is_readable: false,
             is_unsent: false,
             is_blocked: false,

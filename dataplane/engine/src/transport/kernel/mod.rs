@@ -46,6 +46,8 @@ const EVENTS_PER_POLL: usize = 64;
 const RECEIVE_BUFFER_HERE: usize = 256 << 10;
 /// Time after which the kernel is asked for the segment size again: that of the loopback interface grows.
 const EMSS_AGE: Duration = Duration::from_millis(64);
+/// Bytes that are passed to the kernel although more may come at once.
+const FLUSH_BYTES: usize = 64 << 10;
 /// Bit of a token that names a listener. The other tokens name connections.
 const LISTENER: u64 = 1 << 63;
 
@@ -85,6 +87,8 @@ pub struct KernelTcp {
     /// Connections that have something to send, and room for it in the kernel, each at most once.
     unsent: VecDeque<ConnId>,
     reads_left: u32,
+    /// Number of events of sockets.
+    found: u64,
     buffers: ReadBuffers,
     /// Descriptor that is given up for a moment to reset a connection for which there is none: its listener would stay
     /// readable.
@@ -110,6 +114,7 @@ impl KernelTcp {
             readable: VecDeque::new(),
             unsent: VecDeque::new(),
             reads_left: 0,
+            found: 0,
             buffers: ReadBuffers::default(),
             spare: Some(spare()?),
             now: Instant::ZERO,
@@ -119,6 +124,11 @@ impl KernelTcp {
     /// Borrows the epoll instance: it is readable when [`Transport::receive`] has something to do.
     pub fn epoll_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
+    }
+
+    /// Returns the number of events of sockets so far.
+    pub const fn events_found(&self) -> u64 {
+        self.found
     }
 
     fn get(&self, id: ConnId) -> Option<&Conn> {
@@ -210,25 +220,6 @@ impl KernelTcp {
         }
     }
 
-    /// Handles the end of an outgoing connection's handshake.
-    fn connected(&mut self, id: ConnId) {
-        let Some(conn) = self.get_mut(id) else { return };
-        let error = match conn.socket.take_error() {
-            Ok(None) if conn.socket.peer_addr().is_ok() => None,
-            // The event of a socket that has only just begun to connect.
-            Ok(None) => return,
-            Ok(Some(error)) | Err(error) => Some(error),
-        };
-        match error {
-            None => {
-                self.opened(id);
-                self.events.push_back(Event::Connected { conn: id });
-                self.queue_unsent(id);
-            }
-            Some(error) => self.end(id, reason(number(&error))),
-        }
-    }
-
     /// Reads once from a connection.
     fn read(&mut self, id: ConnId) {
         let Self { conns, buffers, now, .. } = self;
@@ -250,8 +241,10 @@ impl KernelTcp {
                 conn.unread = conn.unread.saturating_add(len);
                 conn.heard_at = *now;
                 conn.turns = conn.turns.saturating_add(1);
+                // A read that does not fill the buffer has taken all: what comes later, a FIN too, is another event.
+                conn.may_read &= len == READ_BYTES || conn.has_end;
                 let is_last = conn.turns >= READS_PER_TURN;
-                if is_last {
+                if is_last || !conn.may_read {
                     conn.turns = 0;
                 }
                 let chunk = Chunk::first(buffer, len);
@@ -300,6 +293,7 @@ impl Transport for KernelTcp {
     type Buf = Chunk;
 
     const STAGES: bool = true;
+    const READS_IN_POLL: bool = true;
 
     fn connections_max(&self) -> u32 {
         self.config.connections_max
@@ -316,6 +310,7 @@ impl Transport for KernelTcp {
                 EVENTS_PER_POLL];
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         let count = epoll::wait(&self.epoll, &mut found, Some(&none)).unwrap_or(0);
+        self.found = self.found.wrapping_add(count as u64);
         for event in found.iter().take(count) {
             let (flags, token) = (event.flags, event.data.u64());
             let index = (token & u64::from(u32::MAX)).try_into().unwrap_or(u32::MAX);
@@ -336,6 +331,7 @@ impl Transport for KernelTcp {
             }
             let ends = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
             conn.may_read |= flags.intersects(epoll::EventFlags::IN | ends);
+            conn.has_end |= flags.intersects(ends);
             self.queue_readable(id);
             self.queue_unsent(id);
         }
@@ -355,12 +351,16 @@ impl Transport for KernelTcp {
         now: Instant,
         _: &mut P,
         _: &mut impl FnMut(TxFrame<Chunk>),
-        _: usize,
+        max: usize,
     ) -> usize {
         self.now = now;
         for _ in 0..self.unsent.len() {
             let Some(id) = self.unsent.pop_front() else { break };
             if let Some(conn) = self.get_mut(id) {
+                if max == 0 && conn.waiting() < FLUSH_BYTES && !conn.is_closing {
+                    self.unsent.push_back(id);
+                    continue;
+                }
                 conn.is_unsent = false;
                 self.flush(id);
             }

@@ -1,0 +1,58 @@
+//! Blocking calls of a program whose device is inside the process. The calling thread runs the device while it sleeps,
+//! and hands on what comes: what it waits for costs one wake-up instead of two.
+
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use crate::context::{Shared, lock};
+use crate::raw::{end_if_canceled, restarts_calls, uncanceled};
+use crate::sleepers::Limit;
+
+/// The connection to the device inside this process, once it is open.
+static DEVICE: Mutex<Weak<Shared>> = Mutex::new(Weak::new());
+
+/// End of a sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Woken {
+    /// The descriptor is readable.
+    Readable,
+    /// This thread has handed something on, which may be what it waits for.
+    Dispatched,
+}
+
+/// Has blocking calls run this device from here on.
+pub(crate) fn begin(shared: &Arc<Shared>) {
+    *lock(&DEVICE) = Arc::downgrade(shared);
+}
+
+/// Sleeps until a descriptor of the library is readable, as the caller's `read` would; `None` without a device inside
+/// this process.
+///
+/// # Errors
+/// EAGAIN once the time is over. EINTR after a signal, if the program has a handler that does not restart calls
+/// (`signal(7)`).
+pub(crate) fn sleep(descriptor: BorrowedFd<'_>, limit: Limit) -> Option<Result<Woken, libc::c_int>> {
+    let shared = lock(&DEVICE).upgrade()?;
+    loop {
+        let left = limit.left();
+        // Fails in a child of the process, which has no device, or for want of memory.
+        let ready = shared.context.wait_for(descriptor, left.unwrap_or(Duration::MAX)).ok()?;
+        if ready.context {
+            uncanceled(|| shared.dispatch());
+        }
+        if ready.descriptor {
+            return Some(Ok(Woken::Readable));
+        }
+        if ready.context {
+            return Some(Ok(Woken::Dispatched));
+        }
+        if limit.left() == Some(Duration::ZERO) {
+            return Some(Err(libc::EAGAIN));
+        }
+        end_if_canceled();
+        if !restarts_calls() {
+            return Some(Err(libc::EINTR));
+        }
+    }
+}
