@@ -21,7 +21,7 @@ use crate::foreground;
 use crate::objects::{self, CqState};
 use crate::qp::Qp;
 use crate::queue::Queue;
-use crate::raw::{object, take_context};
+use crate::raw::{object, take_context, with_signals_blocked};
 use crate::users::Users;
 use crate::{cq_ex, qp_ex, unplaced, work};
 
@@ -288,6 +288,7 @@ fn connect(
     connections.push(Arc::downgrade(&shared));
     if is_embedded() {
         foreground::begin(&shared);
+        iwarp_verbs::survive_unmapped_memory();
     }
     Ok((shared, true))
 }
@@ -305,7 +306,8 @@ fn distribute(shared: Arc<Shared>) -> Result<(), c_int> {
         }
         shared.context.stop_helping();
     };
-    let thread = std::thread::Builder::new().name("iwarp-events".to_owned()).spawn(run);
+    let start = || std::thread::Builder::new().name("iwarp-events".to_owned()).spawn(run);
+    let thread = with_signals_blocked(start);
     thread.map(drop).map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))
 }
 

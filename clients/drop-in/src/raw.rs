@@ -93,6 +93,25 @@ pub(crate) fn restarts_calls() -> bool {
     !(1..=64).filter(|signal| !FAULTS.contains(signal) && !OF_LIBRARY.contains(signal)).any(ends_calls)
 }
 
+/// Does something with all signals blocked but those of faults, such as to start a thread, which inherits that: signals
+/// are for the threads of the program.
+pub(crate) fn with_signals_blocked<T>(act: impl FnOnce() -> T) -> T {
+    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: fills the set.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
+        // SAFETY: the set is filled, and the signals exist.
+        unsafe { libc::sigdelset(all.as_mut_ptr(), signal) };
+    }
+    // SAFETY: the sets are filled, or have room for the mask before.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+    let done = act();
+    // SAFETY: the mask is that which the call above has stored.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    done
+}
+
 unsafe extern "C-unwind" {
     fn pthread_testcancel();
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;

@@ -12,6 +12,7 @@
 
 mod core;
 mod exit;
+mod faults;
 mod held;
 mod helper;
 mod interfaces;
@@ -37,6 +38,7 @@ use crate::backend::{Backend, Opened, Posted, Registrable, Sleeper, poll_with};
 use crate::context::{Words, lock, map};
 use crate::error::Error;
 pub use exit::is_exiting;
+pub use faults::survive_unmapped_memory;
 pub(crate) use interfaces::device;
 
 /// Polls in vain in a row from which on the program is taken to poll all the time.

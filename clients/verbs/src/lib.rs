@@ -95,7 +95,7 @@ mod watch;
 pub use cm::Id;
 pub use context::{Context, Ready};
 pub use cq::CompletionQueue;
-pub use embedded::is_exiting;
+pub use embedded::{is_exiting, survive_unmapped_memory};
 pub use error::Error;
 pub use mapping::{Mapping, OutOfBounds};
 pub use mr::{MemoryWindow, Mr, ProtectionDomain};

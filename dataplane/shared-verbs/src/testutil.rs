@@ -42,19 +42,19 @@ pub struct Program<M> {
     pub pd: PdId,
     /// Completion queues of sends and of receives.
     pub cqs: [CqId; 2],
-    /// Queue pair.
+    /// Number of the queue pair.
     pub qp: QpNum,
     /// Connection of the queue pair.
     pub id: CmId,
-    /// Memory region.
+    /// Memory region that all messages use.
     pub mr: MemoryRegion,
     /// Places of the queue pair's rings.
     pub places: QpPlaces,
     /// Slots of the queue pair.
     pub slots: Slots,
-    /// Send queue.
+    /// Send queue, as the program has it.
     pub send: SendQueue<M>,
-    /// Receive queue.
+    /// Receive queue, as the program has it.
     pub recv: RecvQueue<M>,
     /// Completion queue of sends.
     pub cq: CompletionQueue<M>,

@@ -47,7 +47,7 @@ pub(crate) struct Finding {
 /// All findings about a machine.
 #[derive(Debug, Serialize)]
 pub(crate) struct Examination {
-    /// The configuration file.
+    /// The configuration file that is looked at.
     pub(crate) config: PathBuf,
     /// The most severe level of the findings.
     pub(crate) state: Level,

@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use iwarp_engine::kernel::{Chunks, KernelTcp, KernelTcpConfig};
-use iwarp_engine::memory::{Backing, Pages, Part, Parts, RegionMemory, SharedWords, Source, WorkerMemory};
+use iwarp_engine::memory::{
+    Backing, Pages, Part, Parts, ProgramMemory, RegionMemory, SharedWords, Source, WorkerMemory,
+};
 use iwarp_engine::{Engine, EngineConfig, LocalPorts, NewMr, Wakers};
 use iwarp_shared_verbs::methods::{AllocMemory, Executed, MemoryPart, RegMr, RegParts};
 use iwarp_shared_verbs::worker::{ContextId, ObjectLimits, UserId};
@@ -284,8 +286,8 @@ impl Core {
                 let (start, bytes) = start.ok_or_else(|| refused("reg_mr", VerbsError::Invalid, None))?;
                 // SAFETY: who has made the `Registrable` keeps the memory mapped until it is deregistered, with the
                 // rights that it has checked, and accesses it as memory that others change.
-                let memory = unsafe { RegionMemory::of_process(start, bytes) };
-                Part { bytes: bytes as u64, source: Source::Mapped(Arc::new(memory), 0) }
+                let memory = unsafe { ProgramMemory::new(start, bytes) };
+                Part { bytes: bytes as u64, source: Source::Program(memory) }
             }
         })
     }

@@ -50,6 +50,7 @@ impl Default for Helping {
 pub(super) fn start(device: Arc<Embedded>) -> Result<(), Error> {
     let run = move || {
         let _own = OwnThread::enter();
+        super::faults::unblock();
         help(&device);
     };
     let failed = |cause| Error::System { call: "clone", cause };

@@ -9,6 +9,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::*;
 
+mod faults;
+
 const WAIT: Duration = Duration::from_secs(30);
 const DEPTH: u16 = 64;
 

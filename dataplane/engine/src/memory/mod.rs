@@ -18,6 +18,7 @@ mod hugepages;
 mod kernel_tests;
 mod parts;
 mod process;
+mod program;
 mod region;
 mod shared_words;
 #[cfg(test)]
@@ -30,6 +31,7 @@ pub use copier::{AtomicsLock, Copier};
 pub use hugepages::{HUGEPAGE_BYTES, HugepageStatus, hugepages};
 pub use parts::{Backing, KernelStats, Part, Parts, Source};
 pub use process::{ProcessMemory, ProcessMemoryError};
+pub use program::{ProgramMemory, resume_after_fault};
 pub use region::{CloseFileError, MemoryError, OutOfBounds, Pages, RegionMemory};
 pub use shared_words::SharedWords;
 pub use watches::Watch;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rdma::{AtomicOp, Reach, Ticket};
 
 use super::copier::{Copier, Target};
+use super::program::ProgramMemory;
 use super::region::RegionMemory;
 
 /// Source of the bytes of a [`Part`].
@@ -14,6 +15,8 @@ pub enum Source {
     Mapped(Arc<RegionMemory>, u64),
     /// Memory that is accessed through the kernel by the program's copier, and the part's address in the program.
     Kernel(Arc<Copier>, u64),
+    /// Memory of the program in whose process the engine runs.
+    Program(ProgramMemory),
 }
 
 impl Source {
@@ -22,6 +25,7 @@ impl Source {
         match self {
             Self::Mapped(memory, start) => Target::Mapped(Arc::clone(memory), start.wrapping_add(within)),
             Self::Kernel(_, address) => Target::Process(address.wrapping_add(within)),
+            Self::Program(memory) => Target::Process(memory.address(within)),
         }
     }
 }
@@ -72,13 +76,14 @@ impl Parts {
                     offset.checked_add(part.bytes).is_some_and(|end| end <= memory.bytes())
                 }
                 Source::Kernel(_, address) => address.checked_add(part.bytes).is_some(),
+                Source::Program(memory) => part.bytes <= memory.bytes(),
             };
             end = end.checked_add(part.bytes).filter(|_| is_there && part.bytes > 0)?;
             placed.push((end, part));
         }
         let copier = placed.iter().find_map(|(_, part)| match &part.source {
             Source::Kernel(copier, _) => Some(Arc::clone(copier)),
-            Source::Mapped(..) => None,
+            Source::Mapped(..) | Source::Program(_) => None,
         });
         (end > start).then(|| Self { parts: placed.into(), start, end, copier })
     }
@@ -117,7 +122,7 @@ impl Parts {
     fn direct_len(&self, offset: u64, len: usize) -> usize {
         let mut direct = 0;
         self.each(offset, len, |source, _, range| {
-            let is_mapped = matches!(source, Source::Mapped(..));
+            let is_mapped = !matches!(source, Source::Kernel(..));
             if is_mapped {
                 direct = range.end;
             }
@@ -204,6 +209,7 @@ impl Parts {
             (Source::Mapped(memory, start), Some(here)) => {
                 memory.write(start.wrapping_add(within), here).is_ok()
             }
+            (Source::Program(memory), Some(here)) => memory.write(within, here),
             _ => false,
         })
     }
@@ -213,6 +219,7 @@ impl Parts {
             (Source::Mapped(memory, start), Some(here)) => {
                 memory.read(start.wrapping_add(within), here).is_ok()
             }
+            (Source::Program(memory), Some(here)) => memory.read(within, here),
             _ => false,
         })
     }
@@ -235,10 +242,12 @@ impl Parts {
     fn update(&self, offset: u64, update: impl Fn(u64) -> Option<u64>) -> Option<u64> {
         let mut before = None;
         let whole = self.each(offset, size_of::<u64>(), |source, within, range| {
-            if let Source::Mapped(memory, start) = source
-                && range.len() == size_of::<u64>()
-            {
-                before = memory.update(start.wrapping_add(within), &update);
+            if range.len() == size_of::<u64>() {
+                before = match source {
+                    Source::Mapped(memory, start) => memory.update(start.wrapping_add(within), &update),
+                    Source::Program(memory) => memory.update(within, &update),
+                    Source::Kernel(..) => None,
+                };
             }
             before.is_some()
         });

@@ -1,4 +1,4 @@
-//! Memory of one region: a sealed memfd, mapped into this process; or memory of the process itself.
+//! Memory of one region: a sealed memfd, mapped into this process.
 //!
 //! JUSTIFICATION: other processes map the same pages and may write them at any time, so no Rust reference to them may
 //! exist. All access is by raw copies after a bounds check.
@@ -6,7 +6,7 @@
 
 use std::ffi::c_void;
 use std::fmt;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
@@ -143,8 +143,7 @@ pub enum CloseFileError {
 ///
 /// Dropping the last handle unmaps it, so every user holds a handle.
 pub struct RegionMemory {
-    /// Its memfd; `None` for memory of the process, which stays mapped when this is dropped.
-    file: Option<OwnedFd>,
+    file: OwnedFd,
     base: NonNull<u8>,
     /// Bytes that can be addressed.
     bytes: usize,
@@ -170,15 +169,6 @@ impl RegionMemory {
     pub fn new(name: &str, bytes: u64, pages: Pages) -> Result<Self, MemoryError> {
         // They prevent truncation of the file, which would cause a SIGBUS here.
         Self::of(name, bytes, pages, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
-    }
-
-    /// Sees memory of this process, as its own program has it. There is no file that another process could map.
-    ///
-    /// # Safety
-    /// The memory stays mapped, readable, and writable if anybody may write the region, as long as the value lives. The
-    /// process accesses it as memory that others change.
-    pub unsafe fn of_process(base: NonNull<u8>, bytes: usize) -> Self {
-        Self { file: None, base, bytes, mapped: bytes, page_bytes: PAGE_BYTES, closed: AtomicBool::new(true) }
     }
 
     fn of(name: &str, bytes: u64, pages: Pages, seals: SealFlags) -> Result<Self, MemoryError> {
@@ -235,9 +225,8 @@ impl RegionMemory {
         if self.closed.load(Ordering::Acquire) {
             return Ok(());
         }
-        let Some(file) = &self.file else { return Ok(()) };
-        let seals = || rustix::fs::fcntl_get_seals(file);
-        let add = |seal| match rustix::fs::fcntl_add_seals(file, seal) {
+        let seals = || rustix::fs::fcntl_get_seals(&self.file);
+        let add = |seal| match rustix::fs::fcntl_add_seals(&self.file, seal) {
             // SEAL is set: the seals are compared below.
             Err(Errno::PERM) => Ok(()),
             added => added,
@@ -293,7 +282,7 @@ impl RegionMemory {
         let base = map(&file, mapped).map_err(failed("mmap"))?;
         // From here on, dropping the value unmaps.
         Ok(Self {
-            file: Some(file),
+            file,
             base,
             bytes: usize::try_from(bytes).map_err(|_| too_large())?,
             mapped,
@@ -316,9 +305,9 @@ impl RegionMemory {
         let advised = unsafe { rustix::mm::madvise(start, self.mapped, Advice::LinuxPopulateWrite) };
         match advised {
             // Linux before 5.14. The content stays, also what a program has written.
-            Err(Errno::INVAL) => self.file.as_ref().map_or(Ok(()), |file| {
-                rustix::fs::fallocate(file, FallocateFlags::empty(), 0, self.mapped as u64)
-            }),
+            Err(Errno::INVAL) => {
+                rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, self.mapped as u64)
+            }
             other => other,
         }
     }
@@ -347,21 +336,17 @@ impl RegionMemory {
     /// holes into it: only for processes that may write.
     ///
     /// # Errors
-    /// The process has no free descriptor, or the memory has no memfd (EBADF).
+    /// The process has no free descriptor.
     pub fn descriptor(&self) -> Result<OwnedFd, Errno> {
-        rustix::io::fcntl_dupfd_cloexec(self.file()?, 0)
-    }
-
-    fn file(&self) -> Result<BorrowedFd<'_>, Errno> {
-        self.file.as_ref().map(AsFd::as_fd).ok_or(Errno::BADF)
+        rustix::io::fcntl_dupfd_cloexec(&self.file, 0)
     }
 
     /// Opens another descriptor of the memfd, which can be mapped for reading only.
     ///
     /// # Errors
-    /// The process has no free descriptor, `/proc` is not mounted, or the memory has no memfd (EBADF).
+    /// The process has no free descriptor, or `/proc` is not mounted.
     pub fn read_only_descriptor(&self) -> Result<OwnedFd, Errno> {
-        let path = format!("/proc/self/fd/{}", self.file()?.as_raw_fd());
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
     }
 
@@ -485,9 +470,6 @@ impl RegionMemory {
 
 impl Drop for RegionMemory {
     fn drop(&mut self) {
-        if self.file.is_none() {
-            return;
-        }
         let base = self.base.as_ptr().cast::<c_void>();
         // SAFETY: our own mapping, of this length; the last handle is going, and who asked for `base` uses it no more.
         if let Err(error) = unsafe { rustix::mm::munmap(base, self.mapped) } {

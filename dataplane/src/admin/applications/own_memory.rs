@@ -265,7 +265,7 @@ fn not_offered() -> ErrorObject {
 async fn close_files(sources: &[Part]) -> Result<(), ErrorObject> {
     let mapped = sources.iter().filter_map(|part| match &part.source {
         Source::Mapped(memory, _) => Some(Arc::clone(memory)),
-        Source::Kernel(..) => None,
+        Source::Kernel(..) | Source::Program(_) => None,
     });
     close_memories(mapped.collect()).await
 }
