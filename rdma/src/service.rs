@@ -14,7 +14,7 @@ use hashbrown::HashMap;
 use subtle::{Choice, ConstantTimeEq};
 use unicode_properties::{GeneralCategory, UnicodeGeneralCategory as _};
 
-use crate::memory::{Access, RegionId, Scope, StagTable, StreamId};
+use crate::memory::{Access, GrantedRange, RegionId, Scope, StagTable, StreamId};
 use crate::wire::Stag;
 
 pub use prefix::{PREFIXES_MAX, PrefixError, parse_prefix};
@@ -165,6 +165,8 @@ pub struct RegionEntry {
     pub name: String,
     /// Memory of the region.
     pub region: RegionId,
+    /// Offset of the region's first byte in the memory.
+    pub offset: u64,
     /// Length of the region in bytes.
     pub bytes: u64,
     /// Rights that may be granted.
@@ -427,9 +429,10 @@ impl RegionService {
             (_, false, _) => return Err(Refusal::Token),
             (.., false) => return Err(Refusal::Rights),
         }
+        let RegionEntry { region, offset, bytes, .. } = *entry;
+        let range = GrantedRange { region, offset, bytes, base_to: 0 };
         let scope = Scope::Stream(stream);
-        let stag =
-            stags.grant(entry.region, entry.bytes, request.wanted, scope).map_err(|_| Refusal::NoStag)?;
+        let stag = stags.grant_range(range, request.wanted, scope).map_err(|_| Refusal::NoStag)?;
         Ok((entry.region, Grant { stag, access: request.wanted, base_to: 0, bytes: entry.bytes }))
     }
 }

@@ -10,6 +10,7 @@ fn entry(name: &str) -> RegionEntry {
     RegionEntry {
         name: name.into(),
         region: RegionId(9),
+        offset: 0,
         bytes: 1 << 20,
         access: BOTH,
         token: None,
@@ -288,4 +289,23 @@ fn names_have_no_invisible_characters() {
     }
     let said = NameError::Invisible('\u{202e}').to_string();
     assert!(said.contains("U+202E") && said.is_ascii(), "{said}");
+}
+
+#[test]
+fn a_region_begins_at_its_offset_in_the_memory() {
+    let mut service = RegionService::new(1, 1);
+    service.add(RegionEntry { offset: 100, bytes: 50, ..entry("part") }).unwrap();
+    let mut stags = StagTable::new(4, [1; 32]);
+    let request = encode_request("part", BOTH, b"").unwrap();
+    let answer = service.answer(&request, PEER, STREAM, &mut stags);
+    let grant = decode_reply(&answer.reply).unwrap();
+    assert_eq!((grant.base_to, grant.bytes), (0, 50));
+    let range = GrantedRange { region: RegionId(9), offset: 100, bytes: 50, base_to: 0 };
+    assert_eq!(stags.opened_by(grant.stag), Some((range, BOTH)));
+    let origin = Origin::new(STREAM, None);
+    let placed = stags.check_place(grant.stag, 7, 43, origin).unwrap();
+    assert_eq!((placed.offset(), placed.len()), (107, 43));
+    assert_eq!(stags.check_place(grant.stag, 7, 44, origin), Err(crate::AccessError::Bounds));
+    stags.revoke(grant.stag);
+    assert_eq!(stags.opened_by(grant.stag), None);
 }

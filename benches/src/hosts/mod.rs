@@ -252,7 +252,15 @@ impl Target {
         let bytes = region_bytes as u64;
         let (name, token) = (REGION.to_owned(), Token::new(b""));
         let region = THE_REGION;
-        engine.region_add(RegionEntry { name, region, bytes, access, token, allow: Vec::new() })?;
+        engine.region_add(RegionEntry {
+            name,
+            region,
+            offset: 0,
+            bytes,
+            access,
+            token,
+            allow: Vec::new(),
+        })?;
         Ok(Self(engine))
     }
 

@@ -26,6 +26,7 @@ mod lingering;
 mod looped;
 pub mod memory;
 mod notice;
+mod offers;
 pub mod prefetch;
 mod rdma_conn;
 mod reload;

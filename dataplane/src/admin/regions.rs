@@ -213,6 +213,7 @@ impl Region {
         RegionEntry {
             name: name.to_string(),
             region: self.id,
+            offset: 0,
             bytes: *bytes,
             access: *access,
             token: token.clone(),

@@ -94,9 +94,8 @@ impl Shared {
                 .map(|address| rdma::service::Prefix::new(address.parse::<IpAddr>().unwrap(), 32).unwrap())
                 .collect();
             let token = token.map(|token| Token::new(token).unwrap());
-            service
-                .add(RegionEntry { name: name.into(), region, bytes: bytes as u64, access, token, allow })
-                .unwrap();
+            let (name, bytes) = (name.into(), bytes as u64);
+            service.add(RegionEntry { name, region, offset: 0, bytes, access, token, allow }).unwrap();
         };
         add("lab", LAB, both, None, &[]);
         add("lab-ro", 4096, Access::REMOTE_READ, None, &[]);

@@ -207,6 +207,12 @@ impl StagTable {
         access
     }
 
+    /// Returns the part of a region that a valid STag opens, and the rights that it carries.
+    pub fn opened_by(&self, stag: Stag) -> Option<(GrantedRange, Access)> {
+        let entry = self.entries.get(&index_of(stag)).filter(|entry| entry.stag == stag)?;
+        entry.live.as_ref().map(|live| (live.range, live.access))
+    }
+
     /// Returns the number of STags that open a region. Visits every STag.
     pub fn grants_of(&self, region: RegionId) -> usize {
         self.entries.values().filter(|entry| entry.opens(region)).count()

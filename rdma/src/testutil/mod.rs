@@ -138,7 +138,7 @@ impl Side {
         let len = bytes.len() as u64;
         let region = self.memory.add(bytes).unwrap();
         let (name, token, allow) = (name.to_string(), None, Vec::new());
-        self.service.add(RegionEntry { name, region, bytes: len, access, token, allow }).unwrap();
+        self.service.add(RegionEntry { name, region, offset: 0, bytes: len, access, token, allow }).unwrap();
         region
     }
 

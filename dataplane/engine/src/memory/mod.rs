@@ -6,13 +6,14 @@
 //!   ├─ its descriptor ── handed to local programs, who map the same pages
 //!   └─ WorkerMemory ── one worker's table RegionId → Backing; the copies of the packet path
 //! Backing ── a RegionMemory, or the Parts of a program's own memory: ranges of RegionMemory, and ranges that are
-//!            accessed through the kernel (ProcessMemory), by a thread of the program (Copier)
+//!            accessed through the kernel (ProcessMemory), by a thread of the program (Copier); or a file (FileMemory)
 //! SharedWords ── the queues of a program in another process, as atomic words
 //! Watch ── a program that receives the messages of peers to a region
 //! ```
 
 mod control_group;
 mod copier;
+mod file;
 mod hugepages;
 #[cfg(test)]
 mod kernel_tests;
@@ -28,6 +29,7 @@ mod worker;
 
 pub use control_group::GroupLimit;
 pub use copier::{AtomicsLock, Copier};
+pub use file::{FileError, FileMemory};
 pub use hugepages::{HUGEPAGE_BYTES, HugepageStatus, hugepages};
 pub use parts::{Backing, KernelStats, Part, Parts, Source};
 pub use process::{ProcessMemory, ProcessMemoryError};

@@ -1,10 +1,11 @@
-//! Memory of a memory region: one mapping, or parts of a program's own memory.
+//! Memory of a memory region: one mapping, parts of a program's own memory, or a file.
 
 use std::sync::Arc;
 
 use rdma::{AtomicOp, Reach, Ticket};
 
 use super::copier::{Copier, Target};
+use super::file::FileMemory;
 use super::program::ProgramMemory;
 use super::region::RegionMemory;
 
@@ -40,7 +41,7 @@ pub struct Part {
 }
 
 /// Parts that follow each other without gaps.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Parts {
     /// Each part with the offset of its end, ascending.
     parts: Box<[(u64, Part)]>,
@@ -267,13 +268,16 @@ impl Parts {
     }
 }
 
-/// Memory of a region or memory region, as a worker accesses it.
-#[derive(Debug)]
+/// Memory of a region or memory region, as a worker accesses it. Clones are the same memory.
+#[derive(Clone, Debug)]
 pub enum Backing {
     /// One mapping, which several workers may have.
     Whole(Arc<RegionMemory>),
     /// Parts of a program's own memory. Only one worker has them.
     Parts(Box<Parts>),
+    /// A file, which is not mapped. It has no atomic operations, and no memory region: regions of the region service
+    /// are such memory.
+    File(Arc<FileMemory>),
 }
 
 impl From<Arc<RegionMemory>> for Backing {
@@ -288,6 +292,7 @@ impl Backing {
         match self {
             Self::Whole(memory) => (0, memory.bytes()),
             Self::Parts(parts) => (parts.start(), parts.bytes()),
+            Self::File(file) => (0, file.bytes()),
         }
     }
 
@@ -297,6 +302,7 @@ impl Backing {
         match self {
             Self::Whole(memory) => offset.checked_add(len).is_some_and(|end| end <= memory.bytes()),
             Self::Parts(parts) => parts.holds(offset, len),
+            Self::File(file) => file.holds(offset, len),
         }
     }
 
@@ -309,13 +315,20 @@ impl Backing {
                 if holds { Reach::Direct } else { Reach::Gone }
             }
             Self::Parts(parts) => parts.reach(offset, len),
+            Self::File(file) => {
+                if file.holds(offset, len as u64) {
+                    Reach::Direct
+                } else {
+                    Reach::Gone
+                }
+            }
         }
     }
 
     /// Returns the number of bytes from an offset on that the worker maps, of `len`.
     pub(super) fn direct_len(&self, offset: u64, len: usize) -> usize {
         match self {
-            Self::Whole(_) => len,
+            Self::Whole(_) | Self::File(_) => len,
             Self::Parts(parts) => parts.direct_len(offset, len),
         }
     }
@@ -323,7 +336,7 @@ impl Backing {
     /// Returns the copier of memory that is accessed through the kernel, in whole or in part.
     pub fn copier(&self) -> Option<&Arc<Copier>> {
         match self {
-            Self::Whole(_) => None,
+            Self::Whole(_) | Self::File(_) => None,
             Self::Parts(parts) => parts.copier(),
         }
     }
@@ -341,6 +354,7 @@ impl Backing {
             Self::Parts(parts) => {
                 parts.each(offset, len, |source, within, range| read(source.target(within), range.len()))
             }
+            Self::File(_) => false,
         }
     }
 
@@ -348,7 +362,7 @@ impl Backing {
     #[cold]
     pub(super) fn queue_write(&self, stream: u64, offset: u64, bytes: &[u8]) -> Option<u64> {
         match self {
-            Self::Whole(_) => None,
+            Self::Whole(_) | Self::File(_) => None,
             Self::Parts(parts) => parts.queue_write(stream, offset, bytes),
         }
     }
@@ -356,7 +370,7 @@ impl Backing {
     /// Queues an atomic operation on a number that the worker does not map.
     pub(super) fn queue_atomic(&self, stream: u64, offset: u64, op: AtomicOp) -> bool {
         match self {
-            Self::Whole(_) => false,
+            Self::Whole(_) | Self::File(_) => false,
             Self::Parts(parts) => parts.queue_atomic(stream, offset, op),
         }
     }
@@ -367,6 +381,7 @@ impl Backing {
         match self {
             Self::Whole(memory) => memory.write(offset, bytes).is_ok(),
             Self::Parts(parts) => parts.write(offset, bytes),
+            Self::File(file) => file.write(offset, bytes),
         }
     }
 
@@ -376,16 +391,18 @@ impl Backing {
         match self {
             Self::Whole(memory) => memory.read(offset, out).is_ok(),
             Self::Parts(parts) => parts.read(offset, out),
+            Self::File(file) => file.read(offset, out),
         }
     }
 
     /// Returns the mapping that has all of the bytes, and their offset in it; `None` if they lie in several parts, or
-    /// are accessed through the kernel.
+    /// are accessed through the kernel, or of a file.
     #[inline]
     pub(super) fn mapping(&self, offset: u64, len: usize) -> Option<(&RegionMemory, u64)> {
         match self {
             Self::Whole(memory) => Some((memory, offset)),
             Self::Parts(parts) => parts.mapping(offset, len),
+            Self::File(_) => None,
         }
     }
 
@@ -394,6 +411,7 @@ impl Backing {
         match self {
             Self::Whole(memory) => memory.update(offset, update),
             Self::Parts(parts) => parts.update(offset, update),
+            Self::File(_) => None,
         }
     }
 
@@ -403,6 +421,7 @@ impl Backing {
         match self {
             Self::Whole(memory) => memory.prefetch(offset, len),
             Self::Parts(parts) => parts.mapped(offset, |memory, at| memory.prefetch(at, len)),
+            Self::File(_) => {}
         }
     }
 
@@ -412,6 +431,7 @@ impl Backing {
         match self {
             Self::Whole(memory) => memory.prefetch_room(offset, len),
             Self::Parts(parts) => parts.mapped(offset, |memory, at| memory.prefetch_room(at, len)),
+            Self::File(_) => {}
         }
     }
 }

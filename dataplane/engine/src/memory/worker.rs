@@ -102,6 +102,11 @@ impl WorkerMemory {
         }
     }
 
+    /// Borrows the memory of a region; `None` if it is not attached.
+    pub fn backing(&self, region: RegionId) -> Option<&Backing> {
+        self.place_of(region).map(|place| &place.memory)
+    }
+
     /// Passes messages to a region on to a program, until [`Self::unwatch`], or until the region is detached. Returns
     /// false if the region is not attached.
     pub fn watch(&mut self, region: RegionId, watch: Watch) -> bool {

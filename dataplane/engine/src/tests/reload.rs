@@ -73,6 +73,7 @@ fn a_changed_region_is_granted_by_its_new_rules() {
     let entry = RegionEntry {
         name: "lab".to_owned(),
         region: lab.lab,
+        offset: 0,
         bytes: 4 << 20,
         access: Access::REMOTE_READ,
         token: Token::new(b"new"),

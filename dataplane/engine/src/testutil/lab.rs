@@ -364,6 +364,7 @@ fn regions(lab_bytes: usize) -> (VecMemory, RegionId, Vec<RegionEntry>) {
     let mut entry = |name: &str, bytes: usize, access, token: &[u8], allow| RegionEntry {
         name: name.to_owned(),
         region: memory.add(vec![0; bytes]).unwrap(),
+        offset: 0,
         bytes: bytes as u64,
         access,
         token: Token::new(token),

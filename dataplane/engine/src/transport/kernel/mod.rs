@@ -8,6 +8,7 @@
 mod accept;
 mod buf;
 mod conn;
+mod listen;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -33,6 +34,7 @@ use super::Transport;
 pub use buf::{Chunk, Chunks};
 use buf::{READ_BYTES, ReadBuffers};
 use conn::{Conn, Flushed, Stage, reason};
+pub use listen::Listening;
 use socket::{emss_of, listening, number, set_options, set_traffic_class, source, spare, stream};
 
 /// Reads of a connection before the next one has its turn.
@@ -408,24 +410,8 @@ impl Transport for KernelTcp {
         if port == 0 {
             return Err(ListenError::PortZero);
         }
-        let at = self.listeners.iter().position(Option::is_none).unwrap_or(self.listeners.len());
-        if at >= self.config.listeners_max as usize {
-            return Err(ListenError::TooMany);
-        }
         let socket = listening(scope, port, &options).map_err(|_| ListenError::InUse)?;
-        let index = u32::try_from(at).map_err(|_| ListenError::TooMany)?;
-        let id = ListenerId::new(index, self.listeners_made);
-        let data = epoll::EventData::new_u64(LISTENER | u64::from(index));
-        epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN | epoll::EventFlags::ET)
-            .map_err(|_| ListenError::TooMany)?;
-        self.listeners_made = self.listeners_made.checked_add(1).unwrap_or(NonZeroU32::MIN);
-        if at == self.listeners.len() {
-            self.listeners.push(None);
-        }
-        if let Some(place) = self.listeners.get_mut(at) {
-            *place = Some(Listener { socket, id, port, options: options.conn, has_waiting: false });
-        }
-        Ok(id)
+        self.listen_on(Listening { socket, port }, options)
     }
 
     fn unlisten(&mut self, id: ListenerId) -> Option<u16> {

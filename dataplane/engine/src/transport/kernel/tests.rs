@@ -280,9 +280,9 @@ fn serving(connections_max: u32) -> (Node, SocketAddr) {
     let region = node.engine.memory_mut().add(vec![5; 4096]).unwrap();
     let (name, token) = ("lab".to_owned(), Token::new(b""));
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
-    node.engine
-        .region_add(RegionEntry { name, region, bytes: 4096, access, token, allow: Vec::new() })
-        .unwrap();
+    let allow = Vec::new();
+    let entry = RegionEntry { name, region, offset: 0, bytes: 4096, access, token, allow };
+    node.engine.region_add(entry).unwrap();
     (node, at)
 }
 
