@@ -51,7 +51,10 @@ pub(crate) fn number(error: &Error) -> c_int {
         Error::Refused { cause: NoSuchObject | Invalid | State, .. } => libc::EINVAL,
         Error::Memory { .. } => libc::EFAULT,
         Error::Lost | Error::RegionGone(_) => libc::EIO,
-        Error::System { cause, .. } | Error::Map(cause) => cause.raw_os_error().unwrap_or(libc::EIO),
+        Error::System { cause, .. } | Error::Listen { cause, .. } | Error::Map(cause) => {
+            cause.raw_os_error().unwrap_or(libc::EIO)
+        }
+        Error::File { .. } => libc::EBADF,
         Error::Daemon(error) => refusal(error),
         Error::Protocol(_) => libc::EPROTO,
     }

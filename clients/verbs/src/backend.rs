@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use crate::context::Words;
 use crate::daemon::Daemon;
 use crate::error::Error;
+use crate::offer::Regions;
 
 /// A context that a back end has opened.
 #[derive(Debug)]
@@ -143,6 +144,14 @@ pub(crate) trait Backend: Debug + Send + Sync {
 
     /// Tells that the program has polled this many times in a row and found nothing.
     fn polled_in_vain(&self, times: u32);
+
+    /// Returns the region service of a device in this process, or the refusal of a device of the daemon.
+    fn regions(&self) -> Result<&dyn Regions, Error> {
+        let reason = "the daemon offers regions itself: `iwarpctl region register` creates one, and `reg_region` opens \
+                      it here; a device inside the program (`Context::embedded`) serves its own"
+            .to_owned();
+        Err(Error::Refused { call: "serve_regions", cause: VerbsError::NotPermitted, reason: Some(reason) })
+    }
 }
 
 /// Sleeps until one of the descriptors, or the other one, is ready, or for this time at most,

@@ -129,6 +129,11 @@ impl Context {
         Self::of(Embedded::open(None, Helper::Device)?)
     }
 
+    /// Opens such a device with this many bytes of memory for the rings of all queues.
+    pub(crate) fn embedded_sized(queue_bytes: u64) -> Result<Self, Error> {
+        Self::of(Embedded::open(Some(queue_bytes), Helper::Device)?)
+    }
+
     /// Opens such a device with this many bytes of memory for the rings of all queues, and without a thread of its own:
     /// the caller has one, which calls [`Self::help`].
     ///

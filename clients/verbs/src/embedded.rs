@@ -16,6 +16,7 @@ mod faults;
 mod held;
 mod helper;
 mod interfaces;
+mod offers;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -37,6 +38,7 @@ use self::helper::{Helping, PAUSE_MAX, PAUSE_MIN};
 use crate::backend::{Backend, Opened, Posted, Registrable, Sleeper, poll_with};
 use crate::context::{Words, lock, map};
 use crate::error::Error;
+use crate::offer::Regions;
 pub use exit::is_exiting;
 pub use faults::survive_unmapped_memory;
 pub(crate) use interfaces::device;
@@ -382,6 +384,10 @@ impl Backend for Embedded {
 
     fn is_here(&self) -> bool {
         true
+    }
+
+    fn regions(&self) -> Result<&dyn Regions, Error> {
+        Ok(self)
     }
 
     fn run(&self) {

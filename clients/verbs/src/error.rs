@@ -1,5 +1,8 @@
 //! Errors of the library's calls.
 
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+
 use iwarp_control::ClientError;
 use rdma::verbs::VerbsError;
 
@@ -35,6 +38,22 @@ pub enum Error {
         /// Reason why the memory cannot be registered.
         reason: &'static str,
     },
+    /// Regions cannot be served at an address.
+    #[error("cannot listen at {address}: {cause}{}", listen_help(cause))]
+    Listen {
+        /// Address to listen at.
+        address: SocketAddr,
+        /// Error of the system call.
+        cause: std::io::Error,
+    },
+    /// A file cannot be offered as a region.
+    #[error("the file of region `{name}` cannot be offered: {reason}")]
+    File {
+        /// Name of the region.
+        name: String,
+        /// Reason why the file cannot be offered.
+        reason: String,
+    },
     /// A system call failed.
     #[error("{call}: {cause}")]
     System {
@@ -49,4 +68,14 @@ pub enum Error {
     /// The daemon has ended. The context cannot be used any more; a new one finds the next daemon.
     #[error("iwarpd has ended, and this context with it")]
     Lost,
+}
+
+/// Returns the end of a message about an address: the action that helps.
+fn listen_help(cause: &std::io::Error) -> &'static str {
+    match cause.kind() {
+        ErrorKind::AddrInUse => "; another program listens there: choose another port",
+        ErrorKind::AddrNotAvailable => "; no interface of this machine has the address",
+        ErrorKind::PermissionDenied => "; the port needs a privilege: choose one from 1024 on",
+        _ => "",
+    }
 }

@@ -47,6 +47,27 @@
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//! A region of a peer, by its name, in one call ([`connect_region`]); here another device of this process offers it
+//! ([`Context::serve_regions`]), as `iwarpd` and `iwarpctl serve` do:
+//!
+//! ```
+//! use iwarp_verbs::{Access, Context, OfferOptions, RegionOptions, connect_region};
+//!
+//! let host = Context::embedded()?;
+//! let server = host.serve_regions(&["127.0.0.1:0".parse()?])?;
+//! let rights = Access::REMOTE_READ | Access::REMOTE_WRITE;
+//! let memory = host.alloc_pd()?.alloc_mr(4096, rights | Access::LOCAL_READ | Access::LOCAL_WRITE)?;
+//! let offer = server.offer("lab", &memory, &OfferOptions::new(rights))?;
+//!
+//! let target = format!("{}/{}", server.addresses()[0], offer.name());
+//! let mut region = connect_region(&target, &RegionOptions::new(rights))?;
+//! assert_eq!(region.bytes(), 4096);
+//! region.write(0, b"hello")?;
+//! let mut bytes = [0; 5];
+//! region.read(0, &mut bytes)?;
+//! assert_eq!(&bytes, b"hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //! With the daemon, `Context::open("/run/iwarpd/verbs.sock", None)` takes the place of `Context::embedded()`.
 //!
 //! | libibverbs, librdmacm | here |
@@ -84,10 +105,12 @@ mod exchange;
 mod mapping;
 mod maps;
 mod mr;
+mod offer;
 mod own_memory;
 mod process;
 mod qp;
 mod region;
+mod remote;
 #[cfg(test)]
 mod tests;
 mod watch;
@@ -99,14 +122,17 @@ pub use embedded::{is_exiting, survive_unmapped_memory};
 pub use error::Error;
 pub use mapping::{Mapping, OutOfBounds};
 pub use mr::{MemoryWindow, Mr, ProtectionDomain};
+pub use offer::{Offer, OfferOptions, OfferStats, REGION_PORT, RegionServer};
 pub use qp::{QpOptions, QueuePair, SharedReceiveQueue};
 pub use region::{AttachError, Region, attach, attach_with};
+pub use remote::{RegionOptions, RemoteError, RemoteRegion, connect_region};
 pub use watch::{Notification, Watch, watch};
 
 pub use iwarp_control::{ClientError, ErrorKind};
 pub use iwarp_shared_verbs::methods::{DEFAULT_SOCKET, DeviceInfo};
 pub use iwarp_shared_verbs::{Content, Event, NextHop};
 pub use rdma::AtomicOp;
+pub use rdma::service::{Prefix, ServiceError, Status, Token, check_name, parse_prefix};
 pub use rdma::verbs::{
     Access, AsyncEvent, Bind, CmEvent, CmEventKind, CmId, ConnParam, CqId, Data, PollError, PostError,
     QpAttr, QpCap, QpNum, QpState, RecvWr, SendFlags, SendOp, SendWr, Sge, SrqAttr, Stag, VerbsError,

@@ -142,6 +142,18 @@ fn objects_of_two_contexts_do_not_go_together() {
 }
 
 #[test]
+fn the_daemon_s_device_refuses_to_serve_regions_and_says_what_does() {
+    let daemon = Daemon::start();
+    let context = Context::open(&daemon.socket, None).unwrap();
+    match context.serve_regions(&[]) {
+        Err(Error::Refused { cause: VerbsError::NotPermitted, reason, .. }) => {
+            assert!(reason.unwrap().contains("`iwarpctl region register`"));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn when_the_daemon_ends_all_work_completes_with_an_error_and_no_call_blocks() {
     for two_queues in [false, true] {
         let daemon = Daemon::start();

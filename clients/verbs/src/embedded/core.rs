@@ -4,6 +4,8 @@
 //! stays mapped ([`Registrable`]).
 #![allow(unsafe_code, reason = "sees memory of the program; listed in UNSAFE.md")]
 
+mod offers;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -27,6 +29,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::time::{ClockId, clock_gettime};
 use tcp_stack::{ConnOptions, Instant};
 
+use self::offers::{Offers, REGIONS_MAX};
 use super::{no_memory, system};
 use crate::backend::Registrable;
 use crate::error::Error;
@@ -37,9 +40,9 @@ pub(super) const PAGE_BYTES: u64 = 4096;
 const SHARED_BYTES: u64 = 2 << 20;
 /// Most connections. The limit of open descriptors is usually less.
 const CONNECTIONS_MAX: u32 = 4096;
-/// Most memory regions. Each has a number, and so has memory that is allocated.
+/// Most memory regions. Each has a number, and so has memory that is allocated, and each region that is offered.
 const MEMORY_REGIONS_MAX: u16 = 4096;
-const MEMORIES_MAX: u32 = 2 * MEMORY_REGIONS_MAX as u32;
+const MEMORIES_MAX: u32 = 2 * MEMORY_REGIONS_MAX as u32 + REGIONS_MAX as u32;
 /// Most objects of other kinds.
 const OBJECTS_MAX: u16 = 2048;
 /// Rounds of the engine before its thread does something else.
@@ -76,6 +79,8 @@ pub(super) struct Core {
     /// Numbers of memory and of registrations that are free, and the first that was never used.
     free: Vec<u32>,
     unused: u32,
+    /// Regions that peers may ask for.
+    offers: Offers,
 }
 
 fn limits() -> Limits {
@@ -106,8 +111,8 @@ impl Core {
                 poke_after: Some(POKE_AFTER),
                 ..EndpointConfig::default()
             },
-            stags_max: 2 * u32::from(MEMORY_REGIONS_MAX),
-            regions_max: 0,
+            stags_max: 2 * u32::from(MEMORY_REGIONS_MAX) + CONNECTIONS_MAX,
+            regions_max: REGIONS_MAX.into(),
             contexts_max: 1,
             local_ports: (LocalPorts::default(), 0),
             seed,
@@ -125,7 +130,8 @@ impl Core {
         };
         let context = engine.context_open(memory, UserId::default(), objects, wakers);
         let context = context.map_err(|cause| refused("open_device", cause, None))?;
-        Ok((Self { engine, context, memories: HashMap::new(), free: Vec::new(), unused: 0 }, sockets))
+        let (memories, offers) = (HashMap::new(), Offers::default());
+        Ok((Self { engine, context, memories, free: Vec::new(), unused: 0, offers }, sockets))
     }
 
     /// Runs the engine until it has nothing more to do, for some rounds at most. Returns true if it has nothing: the
@@ -185,6 +191,7 @@ impl Core {
             }
             let result = self.engine.context_execute(now(), self.context, request);
             if let Ok(Response::Deregistered(region)) = result {
+                self.withdraw_all_of(region);
                 self.engine.memory_mut().detach(region);
                 // Memory of the device is freed with its registration; the program's own has a number for that alone.
                 self.memories.remove(&region.0);
@@ -197,6 +204,7 @@ impl Core {
 
     /// Ends the context: the engine does not touch its memory any more.
     pub(super) fn close(&mut self) {
+        self.end_regions();
         // Fails only if it is closed.
         let released = self.engine.context_close(now(), self.context).unwrap_or_default();
         for region in released {
