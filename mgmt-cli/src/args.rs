@@ -17,10 +17,12 @@ use crate::complete;
 
 mod nfs;
 mod observe;
+mod serve;
 mod view;
 
 pub(crate) use nfs::{Nfs, NfsCommand};
 pub(crate) use observe::{Capture, Log, Monitor};
+pub(crate) use serve::{Content, Serve, Served};
 pub(crate) use view::{ConnList, Drops, KEYS, Stats, Status, Tab, Top, View};
 
 const EXAMPLES: &str = "\
@@ -206,6 +208,8 @@ pub(crate) enum Command {
     /// Speaks iWARP to a peer over this machine's own TCP; needs no daemon here.
     #[command(subcommand, infer_subcommands = true, after_help = options::EXAMPLES)]
     Remote(RemoteCommand),
+    /// Serves files and memory as regions to peers, over this machine's own TCP, until Ctrl-C; needs no daemon here.
+    Serve(Serve),
     /// Calls a method of the control socket and writes its reply as JSON.
     Call(Call),
     /// Writes a completion script for a shell. The script asks iwarpctl, and so completes regions, connections and

@@ -24,7 +24,7 @@ use crate::args::{
     App, Args, Call, Command, Config, Conn, Doctor, Global, Log, Mistakes, Nfs, NfsCommand, Objects, Port,
     Region, Register, RemoteCommand, View, Worker,
 };
-use crate::{args, capture, complete, doctor, monitor, render, reserve, stats, top, wait, watch};
+use crate::{args, capture, complete, doctor, monitor, render, reserve, serve, stats, top, wait, watch};
 
 /// Time that the daemon has to answer after the end of a drain.
 const DRAIN_ANSWER: Duration = Duration::from_secs(10);
@@ -72,6 +72,7 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
             iwarp_remote::run(command, global.timeout, output)?;
         }
         Command::Remote(RemoteCommand::Bench(options)) => bench::run(options, global.timeout, output)?,
+        Command::Serve(options) => serve::run(options, output)?,
         Command::Call(raw) => call_raw(raw, global, output)?,
         Command::Completion { shell } => completion(*shell, output)?,
         Command::Version => {

@@ -4,7 +4,8 @@
 //!  args ──► command ──┬─► iwarp_control::Client ──► iwarpd's control socket     (status, region, conn, …)
 //!                     │     watch: the same again and again; top: live on a terminal
 //!                     ├─► iwarp_config                                          (config check, doctor)
-//!                     └─► iwarp_remote: rdma::Endpoint over a kernel TCP socket ──► any iWARP peer
+//!                     ├─► iwarp_remote: rdma::Endpoint over a kernel TCP socket ──► any iWARP peer
+//!                     └─► iwarp_verbs: a device in this process ◄── peers that ask for regions (serve)
 //!            └─► render/<noun>: the reply as text  ─┐
 //!                serde_json: the reply as it is    ─┴─► output ─► stdout
 //! ```
@@ -21,6 +22,7 @@ mod doctor;
 mod monitor;
 mod render;
 mod reserve;
+mod serve;
 mod stats;
 mod top;
 mod wait;

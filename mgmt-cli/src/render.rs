@@ -10,6 +10,7 @@ pub(crate) mod lifecycle;
 pub(crate) mod nfs;
 pub(crate) mod port;
 pub(crate) mod region;
+pub(crate) mod serve;
 pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod table;

@@ -45,6 +45,7 @@ const COMMANDS: &[&[&str]] = &[
     &["remote", "get"],
     &["remote", "ping"],
     &["remote", "bench"],
+    &["serve"],
     &["call"],
     &["completion"],
     &["version"],

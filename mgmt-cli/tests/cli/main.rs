@@ -8,6 +8,7 @@ mod daemon;
 mod habits;
 mod lifecycle;
 mod nfs;
+mod serve;
 mod terminal;
 mod top;
 
