@@ -113,6 +113,7 @@ TOGETHER := \
     programs-quick \
     embedded \
     container \
+    serve \
     sockets \
     lifecycle \
     operations \
@@ -137,7 +138,7 @@ BESIDE := \
 
 # Names of several suites.
 group.tcp := drivers flood forged-arp load crowd-out starve wire-proof flat idle
-group.rdma := interop verbs hostile programs-quick embedded container sockets
+group.rdma := interop verbs hostile programs-quick embedded container serve sockets
 group.nfs := nfsd
 group.service := ports lifecycle operations reload session demonstration captures
 group.packages := deb-test build-debian13
@@ -320,6 +321,9 @@ PODMAN := podman crun uidmap slirp4netns catatonit
 container: root built ## the same in containers of rootless podman, by the commands of docs/programs.md
 	@.ci/deps.sh $(PODMAN)
 	dataplane/tests/container.sh
+
+serve: root built ## regions of files and of memory without a daemon, as a user without a privilege: iwarpctl serve
+	dataplane/tests/serve.sh
 
 sockets: root built ## rsockets and the preload library: threads, random sizes, crowds of clients, what calls return
 	dataplane/tests/sockets.sh
