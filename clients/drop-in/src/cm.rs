@@ -288,7 +288,7 @@ impl Id {
     pub(crate) fn create(channel: &EventChannel, sync: bool) -> Box<Self> {
         let state = Arc::new(IdState {
             address: AtomicU64::new(0),
-            channel: Mutex::new(Arc::clone(&channel.queue)),
+            channel: Mutex::new(channel.queue()),
             inner: Mutex::new(Inner { sync, ..Inner::default() }),
             changed: Condvar::new(),
             backlog: AtomicU32::new(BACKLOG_MAX),

@@ -14,7 +14,7 @@ use crate::abi::QpAttr;
 use crate::abi_cm::ConnParam;
 use crate::addresses::{device_at, devices_to, is_any, unspecified};
 use crate::cm::{self, CmEvent, Id, ROUTE_RESOLVED, Stage};
-use crate::context::{OpenContext, Shared, context_of, devices, lock, null, number};
+use crate::context::{OpenContext, Shared, context_of, devices, failed_read, lock, null, number};
 use crate::endpoint::complete;
 use crate::event_channel::EventChannel;
 use crate::options::set_option;
@@ -380,7 +380,7 @@ pub(crate) fn disconnect(id: &Id) -> Result<(), c_int> {
 /// Moves an id, and its events, to a channel.
 fn migrate(id: &Id, to: &EventChannel) {
     let mut channel = lock(&id.state.channel);
-    let old = std::mem::replace(&mut *channel, Arc::clone(&to.queue));
+    let old = std::mem::replace(&mut *channel, to.queue());
     for entry in old.remove(|entry| Arc::ptr_eq(&entry.state, &id.state)) {
         channel.push(entry);
     }
@@ -495,8 +495,10 @@ export! {
 
     fn rdma_get_cm_event(channel: Option<&EventChannel>, out: Option<&mut *const CmEvent>) -> c_int {
         let Some((channel, out)) = channel.zip(out) else { return answer(Err(libc::EINVAL)) };
-        // The error number is that of the read.
-        let Ok(event) = channel.next() else { return -1 };
+        let event = match channel.next() {
+            Ok(event) => event,
+            Err(error) => return failed_read(&error),
+        };
         *out = Box::into_raw(event);
         0
     }

@@ -88,6 +88,12 @@ pub(crate) fn null<T>(number: c_int) -> Option<T> {
     None
 }
 
+/// Sets `errno` to the number of an error, and returns −1.
+pub(crate) fn failed_read(error: &std::io::Error) -> c_int {
+    errno::set_errno(errno::Errno(error.raw_os_error().unwrap_or(libc::EIO)));
+    -1
+}
+
 /// A port of the daemon (`struct ibv_device`). Devices are never freed: programs keep pointers to them.
 #[repr(C)]
 #[derive(Debug)]
@@ -370,8 +376,7 @@ pub(crate) fn close(context: *mut OpenContext) -> Result<(), c_int> {
         shared.closing.store(true, Ordering::Release);
     }
     drop(opens);
-    // Fails only if the counter is at its maximum: the thread is to wake already.
-    let _ = rustix::io::write(shared.context.wake_fd(), &1_u64.to_ne_bytes());
+    shared.context.wake_helper();
     let is_own = |route: &&QpRoute| {
         let qp = object(std::ptr::with_exposed_provenance::<Qp>(route.address));
         qp.is_some_and(|qp| std::ptr::eq(qp.head.context, open))

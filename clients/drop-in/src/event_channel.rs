@@ -29,7 +29,7 @@ const LATE_PAUSES: u32 = 100;
 #[derive(Debug)]
 pub(crate) struct EventChannel {
     pub(crate) fd: c_int,
-    pub(crate) queue: Arc<Queue<Entry>>,
+    queue: Mutex<Arc<Queue<Entry>>>,
     requested: Mutex<Requested>,
     /// True once the program has destroyed the channel.
     is_destroyed: AtomicBool,
@@ -49,10 +49,15 @@ impl EventChannel {
         let queue = Queue::new()?;
         Ok(Self {
             fd: queue.fd(),
-            queue: Arc::new(queue),
+            queue: Mutex::new(Arc::new(queue)),
             requested: Mutex::default(),
             is_destroyed: AtomicBool::new(false),
         })
+    }
+
+    /// Returns the queue of the channel's events.
+    pub(crate) fn queue(&self) -> Arc<Queue<Entry>> {
+        Arc::clone(&lock(&self.queue))
     }
 
     /// Takes an entry for [`event`], and counts it before [`cm::destroy`](crate::cm::destroy) can miss it.
@@ -61,7 +66,7 @@ impl EventChannel {
             return Err(late());
         }
         // Without the lock of the id, under which others queue its events.
-        self.queue.take_noting(|entry| {
+        self.queue().take_noting(|entry| {
             entry.state.unacknowledged.fetch_add(1, Ordering::AcqRel);
         })
     }
@@ -70,7 +75,7 @@ impl EventChannel {
     /// [`ANSWER_WAIT`] is over.
     pub(crate) fn next(&self) -> io::Result<Box<CmEvent>> {
         let entry = self.take()?;
-        if entry.kind != CONNECT_REQUEST || !self.queue.waits() {
+        if entry.kind != CONNECT_REQUEST || !self.queue().waits() {
             return Ok(event(entry, self));
         }
         let mut requested = lock(&self.requested);
@@ -85,10 +90,10 @@ impl EventChannel {
 
     /// Closes the channel of a program that destroys it. Its memory stays for a while: programs end while a thread of
     /// theirs is about to wait for the next event of a channel that is gone, which is not to end them otherwise.
-    pub(crate) fn destroy(mut channel: Box<Self>) {
+    pub(crate) fn destroy(channel: Box<Self>) {
         channel.is_destroyed.store(true, Ordering::Release);
         let Ok(ended) = ENDED.get_or_init(|| Queue::new().map(Arc::new)) else { return };
-        channel.queue = Arc::clone(ended);
+        *lock(&channel.queue) = Arc::clone(ended);
         let mut destroyed = lock(&DESTROYED);
         if destroyed.len() >= DESTROYED_MAX {
             destroyed.pop_front();

@@ -3,11 +3,14 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::context::{Shared, lock};
 use crate::raw::{end_if_canceled, restarts_calls, uncanceled};
 use crate::sleepers::Limit;
+
+/// Longest sleep at once. A thread that is canceled meanwhile ends after it.
+const SLEEP: Duration = Duration::from_millis(100);
 
 /// The connection to the device inside this process, once it is open.
 static DEVICE: Mutex<Weak<Shared>> = Mutex::new(Weak::new());
@@ -32,15 +35,20 @@ pub(crate) fn begin(shared: &Arc<Shared>) {
 /// # Errors
 /// EAGAIN once the time is over. EINTR after a signal, if the program has a handler that does not restart calls
 /// (`signal(7)`).
+#[allow(clippy::disallowed_methods, reason = "a wait with a time limit reads the clock")]
 pub(crate) fn sleep(descriptor: BorrowedFd<'_>, limit: Limit) -> Option<Result<Woken, libc::c_int>> {
-    let shared = lock(&DEVICE).upgrade()?;
     loop {
-        let left = limit.left();
+        let shared = lock(&DEVICE).upgrade()?;
+        let (began, time) = (Instant::now(), limit.left().unwrap_or(SLEEP).min(SLEEP));
         // Fails in a child of the process, which has no device, or for want of memory.
-        let ready = shared.context.wait_for(descriptor, left.unwrap_or(Duration::MAX)).ok()?;
+        let ready = shared.context.wait_for(descriptor, time).ok()?;
         if ready.context {
             uncanceled(|| shared.dispatch());
+            if !lock(&shared.unplaced).is_empty() {
+                shared.context.wake_helper();
+            }
         }
+        drop(shared);
         if ready.descriptor {
             return Some(Ok(Woken::Readable));
         }
@@ -51,7 +59,8 @@ pub(crate) fn sleep(descriptor: BorrowedFd<'_>, limit: Limit) -> Option<Result<W
             return Some(Err(libc::EAGAIN));
         }
         end_if_canceled();
-        if !restarts_calls() {
+        // A sleep that has ended early was ended by a signal.
+        if began.elapsed() < time && !restarts_calls() {
             return Some(Err(libc::EINTR));
         }
     }

@@ -12,7 +12,7 @@ use crate::abi::{
     self, AsyncEvent, ChannelHead, CqHead, MrHead, MwHead, PdHead, SrqAttr, SrqHead, SrqInitAttr,
 };
 use crate::abi_ex::{CqCalls, CqTail};
-use crate::context::{AsyncEntry, OpenContext, lock, null, number};
+use crate::context::{AsyncEntry, OpenContext, failed_read, lock, null, number};
 use crate::cq_ex::Iterator;
 use crate::devices::CQE_MAX;
 use crate::queue::Queue;
@@ -408,8 +408,10 @@ export! {
             return null::<()>(libc::EINVAL).map_or(-1, |()| 0);
         };
         raise_left_events(channel);
-        // The error number is that of the read.
-        let Ok(state) = channel.queue.take() else { return -1 };
+        let state = match channel.queue.take() {
+            Ok(state) => state,
+            Err(error) => return failed_read(&error),
+        };
         let mut unacknowledged = lock(&state.unacknowledged);
         *unacknowledged = unacknowledged.saturating_add(1);
         *cq = state.address();
@@ -431,7 +433,10 @@ export! {
 
     fn ibv_get_async_event(context: Option<&OpenContext>, out: *mut AsyncEvent) -> c_int {
         let Some(context) = context.filter(|_| !out.is_null()) else { return -1 };
-        let Ok(AsyncEntry { element, kind }) = context.take_async() else { return -1 };
+        let AsyncEntry { element, kind } = match context.take_async() {
+            Ok(entry) => entry,
+            Err(error) => return failed_read(&error),
+        };
         write(out, 0, AsyncEvent { element, event_type: kind });
         0
     }

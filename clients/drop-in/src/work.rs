@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 
+use arrayvec::ArrayVec;
 use iwarp_verbs::{
     Access, AtomicOp, Bind, Data, PostError, RecvWr as Recv, SendFlags, SendOp, SendWr as Send,
     Sge as Element, Stag, WcOpcode, WcStatus, WorkCompletion,
@@ -41,24 +42,23 @@ const fn number(error: PostError) -> c_int {
 
 /// List of elements, as the device has it.
 #[derive(Debug)]
-pub(crate) struct List([Element; SGE_MAX], usize);
+pub(crate) struct List(ArrayVec<Element, SGE_MAX>);
 
 impl List {
-    pub(crate) const EMPTY: Self = Self([Element { addr: 0, length: 0, lkey: Stag(0) }; SGE_MAX], 0);
+    pub(crate) const EMPTY: Self = Self(ArrayVec::new_const());
 
+    #[inline]
     pub(crate) fn new(list: &[Sge]) -> Result<Self, c_int> {
-        let Self(mut out, _) = Self::EMPTY;
-        if list.len() > SGE_MAX {
-            return Err(libc::EINVAL);
+        let mut out = ArrayVec::new_const();
+        for from in list {
+            let element = Element { addr: from.addr, length: from.length, lkey: Stag(from.lkey) };
+            out.try_push(element).map_err(|_| libc::EINVAL)?;
         }
-        for (to, from) in out.iter_mut().zip(list) {
-            *to = Element { addr: from.addr, length: from.length, lkey: Stag(from.lkey) };
-        }
-        Ok(Self(out, list.len()))
+        Ok(Self(out))
     }
 
     pub(crate) fn elements(&self) -> &[Element] {
-        self.0.get(..self.1).unwrap_or_default()
+        &self.0
     }
 }
 
@@ -146,16 +146,16 @@ fn post_one(qp: &Qp, wr: &SendWr) -> Result<(), c_int> {
     let op = operation(wr)?;
     let elements = array(wr.sg_list, wr.num_sge);
     let flags = send_flags(wr.send_flags);
-    let mut buffer = [0; INLINE_MAX];
-    let list;
-    let data = if wr.send_flags & INLINE != 0 {
-        Data::Inline(gather(elements, &mut buffer)?)
-    } else {
-        list = List::new(elements)?;
-        Data::List(list.elements())
+    let post = |data| {
+        let wr = Send { wr_id: wr.wr_id, op, data, flags };
+        posted(qp, || qp.qp.post_send(&[wr]).map_err(|(_, error)| error))
     };
-    let wr = Send { wr_id: wr.wr_id, op, data, flags };
-    posted(qp, || qp.qp.post_send(&[wr]).map_err(|(_, error)| error))
+    if wr.send_flags & INLINE == 0 {
+        return post(Data::List(List::new(elements)?.elements()));
+    }
+    // Here alone: clearing it costs as much as the rest of a post.
+    let mut buffer = [0; INLINE_MAX];
+    post(Data::Inline(gather(elements, &mut buffer)?))
 }
 
 /// Posts by `post`, twice if the queue pair has no connection: it may be established, and the thread of the context has

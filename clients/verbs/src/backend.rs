@@ -124,6 +124,9 @@ pub(crate) trait Backend: Debug + Send + Sync {
         sleeper: Sleeper,
     ) -> Result<bool, Errno>;
 
+    /// Ends the sleep of a [`Sleeper::Helper`].
+    fn wake_helper(&self);
+
     /// Tells that no thread sleeps as [`Sleeper::Helper`] any more.
     fn stops_helping(&self);
 

@@ -325,6 +325,14 @@ impl Context {
         Ok(Ready { descriptor, context: rung.contains(&true) })
     }
 
+    /// Ends a sleep of [`Self::help`].
+    pub fn wake_helper(&self) {
+        if !self.0.is_child() {
+            self.0.completions.ring();
+            self.0.backend.wake_helper();
+        }
+    }
+
     /// Tells that no thread calls [`Self::help`] any more. From here on, a device in this process has a thread of its
     /// own.
     pub fn stop_helping(&self) {

@@ -144,6 +144,8 @@ impl Backend for Daemon {
         let _ = rustix::io::write(&self.doorbell, &1_u64.to_ne_bytes());
     }
 
+    fn wake_helper(&self) {}
+
     fn stops_helping(&self) {}
 
     fn sleep(

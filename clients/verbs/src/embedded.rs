@@ -89,6 +89,8 @@ pub(crate) struct Embedded {
     dispatches: AtomicU64,
     /// True if a thread calls the helper when its sleep ends.
     calls_helper: AtomicBool,
+    /// True if somebody waits for the caller's helper to return.
+    asks_helper: AtomicBool,
     /// True once the context is closed.
     closing: AtomicBool,
 }
@@ -136,6 +138,7 @@ impl Embedded {
             sleeps: AtomicU64::new(0),
             dispatches: AtomicU64::new(0),
             calls_helper: AtomicBool::new(false),
+            asks_helper: AtomicBool::new(false),
             closing: AtomicBool::new(false),
         });
         if helper == Helper::Device {
@@ -173,9 +176,15 @@ impl Embedded {
         self.drive();
     }
 
-    /// Does something with the core, and runs the engine.
+    /// Runs the engine, waiting for the lock.
+    fn run_once(&self) {
+        self.look(|core| self.run_core(core));
+    }
+
+    /// Does something with the core, after what was posted before, and runs the engine.
     fn with<T>(&self, ask: impl FnOnce(&mut Core) -> T) -> T {
         self.look(|core| {
+            self.run_core(core);
             let answer = ask(core);
             self.run_core(core);
             answer
@@ -320,7 +329,7 @@ impl Backend for Embedded {
 
     #[inline]
     fn wake(&self, posted: Posted) {
-        match self.held.post(posted, now()) {
+        match self.held.post(posted, now) {
             Fate::Held => {}
             Fate::Unminded => self.call_helper(),
             Fate::Sent => {
@@ -347,6 +356,7 @@ impl Backend for Embedded {
         if sleeper == Sleeper::Helper {
             return helper::help_until(self, fds, ready, time).map(|()| false);
         }
+        self.held.end_burst();
         let is_owner = !self.has_owner.swap(true, Ordering::SeqCst);
         let is_dispatcher = sleeper == Sleeper::Dispatcher;
         if is_owner && is_dispatcher {
@@ -369,6 +379,11 @@ impl Backend for Embedded {
             }
         }
         slept.map(|()| false)
+    }
+
+    fn wake_helper(&self) {
+        self.asks_helper.store(true, Ordering::SeqCst);
+        self.call_helper();
     }
 
     fn stops_helping(&self) {
@@ -400,7 +415,7 @@ impl Backend for Embedded {
     }
 
     fn polled_in_vain(&self, times: u32) {
-        self.held.polled_in_vain();
+        self.held.end_burst();
         if times > POLLS_IN_ROW {
             self.drives.fetch_add(1, Ordering::Relaxed);
         }

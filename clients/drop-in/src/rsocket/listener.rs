@@ -86,7 +86,7 @@ impl Socket {
     fn accept_one(&self, entry: Entry) -> Result<Self, c_int> {
         let channel = new_channel()?;
         let sleepers = Arc::default();
-        channel.queue.wake_instead(&sleepers);
+        channel.queue().wake_instead(&sleepers);
         let request = entry.request.ok_or(libc::EPROTO)?;
         let (id, sizes, options) = {
             let inner = lock(&self.inner);

@@ -129,7 +129,7 @@ impl Socket {
         let channel = new_channel()?;
         let id = Id::create(&channel, false);
         let sleepers = Arc::default();
-        channel.queue.wake_instead(&sleepers);
+        channel.queue().wake_instead(&sleepers);
         Ok(Self::with(channel, id, sleepers, (domain, SIZES, Options::default()), Phase::New))
     }
 
@@ -141,7 +141,7 @@ impl Socket {
         (domain, sizes, options): (c_int, Sizes, Options),
         phase: Phase,
     ) -> Self {
-        let (fd, connection) = (channel.fd, Arc::clone(&channel.queue));
+        let (fd, connection) = (channel.fd, channel.queue());
         let inner = Inner {
             phase,
             domain,

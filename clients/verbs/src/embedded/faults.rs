@@ -65,6 +65,7 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
     let at = FAULTS.iter().position(|fault| *fault == signal);
     let before = at.and_then(|at| BEFORE.get()?.get(at));
     match before {
+        Some(action) if action.sa_sigaction == libc::SIG_IGN && was_sent(info) => {}
         Some(action) if action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN => {
             pass_on(action, signal, info, context);
         }
@@ -92,6 +93,10 @@ const fn resume(_: *mut c_void) -> bool {
 
 /// Calls the handler that the program had before.
 fn pass_on(action: &libc::sigaction, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    if action.sa_flags & libc::SA_RESETHAND != 0 {
+        // SAFETY: restores the default, which may be done in a handler.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
     let handler = ptr::with_exposed_provenance::<()>(action.sa_sigaction);
     if action.sa_flags & libc::SA_SIGINFO == 0 {
         // SAFETY: the program has installed it as a function of this type.
@@ -105,13 +110,17 @@ fn pass_on(action: &libc::sigaction, signal: c_int, info: *mut libc::siginfo_t, 
     }
 }
 
+/// Returns true for a signal that a process has sent: no instruction has faulted.
+fn was_sent(info: *mut libc::siginfo_t) -> bool {
+    // SAFETY: the kernel passes the description of the signal.
+    unsafe { info.as_ref() }.is_none_or(|info| info.si_code <= 0)
+}
+
 /// Ends the process as without a handler: the instruction faults again, or the signal that was sent is raised again.
 fn end(signal: c_int, info: *mut libc::siginfo_t) {
     // SAFETY: restores the default, which may be done in a handler.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
-    // SAFETY: the kernel passes the description of the signal.
-    let was_sent = unsafe { info.as_ref() }.is_none_or(|info| info.si_code <= 0);
-    if was_sent {
+    if was_sent(info) {
         // SAFETY: a handler may raise signals.
         unsafe { libc::raise(signal) };
     }

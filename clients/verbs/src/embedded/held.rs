@@ -45,11 +45,15 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Decides about a post. Receive buffers wait always: peers' messages make the engine run, which takes them first.
+    /// Decides about a post at the time `now`. Receive buffers wait always: peers' messages make the engine run, which
+    /// takes them first.
     #[inline]
-    pub(super) fn post(&self, posted: Posted, now: Instant) -> Fate {
-        let last = Instant::from_nanos(self.last.swap(now.as_nanos(), Ordering::Relaxed));
-        if posted == Posted::Work {
+    pub(super) fn post(&self, posted: Posted, now: impl FnOnce() -> Instant) -> Fate {
+        // Posts of a burst that wait have others join them, without a look at the clock.
+        let joins = self.is_waiting() && self.streak.load(Ordering::Relaxed) > PROMPT_POSTS;
+        if posted == Posted::Work && !joins {
+            let now = now();
+            let last = Instant::from_nanos(self.last.swap(now.as_nanos(), Ordering::Relaxed));
             let is_quick = now.saturating_since(last) <= GAP_MAX;
             let streak = if is_quick { self.streak.load(Ordering::Relaxed).saturating_add(1) } else { 1 };
             self.streak.store(streak, Ordering::Relaxed);
@@ -91,9 +95,9 @@ impl Held {
         self.last.store(now.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Notes that the program has polled in vain: its next posts do not wait.
+    /// Notes that the program has polled in vain, or sleeps: its next posts do not wait.
     #[inline]
-    pub(super) fn polled_in_vain(&self) {
+    pub(super) fn end_burst(&self) {
         self.streak.store(0, Ordering::Relaxed);
     }
 
@@ -106,12 +110,13 @@ impl Held {
 
     /// Returns true if the helper has to look again soon, since posts have waited after it has looked last.
     pub(super) fn mind(&self) -> bool {
-        if self.some.swap(false, Ordering::SeqCst) {
+        // A post that waits still may have come after the engine's last run, which the helper takes for the program's.
+        if self.some.swap(false, Ordering::SeqCst) || self.is_waiting() {
             return true;
         }
         self.is_minded.store(false, Ordering::SeqCst);
         // A post that has come before the line above has not called.
-        let has_some = self.some.swap(false, Ordering::SeqCst);
+        let has_some = self.some.swap(false, Ordering::SeqCst) || self.is_waiting();
         if has_some {
             self.is_minded.store(true, Ordering::SeqCst);
         }
@@ -130,7 +135,7 @@ mod tests {
     /// Posts `count` times, one every `gap` nanoseconds, and returns how many of them wait.
     fn waiting_of(count: u64, gap: u64) -> usize {
         let held = Held::default();
-        let fates = (0..count).map(|k| held.post(Posted::Work, at(1_000_000 + k * gap)));
+        let fates = (0..count).map(|k| held.post(Posted::Work, || at(1_000_000 + k * gap)));
         fates.filter(|fate| *fate != Fate::Sent).count()
     }
 
@@ -151,45 +156,45 @@ mod tests {
         let held = Held::default();
         let mut fate = Fate::Held;
         for k in 0..PROMPT_POSTS + HELD_MAX {
-            fate = held.post(Posted::Work, at(1_000_000 + u64::from(k)));
+            fate = held.post(Posted::Work, || at(1_000_000 + u64::from(k)));
         }
         assert_eq!(fate, Fate::Sent);
         held.begin_run();
         assert!(!held.is_waiting());
-        assert_eq!(held.post(Posted::Work, at(1_000_100)), Fate::Held, "the streak goes on");
+        assert_eq!(held.post(Posted::Work, || at(1_000_100)), Fate::Held, "the streak goes on");
     }
 
     #[test]
     fn a_run_of_the_program_does_not_end_a_streak_but_a_poll_in_vain_does() {
         let held = Held::default();
-        let fates: Vec<_> = (0..8).map(|k| held.post(Posted::Work, at(1_000_000 + k))).collect();
+        let fates: Vec<_> = (0..8).map(|k| held.post(Posted::Work, || at(1_000_000 + k))).collect();
         assert_eq!(fates.last(), Some(&Fate::Held));
         held.begin_run();
         held.ran(at(1_050_000));
-        assert_eq!(held.post(Posted::Work, at(1_050_200)), Fate::Held);
-        held.polled_in_vain();
-        assert_eq!(held.post(Posted::Work, at(1_050_300)), Fate::Sent);
+        assert_eq!(held.post(Posted::Work, || at(1_050_200)), Fate::Held);
+        held.end_burst();
+        assert_eq!(held.post(Posted::Work, || at(1_050_300)), Fate::Sent);
     }
 
     #[test]
     fn receive_buffers_wait_and_the_first_calls_the_helper() {
         let held = Held::default();
-        assert_eq!(held.post(Posted::Receives, at(5_000_000)), Fate::Unminded);
-        assert_eq!(held.post(Posted::Receives, at(9_000_000)), Fate::Held);
+        assert_eq!(held.post(Posted::Receives, || at(5_000_000)), Fate::Unminded);
+        assert_eq!(held.post(Posted::Receives, || at(9_000_000)), Fate::Held);
         assert!(held.is_waiting());
-        assert_eq!(held.post(Posted::Work, at(10_000_000)), Fate::Sent);
+        assert_eq!(held.post(Posted::Work, || at(10_000_000)), Fate::Sent);
     }
 
     #[test]
     fn posts_are_left_if_the_engine_has_not_run_between_two_looks() {
         let (held, mut runs) = (Held::default(), 0);
-        assert_eq!(held.post(Posted::Receives, at(1)), Fate::Unminded);
+        assert_eq!(held.post(Posted::Receives, || at(1)), Fate::Unminded);
         assert!(held.is_left(&mut runs));
         held.begin_run();
         assert!(!held.is_left(&mut runs), "nothing waits");
-        held.post(Posted::Receives, at(2));
+        held.post(Posted::Receives, || at(2));
         held.begin_run();
-        held.post(Posted::Receives, at(3));
+        held.post(Posted::Receives, || at(3));
         assert!(!held.is_left(&mut runs), "the program has run the engine");
         assert!(held.is_left(&mut runs));
     }
@@ -198,11 +203,13 @@ mod tests {
     fn the_helper_minds_posts_until_none_has_waited_between_two_looks() {
         let held = Held::default();
         assert!(!held.mind());
-        assert_eq!(held.post(Posted::Receives, at(1)), Fate::Unminded);
+        assert_eq!(held.post(Posted::Receives, || at(1)), Fate::Unminded);
         assert!(held.mind());
-        assert_eq!(held.post(Posted::Receives, at(2)), Fate::Held);
+        assert_eq!(held.post(Posted::Receives, || at(2)), Fate::Held);
         assert!(held.mind());
+        assert!(held.mind(), "one waits still");
+        held.begin_run();
         assert!(!held.mind());
-        assert_eq!(held.post(Posted::Receives, at(3)), Fate::Unminded);
+        assert_eq!(held.post(Posted::Receives, || at(3)), Fate::Unminded);
     }
 }

@@ -21,6 +21,8 @@ pub(super) const PAUSE_MIN: Duration = Duration::from_millis(1);
 pub(super) const PAUSE_MAX: Duration = Duration::from_millis(16);
 /// Longest time for which posts wait for the program to run the engine.
 const HELD_FOR: Duration = Duration::from_millis(1);
+/// Time after which a thread that hands events on, and has not slept anew, is taken to have left.
+const OWNER_MAX: Duration = Duration::from_millis(900);
 /// Longest sleep without a deadline of the engine.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 /// Longest time for which connections of a closed context may end.
@@ -86,7 +88,7 @@ pub(super) fn help_until(
     loop {
         let left = time.saturating_sub(now().saturating_since(began));
         turn(device, &mut helping, (fds, ready), left)?;
-        if ready.contains(&true) || left.is_zero() {
+        if ready.contains(&true) || left.is_zero() || device.asks_helper.swap(false, Ordering::SeqCst) {
             return Ok(());
         }
     }
@@ -106,6 +108,7 @@ fn turn(
     if std::mem::replace(&mut helping.dispatches, dispatches) != dispatches || has_dispatcher {
         fds = &[];
     }
+    let leaves_events = fds.is_empty() && !ready.is_empty();
     let (ready, _) = ready.split_at_mut(fds.len());
     let fds = (fds, ready);
     let is_closing = device.closing.load(Ordering::SeqCst);
@@ -115,7 +118,7 @@ fn turn(
     if (is_active || std::mem::take(&mut helping.was_vain)) && !is_closing {
         let woken = sleep(device, fds, None, longest.min(helping.pause))?;
         if device.held.is_left(&mut helping.runs) || woken == Woken::Due {
-            device.with(|_| ());
+            device.run_once();
         }
         helping.pause = helping.pause.saturating_mul(2).min(PAUSE_MAX);
         return Ok(());
@@ -123,10 +126,11 @@ fn turn(
     if device.has_owner.load(Ordering::SeqCst) && !is_closing {
         return sleep_long(device, helping, fds, longest);
     }
-    let longest = if is_closing { longest.min(PAUSE_MAX) } else { longest };
+    // A thread that hands events on may have left: its descriptors are looked at soon.
+    let longest = if is_closing || leaves_events { longest.min(PAUSE_MAX) } else { longest };
     let woken = sleep(device, fds, Some(device.sockets.as_fd()), longest)?;
     if device.held.is_left(&mut helping.runs) || woken == Woken::Due || is_closing {
-        device.with(|_| ());
+        device.run_once();
     } else if woken == Woken::Input
         && device.activity() == activity
         && !device.has_owner.load(Ordering::SeqCst)
@@ -147,11 +151,19 @@ fn sleep_long(
     longest: Duration,
 ) -> Result<(), Errno> {
     device.calls_helper.store(true, Ordering::SeqCst);
+    let (sleeps, began) = (device.sleeps.load(Ordering::SeqCst), now());
     let has_owner = device.has_owner.load(Ordering::SeqCst);
     let woken = if has_owner { sleep(device, fds, None, longest) } else { Ok(Woken::Time) };
     device.calls_helper.store(false, Ordering::SeqCst);
+    // A thread that hands events on sleeps for a tenth of this at most. A handler of a signal has made it leave.
+    let is_over =
+        now().saturating_since(began) >= OWNER_MAX && device.sleeps.load(Ordering::SeqCst) == sleeps;
+    if is_over && device.has_dispatcher.load(Ordering::SeqCst) {
+        device.has_dispatcher.store(false, Ordering::SeqCst);
+        device.has_owner.store(false, Ordering::SeqCst);
+    }
     if device.held.is_left(&mut helping.runs) || woken? == Woken::Due {
-        device.with(|_| ());
+        device.run_once();
     }
     Ok(())
 }

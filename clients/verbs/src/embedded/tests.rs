@@ -285,7 +285,8 @@ fn a_burst_is_sent_although_the_program_neither_polls_nor_waits() {
     let [client, server] = pair("127.0.0.1");
     let ours = client.pd.alloc_mr(4096, Access::LOCAL_READ).unwrap();
     let theirs = server.pd.alloc_mr(4096, Access::LOCAL_WRITE).unwrap();
-    for count in [1_u64, 3, 4, 5, 20, 60] {
+    // Many rounds: the last post of one may come while the helper sends those before.
+    for count in [1_u64, 3, 4, 5, 20, 60].into_iter().cycle().take(300) {
         for wr_id in 0..count {
             server.qp.post_recv(&[RecvWr { wr_id, sg_list: &[theirs.sge(0, 64)] }]).unwrap();
         }
@@ -295,6 +296,29 @@ fn a_burst_is_sent_although_the_program_neither_polls_nor_waits() {
             assert_eq!((received.wr_id, received.status), (wr_id, WcStatus::Success));
         }
         (0..count).for_each(|_| assert_eq!(client.polled().status, WcStatus::Success));
+    }
+}
+
+#[test]
+fn a_burst_arrives_although_the_program_disconnects_or_closes_next() {
+    for round in 0..40 {
+        let [mut client, server] = pair("127.0.0.1");
+        let ours = client.pd.alloc_mr(4096, Access::LOCAL_READ).unwrap();
+        let theirs = server.pd.alloc_mr(4096, Access::LOCAL_WRITE).unwrap();
+        for wr_id in 0..30 {
+            server.qp.post_recv(&[RecvWr { wr_id, sg_list: &[theirs.sge(0, 64)] }]).unwrap();
+        }
+        (0..30).for_each(|wr_id| client.post(wr_id, SendOp::SEND, &[ours.sge(0, 64)]));
+        match round % 4 {
+            0 => client.id.as_ref().unwrap().disconnect().unwrap(),
+            1 => drop(client.id.take()),
+            2 => client.qp.modify(QpState::Error).unwrap(),
+            _ => drop(client),
+        }
+        for wr_id in 0..30 {
+            let received = server.waited();
+            assert_eq!((received.wr_id, received.status), (wr_id, WcStatus::Success), "round {round}");
+        }
     }
 }
 

@@ -6,8 +6,11 @@
 #![allow(unsafe_code, reason = "copies memory of the program; listed in UNSAFE.md")]
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
+/// Outcomes of an exchange: the number was as expected, or another one. Any other outcome is a fault.
+const EXCHANGED: i32 = 0;
+const CHANGED: i32 = 2;
 /// Bytes of a word, which is stored at once.
 const WORD: usize = size_of::<u64>();
 
@@ -69,22 +72,27 @@ impl ProgramMemory {
     /// Changes a number, as [`RegionMemory::update`](super::RegionMemory::update) does.
     pub(super) fn update(&self, offset: u64, update: impl Fn(u64) -> Option<u64>) -> Option<u64> {
         let at = self.at(offset, WORD)?.cast::<u64>();
-        let mut before = [0; WORD];
-        if !at.is_aligned() || !copy(before.as_mut_ptr(), at.cast(), WORD) {
+        let mut value = 0_u64;
+        if !at.is_aligned() || !copy((&raw mut value).cast(), at.cast(), WORD) {
             return None;
         }
-        // SAFETY: inside the memory, which was there a moment ago, and aligned; others access it as they wish.
-        let value = unsafe { AtomicU64::from_ptr(at) };
-        let outcome = value.fetch_update(Ordering::AcqRel, Ordering::Acquire, update);
-        Some(outcome.unwrap_or_else(|unchanged| unchanged))
+        loop {
+            let Some(new) = update(value) else { return Some(value) };
+            // SAFETY: `at` has checked that the number is inside the memory; aligned.
+            match unsafe { guarded::exchange(at, &raw mut value, new) } {
+                EXCHANGED => return Some(value),
+                CHANGED => {}
+                _ => return None,
+            }
+        }
     }
 }
 
 /// Copies bytes, of which either end may be memory of the program. Returns false if that has gone; then some bytes may
 /// have been copied.
 fn copy(to: *mut u8, from: *const u8, len: usize) -> bool {
-    // SAFETY: the caller has checked that both ends are inside their memory. Memory of the library and of the program do
-    // not overlap.
+    // SAFETY: the caller has checked that both ends are inside their memory. Memory of the library and of the program
+    // do not overlap.
     unsafe { guarded::copy(to, from, len) == 0 }
 }
 
@@ -94,15 +102,17 @@ pub fn resume_after_fault(address: usize) -> Option<usize> {
     guarded::resume_after(address)
 }
 
-/// The copying function, whose instructions are known.
+/// The functions that touch the memory, whose instructions are known.
 #[cfg(target_arch = "x86_64")]
 mod guarded {
     // Up to 256 bytes, a loop is faster than `rep movsb`. A word is moved at once.
     std::arch::global_asm!(
         ".globl ironwarp_copy_guarded",
+        ".globl ironwarp_exchange_guarded",
         ".globl ironwarp_copy_guarded_end",
         ".globl ironwarp_copy_guarded_fault",
         ".hidden ironwarp_copy_guarded",
+        ".hidden ironwarp_exchange_guarded",
         ".hidden ironwarp_copy_guarded_end",
         ".hidden ironwarp_copy_guarded_fault",
         ".type ironwarp_copy_guarded, @function",
@@ -138,6 +148,14 @@ mod guarded {
         "rep movsb",
         "xor eax, eax",
         "ret",
+        "ironwarp_exchange_guarded:",
+        "mov rax, [rsi]",
+        "lock cmpxchg [rdi], rdx",
+        "mov [rsi], rax",
+        "setne cl",
+        "movzx eax, cl",
+        "add eax, eax",
+        "ret",
         "ironwarp_copy_guarded_end:",
         "ironwarp_copy_guarded_fault:",
         "mov eax, 1",
@@ -148,6 +166,8 @@ mod guarded {
     unsafe extern "C" {
         #[link_name = "ironwarp_copy_guarded"]
         pub(super) fn copy(to: *mut u8, from: *const u8, len: usize) -> i32;
+        #[link_name = "ironwarp_exchange_guarded"]
+        pub(super) fn exchange(at: *mut u64, expected: *mut u64, new: u64) -> i32;
         #[link_name = "ironwarp_copy_guarded_end"]
         fn copy_end();
         #[link_name = "ironwarp_copy_guarded_fault"]
@@ -172,6 +192,26 @@ mod guarded {
         // SAFETY: as for this function.
         unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
         0
+    }
+
+    /// Stores `new` if the number is as expected. Stores what it was to `expected`.
+    ///
+    /// # Safety
+    /// Both numbers are mapped and aligned.
+    pub(super) unsafe fn exchange(at: *mut u64, expected: *mut u64, new: u64) -> i32 {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        // SAFETY: as for this function.
+        let number = unsafe { AtomicU64::from_ptr(at) };
+        // SAFETY: as for this function.
+        let before = unsafe { *expected };
+        let outcome = number.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire);
+        let (now, outcome) = match outcome {
+            Ok(now) => (now, super::EXCHANGED),
+            Err(now) => (now, super::CHANGED),
+        };
+        // SAFETY: as for this function.
+        unsafe { *expected = now };
+        outcome
     }
 
     pub(super) const fn resume_after(_: usize) -> Option<usize> {
