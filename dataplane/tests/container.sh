@@ -39,7 +39,7 @@ flock 9
 exec 9>&-
 
 export LAB HOMELAND="$LAB/home"
-mkdir -p "$HOMELAND/target/release"
+mkdir -p "$HOMELAND/ironwarp"
 chmod 755 "$LAB"
-cp -r "$RUN" "$(dirname "$RUN")/lib" "$HOMELAND/target/release/" || exit 1
+cp -r "$RUN" "$(dirname "$RUN")/lib" "$HOMELAND/ironwarp/" || exit 1
 in_ns unshare --mount --pid --fork --kill-child --mount-proc -- dataplane/tests/container-inside.sh

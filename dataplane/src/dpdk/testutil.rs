@@ -99,15 +99,15 @@ pub(crate) fn ip(arguments: &str) {
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Asks `done` again and again for 5 s.
+/// Asks `done` again and again for 30 s: the machine may be busy.
 pub(crate) fn eventually<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
-    for _ in 0..5000 {
+    for _ in 0..30_000 {
         if let Some(result) = done() {
             return result;
         }
         pause();
     }
-    panic!("not within 5 s: {what}");
+    panic!("not within 30 s: {what}");
 }
 
 #[allow(clippy::disallowed_methods, reason = "tests wait for the kernel")]
