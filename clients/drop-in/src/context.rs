@@ -147,9 +147,11 @@ fn socket() -> std::path::PathBuf {
     std::env::var_os("IWARP_VERBS_SOCKET").unwrap_or_else(|| DEFAULT_SOCKET.into()).into()
 }
 
-/// Returns true if the device is inside this process, as `iwarp-run` says.
+/// Returns true if the device is inside this process, as `iwarp-run` says: a program that changes its environment later
+/// keeps its device.
 pub(crate) fn is_embedded() -> bool {
-    std::env::var_os("IWARP_EMBEDDED").is_some_and(|value| value == "1")
+    static EMBEDDED: OnceLock<bool> = OnceLock::new();
+    *EMBEDDED.get_or_init(|| std::env::var_os("IWARP_EMBEDDED").is_some_and(|value| value == "1"))
 }
 
 /// Returns the devices of the daemon, or the one inside this process. The last element is null. Without a daemon there

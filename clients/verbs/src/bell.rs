@@ -45,6 +45,11 @@ impl Bell {
         }
     }
 
+    /// Borrows its descriptors.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(self.daemon.as_fd()).chain(self.own.as_ref().map(AsFd::as_fd))
+    }
+
     /// Borrows the descriptor that the daemon makes readable.
     pub(crate) fn daemon(&self) -> BorrowedFd<'_> {
         self.daemon.as_fd()

@@ -316,12 +316,9 @@ impl Context {
     /// As [`Self::wait`].
     pub fn wait_for(&self, descriptor: BorrowedFd<'_>, timeout: Duration) -> Result<Ready, Error> {
         let Inner { completions, events, .. } = self.0.as_ref();
-        let fds = [descriptor, completions.daemon(), completions.own(), events.daemon(), events.own()];
-        let mut ready = [false; 5];
-        self.0.sleep_at(&fds, &mut ready, timeout, Sleeper::Dispatcher)?;
-        let [descriptor, rung @ ..] = ready;
-        let bells = [completions, events].into_iter().zip(rung.chunks(2));
-        bells.filter(|(_, rung)| rung.contains(&true)).for_each(|(bell, _)| bell.reset());
+        let bells = [completions, events];
+        let (descriptor, rung) = self.0.sleep_at(Some(descriptor), bells, timeout, Sleeper::Dispatcher)?;
+        bells.into_iter().zip(rung).filter(|(_, rung)| *rung).for_each(|(bell, _)| bell.reset());
         Ok(Ready { descriptor, context: rung.contains(&true) })
     }
 
@@ -541,31 +538,32 @@ impl Inner {
         timeout: Duration,
         sleeper: Sleeper,
     ) -> Result<[bool; N], Error> {
-        let fds: Vec<_> = bells.iter().flat_map(|bell| [bell.daemon(), bell.own()]).collect();
-        let mut ready = vec![false; fds.len()];
-        let has_ended = self.sleep_at(&fds, &mut ready, timeout, sleeper)?;
-        let mut rung = [false; N];
-        rung.iter_mut().zip(ready.chunks(2)).for_each(|(rung, pair)| *rung = pair.contains(&true));
-        if has_ended && !rung.contains(&true) { Err(Error::Lost) } else { Ok(rung) }
+        self.sleep_at(None, bells, timeout, sleeper).map(|(_, rung)| rung)
     }
 
-    /// Sleeps as [`Backend::sleep`], and notes if the device has ended.
-    fn sleep_at(
+    /// Sleeps until a descriptor of the caller's is readable, or as [`Self::sleep`]. Returns also if it is.
+    fn sleep_at<const N: usize>(
         &self,
-        fds: &[BorrowedFd<'_>],
-        ready: &mut [bool],
+        own: Option<BorrowedFd<'_>>,
+        bells: [&Bell; N],
         timeout: Duration,
         sleeper: Sleeper,
-    ) -> Result<bool, Error> {
+    ) -> Result<(bool, [bool; N]), Error> {
         if self.lost.load(Ordering::Acquire) || self.is_child() {
             return Err(Error::Lost);
         }
-        let slept = self.backend.sleep(fds, ready, timeout, sleeper);
+        let fds: Vec<_> = own.into_iter().chain(bells.iter().flat_map(|bell| bell.fds())).collect();
+        let mut ready = vec![false; fds.len()];
+        let slept = self.backend.sleep(&fds, &mut ready, timeout, sleeper);
         let has_ended = slept.map_err(|cause| Error::System { call: "poll", cause: cause.into() })?;
         if has_ended {
             self.lost.store(true, Ordering::Release);
         }
-        Ok(has_ended)
+        let mut ready = ready.into_iter();
+        let own = own.is_some() && ready.next().unwrap_or(false);
+        // Without a shortcut: each bell takes all of its descriptors.
+        let rung = bells.map(|bell| bell.fds().fold(false, |rung, _| rung | ready.next().unwrap_or(false)));
+        if has_ended && !own && !rung.contains(&true) { Err(Error::Lost) } else { Ok((own, rung)) }
     }
 }
 

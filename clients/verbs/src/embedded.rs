@@ -13,6 +13,7 @@
 mod core;
 mod exit;
 mod faults;
+mod fork;
 mod held;
 mod helper;
 mod interfaces;
@@ -145,6 +146,7 @@ impl Embedded {
             embedded.start_thread()?;
         }
         exit::close_at_exit(&embedded);
+        fork::give_up_in_children();
         let (backend, app): (Arc<dyn Backend>, _) = (embedded, std::process::id());
         Ok(Opened { backend, words, completions, events, app, device, link_up: true })
     }
@@ -170,10 +172,11 @@ impl Embedded {
         }
     }
 
-    /// Runs the engine for what was posted. If another thread has the lock, that thread runs it once more.
-    fn ring(&self) {
+    /// Runs the engine for what was posted, or has come. If another thread has the lock, that thread runs it once more.
+    /// Returns true if the engine has run here, and has found something at a socket.
+    fn ring(&self) -> bool {
         self.rung.store(true, Ordering::SeqCst);
-        self.drive();
+        self.drive()
     }
 
     /// Runs the engine, waiting for the lock.

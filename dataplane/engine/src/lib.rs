@@ -274,6 +274,11 @@ impl<T: Transport, M: Memory> Engine<T, M> {
         &self.transport
     }
 
+    /// Borrows the transport. The engine learns of changes by events alone.
+    pub const fn transport_mut(&mut self) -> &mut T {
+        &mut self.transport
+    }
+
     /// Emits at most `max` frames through `out`, as the end of [`Self::poll`]. Returns the number of frames emitted.
     pub fn transmit(
         &mut self,

@@ -167,6 +167,11 @@ impl Core {
         self.engine.transport().events_found()
     }
 
+    /// Closes the descriptors of all sockets, whose connections go on in the parent of this process.
+    pub(super) fn give_up_sockets(&mut self) {
+        self.engine.transport_mut().give_up_sockets();
+    }
+
     /// Returns the engine's next deadline.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.engine.next_deadline()

@@ -41,6 +41,13 @@ pub fn is_exiting() -> bool {
     EXITING.load(Ordering::SeqCst)
 }
 
+/// Returns the devices that this process has opened; none if another thread changes them at the moment.
+pub(super) fn open_devices() -> Vec<Arc<Embedded>> {
+    let Ok(open) = OPEN.try_lock() else { return Vec::new() };
+    let own = open.iter().filter(|(process, _)| *process == std::process::id());
+    own.filter_map(|(_, device)| device.upgrade()).collect()
+}
+
 #[allow(clippy::disallowed_methods, reason = "the process ends: nothing else is left to do")]
 extern "C" fn close_all() {
     // A thread that the end has stopped may have the lock, or a child may have been forked meanwhile.

@@ -19,6 +19,8 @@ use crate::exchange::OwnThread;
 /// Shortest and longest time after which a thread looks if the program still runs the engine.
 pub(super) const PAUSE_MIN: Duration = Duration::from_millis(1);
 pub(super) const PAUSE_MAX: Duration = Duration::from_millis(16);
+/// Times in a row without anything to do from which on the helper leaves the sockets to the program.
+const VAIN_MAX: u32 = 3;
 /// Longest time for which posts wait for the program to run the engine.
 const HELD_FOR: Duration = Duration::from_millis(1);
 /// Time after which a thread that hands events on, and has not slept anew, is taken to have left.
@@ -33,8 +35,8 @@ const LINGER: Duration = Duration::from_secs(30);
 pub(super) struct Helping {
     /// Time until the next look, while the program runs the engine.
     pause: Duration,
-    /// True if the program has taken what had woken the helper.
-    was_vain: bool,
+    /// Times in a row that the program has taken what had woken the helper, or was about to.
+    vain: u32,
     /// Activity of the program, ends of sleeps that hand events on, and runs of the engine, at the last look.
     activity: u64,
     dispatches: u64,
@@ -43,7 +45,7 @@ pub(super) struct Helping {
 
 impl Default for Helping {
     fn default() -> Self {
-        Self { pause: PAUSE_MIN, was_vain: false, activity: 0, dispatches: 0, runs: 0 }
+        Self { pause: PAUSE_MIN, vain: 0, activity: 0, dispatches: 0, runs: 0 }
     }
 }
 
@@ -115,7 +117,11 @@ fn turn(
     let longest = if device.held.mind() { longest.min(HELD_FOR) } else { longest };
     let activity = device.activity();
     let is_active = std::mem::replace(&mut helping.activity, activity) != activity;
-    if (is_active || std::mem::take(&mut helping.was_vain)) && !is_closing {
+    let is_vain = helping.vain >= VAIN_MAX;
+    if is_vain {
+        helping.vain = 0;
+    }
+    if (is_active || is_vain) && !is_closing {
         let woken = sleep(device, fds, None, longest.min(helping.pause))?;
         if device.held.is_left(&mut helping.runs) || woken == Woken::Due {
             device.run_once();
@@ -135,9 +141,11 @@ fn turn(
         && device.activity() == activity
         && !device.has_owner.load(Ordering::SeqCst)
     {
-        helping.was_vain = !device.drive();
-        if !helping.was_vain {
-            helping.pause = PAUSE_MIN;
+        // A thread that runs the engine meanwhile runs it once more.
+        if device.ring() {
+            (helping.pause, helping.vain) = (PAUSE_MIN, 0);
+        } else {
+            helping.vain = helping.vain.saturating_add(1);
         }
     }
     Ok(())

@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::*;
 
 mod faults;
+mod fork;
 
 const WAIT: Duration = Duration::from_secs(30);
 const DEPTH: u16 = 64;

@@ -128,6 +128,13 @@ impl KernelTcp {
         self.epoll.as_fd()
     }
 
+    /// Closes the descriptors of all sockets, and nothing else: for a child of the process, whose parent goes on.
+    pub fn give_up_sockets(&mut self) {
+        self.conns.clear();
+        self.listeners.clear();
+        self.spare = None;
+    }
+
     /// Returns the number of events of sockets so far.
     pub const fn events_found(&self) -> u64 {
         self.found
