@@ -1,7 +1,7 @@
 #!/bin/bash
 # demo-programs.sh: RDMA inside unmodified programs, without a daemon or a privilege: the commands of README.md, and
 # then Debian's rping and ib_write_bw, over loopback and between two network namespaces, whose ends belong to two users.
-# Whoever is not root sees the half over loopback, as himself. `make demo-programs`.
+# A user who is not root sees the half over loopback. `make demo-programs`.
 #
 #   LIMIT    seconds that a program may take (default 30)
 source "$(dirname "$0")/lib.sh"
@@ -91,7 +91,7 @@ pair() {
     fail "$3: exit code $status"
 }
 
-# pinged COUNT: shows what the client of rping has received, and fails unless it is so many messages.
+# pinged COUNT: shows the messages that the client of rping has received, and fails unless there are COUNT of them.
 pinged() {
     grep -a '^ping data' "$LAB/client.out" >"$LAB/pings"
     [ "$(wc -l <"$LAB/pings")" = "$1" ] || fail "rping: $(wc -l <"$LAB/pings") messages of $1"

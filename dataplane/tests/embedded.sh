@@ -9,21 +9,12 @@ RUN=${RUN:-${BUILT:-target/release}/iwarp-run}
 LIMIT=${LIMIT:-60}
 
 lab_open ironwarp-embedded
-ip netns add "$NS-far"
-ip -n "$NS" link add near type veth peer name far netns "$NS-far"
-for end in "$NS near 1" "$NS-far far 2"; do
-    read -r namespace interface number <<<"$end"
-    ip -n "$namespace" addr add "10.79.0.$number/24" dev "$interface"
-    ip -n "$namespace" addr add "fd79::$number/64" dev "$interface" nodad
-    ip -n "$namespace" link set "$interface" up
-    ip -n "$namespace" link set lo up
-done
+far_open
 
 # A user who owns nothing, and may read the programs.
 chmod 755 "$LAB"
 cp "$RUN" "$LAB/"
 cp -r "$(dirname "$RUN")/lib" "$LAB/"
-NOBODY=(setpriv --reuid 65534 --regid 65534 --clear-groups --bounding-set=-all --)
 # alone NAMESPACE COMMAND…: runs a program as this user, without a daemon.
 alone() { ip netns exec "$1" "${NOBODY[@]}" timeout -k 5 "$LIMIT" "$LAB/iwarp-run" --embedded "${@:2}"; }
 hears() { # PORT: waits until a program listens there

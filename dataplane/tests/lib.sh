@@ -200,3 +200,20 @@ score() {
 }
 
 digest() { sha256sum "$1" | cut -d' ' -f1; }
+
+# A user without a privilege: what runs a command as this user.
+NOBODY=(setpriv --reuid 65534 --regid 65534 --clear-groups --bounding-set=-all --)
+
+# far_open: a second namespace, $NS-far, and a pair of interfaces between both: 10.79.0.1 and fd79::1 in $NS, 2 there.
+far_open() {
+    local end namespace interface number
+    ip netns add "$NS-far"
+    ip -n "$NS" link add near type veth peer name far netns "$NS-far"
+    for end in "$NS near 1" "$NS-far far 2"; do
+        read -r namespace interface number <<<"$end"
+        ip -n "$namespace" addr add "10.79.0.$number/24" dev "$interface"
+        ip -n "$namespace" addr add "fd79::$number/64" dev "$interface" nodad
+        ip -n "$namespace" link set "$interface" up
+        ip -n "$namespace" link set lo up
+    done
+}

@@ -9,21 +9,12 @@ COPY=${COPY:-${BUILT:-target/release}/examples/copy}
 RUN=true
 
 lab_open ironwarp-serve
-ip netns add "$NS-far"
-ip -n "$NS" link add near type veth peer name far netns "$NS-far"
-for end in "$NS near 1" "$NS-far far 2"; do
-    read -r namespace interface number <<<"$end"
-    ip -n "$namespace" addr add "10.79.0.$number/24" dev "$interface"
-    ip -n "$namespace" addr add "fd79::$number/64" dev "$interface" nodad
-    ip -n "$namespace" link set "$interface" up
-    ip -n "$namespace" link set lo up
-done
+far_open
 
 # A user who owns nothing but a folder, and may run the programs.
 chmod 755 "$LAB"
 cp "$IWARPCTL" "$COPY" "$LAB/"
 mkdir "$LAB/own"
-NOBODY=(setpriv --reuid 65534 --regid 65534 --clear-groups --bounding-set=-all --)
 head -c 20000003 /dev/urandom >"$LAB/source"
 truncate -s 20000003 "$LAB/own/image"
 echo 'open sesame' >"$LAB/token"

@@ -142,7 +142,7 @@ impl Core {
         for _ in 0..ROUNDS_MAX {
             let now = now();
             let due = self.engine.next_deadline().is_some_and(|deadline| deadline <= now);
-            // What one poll leaves is sent together with what the next one brings.
+            // Output of one poll is sent together with that of the next one.
             self.engine.poll(now, due, &mut std::iter::empty(), &mut Chunks, &mut |_| {}, 0);
             self.engine.run_deferred(now, &mut Chunks);
             if self.engine.has_work() {

@@ -66,7 +66,7 @@ extern "C" fn close_all() {
             // A handler of a signal may have ended the process on a thread that has the lock.
             if let Ok(mut core) = device.core.try_lock() {
                 if !std::mem::replace(&mut is_closed, true) {
-                    // What the program has posted last is sent first.
+                    // The last posts of the program are sent before the connections close.
                     device.run_core(&mut core);
                     core.close();
                 }
