@@ -2,21 +2,15 @@
 //! killed server has left, which would keep the next one from starting.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
 use iwarp_config::{Driver, Memif, MemifRole};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::{PortError, PortSpec};
-
-/// Longest wait for the first message of a server. One that finds its client gone before it has sent that may fail.
-const HELLO_MAX: Duration = Duration::from_millis(100);
 
 /// Returns the memif whose client a port is.
 pub(super) fn client(driver: &Driver) -> Option<&Memif> {
@@ -30,52 +24,61 @@ pub(super) fn client(driver: &Driver) -> Option<&Memif> {
 /// Removes the socket of a server that was killed.
 ///
 /// # Errors
-/// Another program serves there.
+/// Another program serves there, or is about to.
 pub(super) fn make_way(spec: &PortSpec, path: &Path) -> Result<(), PortError> {
     if !fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
         return Ok(());
     }
-    let served =
-        |owner: String| Err(PortError::Served { port: spec.name.clone(), socket: path.to_owned(), owner });
-    match call(path) {
-        // Nobody listens: the process that has bound it has ended.
-        Err(Errno::CONNREFUSED) => match fs::remove_file(path) {
-            Ok(()) => {
+    match touch(path) {
+        // The process that has bound it has ended.
+        Err(Errno::CONNREFUSED) => {
+            // Where the file cannot be removed, DPDK says what it cannot do with the socket.
+            if fs::remove_file(path).is_ok() {
                 let (port, socket) = (&spec.name, path.display());
                 tracing::info!(port, %socket, "removed the socket that a memif server has left");
-                Ok(())
             }
-            // DPDK says what it cannot do with it.
-            Err(_) => Ok(()),
-        },
-        Ok(server) => {
-            let pid =
-                socket_peercred(&server).ok().map(|peer| peer.pid.as_raw_nonzero().get().cast_unsigned());
-            hear_out(&server);
-            match pid {
-                // Two ports of one process share the socket.
-                Some(pid) if pid == std::process::id() => Ok(()),
-                Some(pid) => served(format!("process {pid}")),
-                None => served("another process".to_owned()),
-            }
+            Ok(())
         }
-        // It is too busy to accept, or no memif server.
-        Err(Errno::AGAIN | Errno::PROTOTYPE) => served("another process".to_owned()),
+        Ok(()) | Err(Errno::PROTOTYPE) => {
+            let owner = match owner(path) {
+                // Two ports of one process share the socket.
+                Some(pid) if pid == std::process::id() => return Ok(()),
+                Some(pid) => format!("process {pid}"),
+                None => "another process".to_owned(),
+            };
+            Err(PortError::Served { port: spec.name.clone(), socket: path.to_owned(), owner })
+        }
         Err(_) => Ok(()),
     }
 }
 
-/// Connects to a socket, if that takes no wait.
-fn call(path: &Path) -> Result<OwnedFd, Errno> {
+/// Tells whether a socket is bound to a path, by a connection of a kind that a server of memifs does not have: EPROTOTYPE
+/// says yes, ECONNREFUSED no (unix(7)). The server sees nothing of it, and need not listen yet.
+fn touch(path: &Path) -> Result<(), Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket)
+    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)
 }
 
-/// Waits for what the server says first, and reads it.
-fn hear_out(server: &OwnedFd) {
-    let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(HELLO_MAX.subsec_nanos()) };
-    let _ = poll(&mut [PollFd::new(server, PollFlags::IN)], Some(&timeout));
-    let _ = rustix::io::read(server, &mut [0_u8; 256]);
+/// Returns the process that holds a socket bound to a path, this one before others, as far as /proc shows them.
+fn owner(path: &Path) -> Option<u32> {
+    // Num RefCount Protocol Flags Type St Inode Path
+    let table = BufReader::new(fs::File::open("/proc/net/unix").ok()?);
+    let links: Vec<PathBuf> = table
+        .lines()
+        .map_while(Result::ok)
+        .filter_map(|line| {
+            let (facts, bound) =
+                line.split_once(" /").map(|(facts, rest)| (facts.to_owned(), format!("/{rest}")))?;
+            let inode = facts.split_whitespace().nth(6)?;
+            (Path::new(&bound) == path).then(|| PathBuf::from(format!("socket:[{inode}]")))
+        })
+        .collect();
+    let holds = |pid: &u32| {
+        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        descriptors.filter_map(|file| fs::read_link(file.path()).ok()).any(|link| links.contains(&link))
+    };
+    let others = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let others = others.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    std::iter::once(std::process::id()).chain(others).find(holds)
 }

@@ -5,10 +5,12 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 
 use iwarp_config::{Driver, Memif, MemifRole};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use tcp_stack::Buf;
 
 use super::{frame_bytes, receive, receive_bytes, send, send_bytes};
 use crate::dpdk::testutil::{eal, eventually, pool};
+use crate::port::memif::make_way;
 use crate::port::{Port, PortError, PortSpec};
 
 /// The test, as the test runner calls it.
@@ -151,8 +153,6 @@ fn a_server_removes_no_socket_on_which_another_program_listens() {
         let refused = Port::open(eal(), &second, &pools).unwrap_err().to_string();
         assert!(refused.contains(&format!("process {} serves", server.id())), "{refused}");
     }
-    // DPDK's memif at times loses a client that connects while it still closes those connections.
-    settle();
     let (port, mut pairs) = Port::open(eal(), &client, &pools).unwrap();
     eventually("the link comes up", || port.link().unwrap().up.then_some(()));
     send_bytes(&mut pairs[0], &pool, &frame_bytes(60, 1));
@@ -161,9 +161,22 @@ fn a_server_removes_no_socket_on_which_another_program_listens() {
     assert!(server.wait().unwrap().success());
 }
 
-#[allow(clippy::disallowed_methods, reason = "gives the threads of another process time")]
-fn settle() {
-    std::thread::sleep(std::time::Duration::from_millis(200));
+#[test]
+fn a_socket_is_served_as_soon_as_it_is_bound() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("memif.sock");
+    let spec = spec(MemifRole::Server, socket.clone());
+    let kinds = [SocketType::SEQPACKET, SocketType::STREAM, SocketType::DGRAM];
+    for kind in kinds {
+        let bound = rustix::net::socket(AddressFamily::UNIX, kind, None).unwrap();
+        rustix::net::bind(&bound, &SocketAddrUnix::new(&socket).unwrap()).unwrap();
+        // This process holds it, as one with two ports would.
+        make_way(&spec, &socket).unwrap();
+        assert!(socket.exists(), "{kind:?}");
+        drop(bound);
+        make_way(&spec, &socket).unwrap();
+        assert!(!socket.exists(), "{kind:?}: nobody holds it");
+    }
 }
 
 #[test]
