@@ -374,7 +374,7 @@ pub(crate) fn dispatch(shared: &Arc<Shared>, event: VerbsEvent) {
             let request = Entry { private_data, depths, request, ..entry(CONNECT_REQUEST, 0) };
             return place_request(shared, request);
         }
-        CmEventKind::Established { private_data, responder_resources, initiator_depth } => {
+        CmEventKind::Established { private_data, responder_resources, initiator_depth, .. } => {
             let depths = (depth(responder_resources), depth(initiator_depth));
             state.with_qp(|qp| qp.established(depths));
             Entry { private_data, depths, ..entry(ESTABLISHED, 0) }
@@ -398,7 +398,7 @@ pub(crate) fn dispatch(shared: &Arc<Shared>, event: VerbsEvent) {
                 // The kernel's CM makes a rejection of it, too.
                 CmEventKind::Refused => entry(REJECTED, -libc::ECONNREFUSED),
                 CmEventKind::Unreachable => entry(UNREACHABLE, -libc::ETIMEDOUT),
-                CmEventKind::ConnectError => entry(CONNECT_ERROR, -libc::ECONNRESET),
+                CmEventKind::ConnectError { .. } => entry(CONNECT_ERROR, -libc::ECONNRESET),
                 _ => entry(DISCONNECTED, 0),
             }
         }

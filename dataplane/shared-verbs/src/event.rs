@@ -66,7 +66,8 @@ struct Fields<'a> {
     kind: u8,
     object: u32,
     depths: [Option<u16>; 2],
-    listener: u32,
+    /// Listener of a request, or [`terms`] of a connection.
+    extra: u32,
     error: [u8; 3],
     /// Local address and the peer's.
     addresses: Option<[SocketAddr; 2]>,
@@ -76,7 +77,7 @@ struct Fields<'a> {
 impl Event {
     /// Writes the event into an entry of the ring.
     pub(crate) fn encode(&self) -> [u64; EVENT_WORDS] {
-        let Fields { kind, object, depths, listener, error, addresses, private_data } = match self {
+        let Fields { kind, object, depths, extra, error, addresses, private_data } = match self {
             Self::Cm(event) => cm_fields(event),
             Self::Async(event) => async_fields(event),
             Self::PortActive => Fields { kind: PORT_ACTIVE, ..Fields::default() },
@@ -90,7 +91,7 @@ impl Event {
         let first = [
             halves(u32::from_le_bytes([kind, 0, length[0], length[1]]), object),
             halves(ird, ord),
-            halves(listener, u32::from_le_bytes([layer, etype, code, 0])),
+            halves(extra, u32::from_le_bytes([layer, etype, code, 0])),
         ];
         let [local, peer] = addresses.map_or_else(Default::default, |addresses| addresses.map(address_words));
         let (to_head, to_data) = words.split_at_mut(HEAD_WORDS);
@@ -135,11 +136,13 @@ impl Event {
                 private_data: bytes.into(),
                 responder_resources: ird.unwrap_or(0),
                 initiator_depth: ord.unwrap_or(0),
+                revision: terms_of(low_half(last)).0,
+                crc: terms_of(low_half(last)).1,
             }),
             REJECTED => cm(CmEventKind::Rejected { private_data: bytes.into() }),
             REFUSED => cm(CmEventKind::Refused),
             UNREACHABLE => cm(CmEventKind::Unreachable),
-            CONNECT_ERROR => cm(CmEventKind::ConnectError),
+            CONNECT_ERROR => cm(CmEventKind::ConnectError { code: error }),
             DISCONNECTED => cm(CmEventKind::Disconnected),
             CQ_ERROR => Ok(Self::Async(AsyncEvent::CqError(CqId(object)))),
             QP_FATAL => Ok(Self::Async(AsyncEvent::QpFatal(qp, error))),
@@ -169,22 +172,27 @@ fn cm_fields(event: &CmEvent) -> Fields<'_> {
             initiator_depth,
         } => Fields {
             kind: CONNECT_REQUEST,
-            listener: listener.0,
+            extra: listener.0,
             depths: [*responder_resources, *initiator_depth],
             addresses: Some([*local, *peer]),
             private_data,
             ..none
         },
-        CmEventKind::Established { private_data, responder_resources, initiator_depth } => Fields {
-            kind: ESTABLISHED,
-            depths: [Some(*responder_resources), Some(*initiator_depth)],
-            private_data,
-            ..none
-        },
+        CmEventKind::Established { private_data, responder_resources, initiator_depth, revision, crc } => {
+            Fields {
+                kind: ESTABLISHED,
+                depths: [Some(*responder_resources), Some(*initiator_depth)],
+                extra: terms(*revision, *crc),
+                private_data,
+                ..none
+            }
+        }
         CmEventKind::Rejected { private_data } => Fields { kind: REJECTED, private_data, ..none },
         CmEventKind::Refused => Fields { kind: REFUSED, ..none },
         CmEventKind::Unreachable => Fields { kind: UNREACHABLE, ..none },
-        CmEventKind::ConnectError => Fields { kind: CONNECT_ERROR, ..none },
+        CmEventKind::ConnectError { code: ErrorCode { layer, etype, code } } => {
+            Fields { kind: CONNECT_ERROR, error: [*layer, *etype, *code], ..none }
+        }
         CmEventKind::Disconnected => Fields { kind: DISCONNECTED, ..none },
     }
 }
@@ -204,6 +212,17 @@ fn async_fields(event: &AsyncEvent) -> Fields<'static> {
         AsyncEvent::QpLastWqeReached(qp) => of(QP_LAST_WQE_REACHED, qp.0),
         AsyncEvent::SrqLimitReached(srq) => of(SRQ_LIMIT_REACHED, srq.0),
     }
+}
+
+/// Returns the word of what MPA has negotiated: the revision, and if FPDUs carry a CRC.
+const fn terms(revision: u8, crc: bool) -> u32 {
+    (crc as u32) << 8 | revision as u32
+}
+
+/// Returns the revision, and if FPDUs carry a CRC, of [`terms`].
+const fn terms_of(word: u32) -> (u8, bool) {
+    let [revision, crc, ..] = word.to_le_bytes();
+    (revision, crc != 0)
 }
 
 /// Returns the words of an address. Flow and scope of IPv6 do not pass: no address of a port has them.
@@ -261,11 +280,14 @@ mod tests {
             Just(CmEventKind::AddressError),
             Just(CmEventKind::Refused),
             Just(CmEventKind::Unreachable),
-            Just(CmEventKind::ConnectError),
+            any::<(u8, u8, u8)>().prop_map(|(layer, etype, code)| CmEventKind::ConnectError {
+                code: ErrorCode { layer, etype, code },
+            }),
             Just(CmEventKind::Disconnected),
             private_data().prop_map(|private_data| CmEventKind::Rejected { private_data }),
-            (private_data(), depths()).prop_map(|(private_data, (responder_resources, initiator_depth))| {
-                CmEventKind::Established { private_data, responder_resources, initiator_depth }
+            (private_data(), depths(), any::<(u8, bool)>()).prop_map(|(private_data, depths, terms)| {
+                let ((responder_resources, initiator_depth), (revision, crc)) = (depths, terms);
+                CmEventKind::Established { private_data, responder_resources, initiator_depth, revision, crc }
             }),
             (any::<u32>(), (address(), address()), private_data(), some_depths()).prop_map(
                 |(listener, (local, peer), private_data, (responder_resources, initiator_depth))| {

@@ -52,8 +52,8 @@ pub(super) fn make_way(spec: &PortSpec, path: &Path) -> Result<(), PortError> {
     }
 }
 
-/// Tells whether a socket is bound to a path, by a connection of a kind that a server of memifs does not have: EPROTOTYPE
-/// says yes, ECONNREFUSED no (unix(7)). The server sees nothing of it, and need not listen yet.
+/// Tells whether a socket is bound to a path, by a connection of a kind that a server of memifs does not have:
+/// EPROTOTYPE says yes, ECONNREFUSED no (unix(7)). The server sees nothing of it, and need not listen yet.
 fn touch(path: &Path) -> Result<(), Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;

@@ -47,59 +47,6 @@ impl Default for ConnParam<'_> {
     }
 }
 
-/// Event of a listener or connection (`rdma_cm_event`).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CmEvent {
-    /// Listener or connection of the event.
-    pub id: CmId,
-    /// Type and details of the event.
-    pub kind: CmEventKind,
-}
-
-/// Type of an event (`rdma_cm_event_type`).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CmEventKind {
-    /// The local address of a listener or connection is not available (`RDMA_CM_EVENT_ADDR_ERROR`).
-    AddressError,
-    /// A new connection waits for `accept` or `reject`; the event's id names it.
-    ConnectRequest {
-        /// Listener that the connection arrived at.
-        listener: CmId,
-        /// Local address of the connection.
-        local: SocketAddr,
-        /// Address of the connection's peer.
-        peer: SocketAddr,
-        /// Private data of the peer's request.
-        private_data: Box<[u8]>,
-        /// Reads that the peer offers to serve at a time.
-        responder_resources: Option<u16>,
-        /// Reads that the peer asks to have outstanding.
-        initiator_depth: Option<u16>,
-    },
-    /// The queue pair is `Rts`.
-    Established {
-        /// Initiator: private data of the peer's reply. Responder: empty.
-        private_data: Box<[u8]>,
-        /// Inbound reads at a time (IRD).
-        responder_resources: u16,
-        /// Outbound reads at a time (ORD).
-        initiator_depth: u16,
-    },
-    /// The peer rejected the connection.
-    Rejected {
-        /// Private data of the peer's reply.
-        private_data: Box<[u8]>,
-    },
-    /// The peer refused the transport's connection: nobody listens at its address.
-    Refused,
-    /// The transport could not connect to the peer.
-    Unreachable,
-    /// The MPA negotiation failed.
-    ConnectError,
-    /// An established connection has ended; its queue pair is in error.
-    Disconnected,
-}
-
 /// Request to the transport's adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransportRequest {
@@ -393,6 +340,8 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// # Errors
     /// `NoSuchObject`. `State`: no request is waiting, or the queue pair is not `Idle` or has a connection. `Invalid`:
     /// the private data is too long.
+    ///
+    /// [`CmEventKind::ConnectRequest`]: super::CmEventKind::ConnectRequest
     pub fn accept(&mut self, id: CmId, number: QpNum, private_data: &[u8]) -> Result<(), VerbsError> {
         let entry = self.ids.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
         let qp = self.qps.get_mut(number.0).ok_or(VerbsError::NoSuchObject)?;
@@ -417,6 +366,8 @@ impl<C: AsRef<[u8]>> Device<C> {
     ///
     /// # Errors
     /// `NoSuchObject`. `State`: no request is waiting. `Invalid`: the private data is too long.
+    ///
+    /// [`CmEventKind::ConnectRequest`]: super::CmEventKind::ConnectRequest
     pub fn accept_without_qp(
         &mut self,
         id: CmId,
@@ -442,6 +393,8 @@ impl<C: AsRef<[u8]>> Device<C> {
     ///
     /// # Errors
     /// As for [`Self::accept`].
+    ///
+    /// [`CmEventKind::ConnectRequest`]: super::CmEventKind::ConnectRequest
     pub fn reject(&mut self, id: CmId, private_data: &[u8]) -> Result<(), VerbsError> {
         self.requesting(id)?.reject(private_data).map_err(answer_error)?;
         if let Some(entry) = self.ids.get_mut(id.0) {

@@ -1,9 +1,70 @@
 //! Events of a device: asynchronous ones of objects, and those of connections.
 
+use core::net::SocketAddr;
+
 use super::Device;
-use super::connection::{CmEvent, CmEventKind};
 use super::ids::{CmId, CqId, QpNum, SrqId};
 use crate::terminate::ErrorCode;
+
+/// Event of a listener or connection (`rdma_cm_event`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CmEvent {
+    /// Listener or connection of the event.
+    pub id: CmId,
+    /// Type and details of the event.
+    pub kind: CmEventKind,
+}
+
+/// Type of an event (`rdma_cm_event_type`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CmEventKind {
+    /// The local address of a listener or connection is not available (`RDMA_CM_EVENT_ADDR_ERROR`).
+    AddressError,
+    /// A new connection waits for `accept` or `reject`; the event's id names it.
+    ConnectRequest {
+        /// Listener that the connection arrived at.
+        listener: CmId,
+        /// Local address of the connection.
+        local: SocketAddr,
+        /// Address of the connection's peer.
+        peer: SocketAddr,
+        /// Private data of the peer's request.
+        private_data: Box<[u8]>,
+        /// Reads that the peer offers to serve at a time.
+        responder_resources: Option<u16>,
+        /// Reads that the peer asks to have outstanding.
+        initiator_depth: Option<u16>,
+    },
+    /// The queue pair is `Rts`.
+    Established {
+        /// Initiator: private data of the peer's reply. Responder: empty.
+        private_data: Box<[u8]>,
+        /// Inbound reads at a time (IRD).
+        responder_resources: u16,
+        /// Outbound reads at a time (ORD).
+        initiator_depth: u16,
+        /// MPA revision: 1 or 2.
+        revision: u8,
+        /// True if FPDUs carry a CRC.
+        crc: bool,
+    },
+    /// The peer rejected the connection.
+    Rejected {
+        /// Private data of the peer's reply.
+        private_data: Box<[u8]>,
+    },
+    /// The peer refused the transport's connection: nobody listens at its address.
+    Refused,
+    /// The transport could not connect to the peer.
+    Unreachable,
+    /// The MPA negotiation failed.
+    ConnectError {
+        /// Error of the peer; [`ErrorCode::TCP_LOST`] if the peer has not answered in time, or its stream has ended.
+        code: ErrorCode,
+    },
+    /// An established connection has ended; its queue pair is in error.
+    Disconnected,
+}
 
 /// Asynchronous event of an object (`ibv_async_event`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

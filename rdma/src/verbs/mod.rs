@@ -45,8 +45,8 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 pub use completion::{PollError, Slots, WorkCompletion};
-pub use connection::{CmEvent, CmEventKind, ConnParam, Termination, TransportRequest};
-pub use events::AsyncEvent;
+pub use connection::{ConnParam, Termination, TransportRequest};
+pub use events::{AsyncEvent, CmEvent, CmEventKind};
 pub use ids::{CmId, CqId, MwId, Owner, QpNum, SrqId};
 pub use memory::{AddressBase, MemoryRegion, MemoryWindow, MrId, inc_rkey};
 pub use queue_pair::{QpAttr, QpCap, QpInit, QpState};

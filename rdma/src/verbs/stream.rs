@@ -4,7 +4,8 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use super::completion::{Slots, WorkCompletion};
-use super::connection::{CmEventKind, Details, Id, Stage, Termination, TransportRequest};
+use super::connection::{Details, Id, Stage, Termination, TransportRequest};
+use super::events::CmEventKind;
 use super::ids::{CmId, QpNum};
 use super::queue_pair::{Ended, QpState};
 use super::{AsyncEvent, Device, micros, nanos};
@@ -350,7 +351,7 @@ impl<C: AsRef<[u8]>> Device<C> {
                 let how = CloseHow::Reset;
                 self.request(TransportRequest::Close { id, stream: None, how });
             }
-            self.ended(id, CmEventKind::ConnectError);
+            self.ended(id, CmEventKind::ConnectError { code: ErrorCode::TCP_LOST });
         }
     }
 
@@ -440,11 +441,11 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     fn on_event(&mut self, id: CmId, event: Event) {
         match event {
-            Event::ConnectRequest { private_data, ird, ord, rev: _, crc: _ } => {
+            Event::ConnectRequest { private_data, ird, ord, .. } => {
                 let Some(listener) = self.enter_backlog(id) else { return self.transport_lost(id) };
                 let Some(request) = self.ids.get_mut(id.0) else { return };
                 request.destroyed = false;
-                let (Some(local), Some(peer)) = (request.details.local, request.details.peer) else {
+                let Details { local: Some(local), peer: Some(peer), .. } = *request.details else {
                     return self.transport_lost(id);
                 };
                 let kind = CmEventKind::ConnectRequest {
@@ -457,20 +458,16 @@ impl<C: AsRef<[u8]>> Device<C> {
                 };
                 self.push_cm_event(id, kind);
             }
-            Event::Established { private_data, ird, ord, .. } => {
-                if let Some(entry) = self.ids.get_mut(id.0) {
-                    entry.stage = Stage::Established;
-                    let us = micros(self.now_ns).wrapping_sub(entry.details.began_us);
-                    self.times.handshake.record(Duration::from_micros(us.into()));
-                }
-                if let Some(qp) = self.qp_of(id).and_then(|number| self.qps.get_mut(number.0)) {
-                    qp.state = QpState::Rts;
-                }
-                let (responder_resources, initiator_depth) = (ird, ord);
-                self.push_cm_event(
-                    id,
-                    CmEventKind::Established { private_data, responder_resources, initiator_depth },
-                );
+            Event::Established { private_data, rev: revision, crc, ird, ord } => {
+                self.established(id);
+                let kind = CmEventKind::Established {
+                    private_data,
+                    responder_resources: ird,
+                    initiator_depth: ord,
+                    revision,
+                    crc,
+                };
+                self.push_cm_event(id, kind);
             }
             Event::Rejected { private_data } => {
                 if let Some(entry) = self.ids.get_mut(id.0) {
@@ -490,20 +487,44 @@ impl<C: AsRef<[u8]>> Device<C> {
                     self.raise(AsyncEvent::QpTerminated(number, code));
                 }
             }
-            // The end that follows raises the event of the connection.
-            Event::Failed { .. } => {}
-            Event::Close { how } => {
-                let stream = self.ids.get(id.0).and_then(|entry| entry.details.stream);
-                self.request(TransportRequest::Close { id, stream, how });
-                let established = self.ids.get(id.0).is_some_and(|entry| entry.stage == Stage::Established);
-                let kind = if established { CmEventKind::Disconnected } else { CmEventKind::ConnectError };
-                self.ended(id, kind);
+            // The end that follows raises the event of an established connection.
+            Event::Failed { code } => {
+                let is_connecting = |entry: &&mut Id<C>| entry.stage == Stage::Connecting;
+                if let Some(entry) = self.ids.get_mut(id.0).filter(is_connecting) {
+                    entry.stage = Stage::Ended;
+                    self.push_cm_event(id, CmEventKind::ConnectError { code });
+                }
             }
+            Event::Close { how } => self.end_stream(id, how),
             Event::Completion { .. } | Event::Received { .. } | Event::Immediate { .. } => {
                 if let Some(number) = self.qp_of(id) {
                     self.on_completion(number, &event);
                 }
             }
+        }
+    }
+
+    /// Has the transport end a stream, and the connection with it.
+    fn end_stream(&mut self, id: CmId, how: CloseHow) {
+        let Some(entry) = self.ids.get(id.0) else { return };
+        let Details { stream, termination, .. } = *entry.details;
+        let code = termination.map_or(ErrorCode::TCP_LOST, |told| told.code);
+        let is_established = entry.stage == Stage::Established;
+        let kind =
+            if is_established { CmEventKind::Disconnected } else { CmEventKind::ConnectError { code } };
+        self.request(TransportRequest::Close { id, stream, how });
+        self.ended(id, kind);
+    }
+
+    /// Notes that the stream of a connection is in full operation.
+    fn established(&mut self, id: CmId) {
+        if let Some(entry) = self.ids.get_mut(id.0) {
+            entry.stage = Stage::Established;
+            let us = micros(self.now_ns).wrapping_sub(entry.details.began_us);
+            self.times.handshake.record(Duration::from_micros(us.into()));
+        }
+        if let Some(qp) = self.qp_of(id).and_then(|number| self.qps.get_mut(number.0)) {
+            qp.state = QpState::Rts;
         }
     }
 

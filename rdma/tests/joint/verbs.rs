@@ -145,12 +145,12 @@ impl Shared {
         while let Some(event) = device.poll_cm_event() {
             let notice = match event.kind {
                 CmEventKind::ConnectRequest { private_data, .. } => Notice::Asked(private_data),
-                CmEventKind::Established { private_data, responder_resources, initiator_depth } => {
+                CmEventKind::Established { private_data, responder_resources, initiator_depth, .. } => {
                     Notice::Established { private_data, ird: responder_resources, ord: initiator_depth }
                 }
                 CmEventKind::Rejected { private_data } => Notice::Rejected(private_data),
                 CmEventKind::Disconnected => Notice::Over(true),
-                CmEventKind::ConnectError => Notice::Over(false),
+                CmEventKind::ConnectError { .. } => Notice::Over(false),
                 kind @ (CmEventKind::AddressError | CmEventKind::Refused | CmEventKind::Unreachable) => {
                     return Err(format!("{kind:?}"));
                 }

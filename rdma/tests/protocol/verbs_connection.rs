@@ -3,9 +3,9 @@
 use WcStatus::*;
 use core::num::NonZeroU16;
 use core::time::Duration;
-use rdma::CloseHow;
 use rdma::testutil::verbs::*;
 use rdma::verbs::*;
+use rdma::{CloseHow, ErrorCode};
 
 fn told(node: &mut Node) -> Vec<(CmId, CmEventKind)> {
     node.cm.drain(..).map(|event| (event.id, event.kind)).collect()
@@ -49,6 +49,8 @@ fn both_sides_receive_events_for_a_connection_and_its_end() {
         private_data: private_data.to_vec().into(),
         responder_resources: ird,
         initiator_depth: ord,
+        revision: 2,
+        crc: true,
     };
     assert_eq!(told(&mut net.nodes[0]), [(a.id, established(b"welcome", 3, 5))]);
     assert_eq!(told(&mut net.nodes[1]), [(id, established(b"", 5, 3))]);
@@ -219,7 +221,10 @@ fn requests_beyond_the_backlog_are_refused() {
     let waiting = asked(&mut net);
     assert_eq!((net.refused, waiting.len()), (0, 2));
     assert_eq!(net.nodes[1].device.stats().requests_refused, 3);
-    let refused = parties[2..].iter().map(|a| (a.id, CmEventKind::ConnectError)).collect::<Vec<_>>();
+    let refused = parties[2..]
+        .iter()
+        .map(|a| (a.id, CmEventKind::ConnectError { code: ErrorCode::TCP_LOST }))
+        .collect::<Vec<_>>();
     assert_eq!(told(&mut net.nodes[0]), refused);
     // Answers free the backlog, each one slot.
     let b = party(&mut net.nodes[1], CAP, None, 2);
@@ -245,7 +250,7 @@ fn a_connection_lost_before_its_answer_is_reported() {
     net.run();
     assert_eq!(told(&mut net.nodes[0]), []);
     assert!(net.nodes[0].device.addresses(a.id).is_err());
-    assert_eq!(told(&mut net.nodes[1]), [(id, CmEventKind::ConnectError)]);
+    assert_eq!(told(&mut net.nodes[1]), [(id, CmEventKind::ConnectError { code: ErrorCode::TCP_LOST })]);
     let b = party(&mut net.nodes[1], CAP, None, 2);
     assert_eq!(net.nodes[1].device.accept(id, b.qp, b""), Err(VerbsError::State));
     // A peer that speaks another protocol causes no event and leaves nothing behind.
@@ -289,7 +294,7 @@ fn requests_that_the_adapter_has_not_polled_are_withdrawn() {
     assert_eq!(device.poll_transport(), Some(close));
     assert!(!device.opened(id, rdma::StreamId(5), address(0), net.now, &mut net.nodes[0].stats));
     let events = core::iter::from_fn(|| device.poll_cm_event()).map(|event| event.kind).collect::<Vec<_>>();
-    assert_eq!(events, [CmEventKind::ConnectError, CmEventKind::AddressError]);
+    assert_eq!(events, [CmEventKind::ConnectError { code: ErrorCode::TCP_LOST }, CmEventKind::AddressError]);
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl RegionResponder {
             | CmEventKind::Rejected { .. }
             | CmEventKind::Refused
             | CmEventKind::Unreachable
-            | CmEventKind::ConnectError
+            | CmEventKind::ConnectError { .. }
             | CmEventKind::Disconnected => release(device, id),
         }
     }

@@ -3,6 +3,7 @@
 use std::num::NonZeroU16;
 
 use iwarp_engine::testutil::{CLEAN, ROUGH};
+use rdma::ErrorCode;
 use rdma::verbs::{Access, CmEventKind, CmId, ConnParam, Limits, QpState, SendOp, SendWr};
 use tcp_stack::Duration;
 
@@ -188,7 +189,12 @@ fn a_full_backlog_resets() {
         })
         .collect();
     net.run_until("resets", SECOND * 9, |net| net.hosts[0].events.len() == 2);
-    assert!(net.hosts[0].events.iter().all(|event| event.kind == CmEventKind::ConnectError));
+    assert!(
+        net.hosts[0]
+            .events
+            .iter()
+            .all(|event| event.kind == CmEventKind::ConnectError { code: ErrorCode::TCP_LOST })
+    );
     let server = &net.hosts[1].verbs;
     assert_eq!(server.rdma_cm_stats().drop_backlog + server.device().stats().requests_refused, 2);
     assert_eq!((ids.len(), server.device().stats().silent_evicted), (3, 0));
@@ -222,7 +228,12 @@ fn silent_connections_do_not_block_others() {
         net.run_for(SECOND / 1000);
         let gone = silent.iter().map(|id| net.hosts[0].take_event(*id)).collect::<Vec<_>>();
         let evicted = usize::try_from(evicted).unwrap();
-        assert!(gone[..evicted].iter().all(|kind| *kind == Some(CmEventKind::ConnectError)), "{gone:?}");
+        assert!(
+            gone[..evicted]
+                .iter()
+                .all(|kind| *kind == Some(CmEventKind::ConnectError { code: ErrorCode::TCP_LOST })),
+            "{gone:?}"
+        );
         assert!(gone[evicted..].iter().all(Option::is_none), "{gone:?}");
         net.payload_max = Box::new(move |port| if ports.contains(&port) { 0 } else { usize::MAX });
         let began = net.now;
