@@ -8,6 +8,8 @@ use rustix::net::{SendFlags, send};
 use socket2::Socket;
 use tcp_stack::{CloseReason, ConnId, Instant, ListenerId, State};
 
+use super::segments::Segments;
+
 /// Most bytes that wait to be sent.
 pub(super) const STAGED_MAX: usize = 256 << 10;
 /// Bytes that the memory of bytes to send has at first.
@@ -72,6 +74,8 @@ pub(super) struct Conn {
     staged: Vec<u8>,
     first: usize,
     end: usize,
+    /// Ends of segments among them; `None` if the peer is on this machine.
+    pub(super) segments: Option<Segments>,
     pub(super) sent: u64,
 }
 
@@ -109,6 +113,7 @@ impl Conn {
             staged: Vec::new(),
             first: 0,
             end: 0,
+            segments: None,
             sent: 0,
         }
     }
@@ -136,22 +141,42 @@ impl Conn {
         }
         let Some(bytes) = self.staged.get_mut(self.end..end) else { return false };
         build(bytes);
+        if let Some(segments) = &mut self.segments {
+            segments.push(self.end, len, self.emss);
+        }
         self.end = end;
         true
     }
 
     /// Passes what waits to the kernel, and then the FIN if the engine has closed.
     pub(super) fn flush(&mut self) -> Flushed {
-        while let Some(bytes) = self.staged.get(self.first..self.end).filter(|bytes| !bytes.is_empty()) {
-            match send(self.socket.as_fd(), bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+        let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let has_more = self.waiting() > self.emss;
+        if let Some(segments) = &mut self.segments {
+            flags |= SendFlags::EOR;
+            if has_more {
+                segments.cork(&self.socket, true);
+            }
+        }
+        while self.first < self.end {
+            let end = self.segments.as_ref().and_then(Segments::first).filter(|end| *end > self.first);
+            let end = end.unwrap_or(self.end);
+            let bytes = self.staged.get(self.first..end).unwrap_or_default();
+            match send(self.socket.as_fd(), bytes, flags) {
                 Ok(sent) => {
                     self.first = self.first.saturating_add(sent);
+                    if let Some(segments) = &mut self.segments {
+                        segments.sent(self.first);
+                    }
                     self.sent = self.sent.saturating_add(sent as u64);
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
                     if self.first >= STAGED_MAX / 2 {
                         self.staged.copy_within(self.first..self.end, 0);
+                        if let Some(segments) = &mut self.segments {
+                            segments.moved(self.first);
+                        }
                         (self.first, self.end) = (0, self.waiting());
                     }
                     return Flushed::Blocked;
@@ -161,6 +186,10 @@ impl Conn {
         }
         let used = std::mem::take(&mut self.end);
         self.first = 0;
+        if let Some(segments) = &mut self.segments {
+            segments.clear();
+            segments.cork(&self.socket, false);
+        }
         // A connection that has calmed down gives its memory back.
         if self.staged.len() > STAGED_MIN && (self.is_closing || used <= STAGED_MIN / 2) {
             self.staged = Vec::new();

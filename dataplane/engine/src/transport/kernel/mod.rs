@@ -8,7 +8,9 @@
 mod accept;
 mod buf;
 mod conn;
+mod connecting;
 mod listen;
+mod segments;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -35,6 +37,7 @@ pub use buf::{Chunk, Chunks};
 use buf::{READ_BYTES, ReadBuffers};
 use conn::{Conn, Flushed, Stage, reason};
 pub use listen::Listening;
+use segments::Segments;
 use socket::{emss_of, listening, number, set_options, set_traffic_class, source, spare, stream};
 
 /// Reads of a connection before the next one has its turn.
@@ -60,6 +63,8 @@ pub struct KernelTcpConfig {
     pub connections_max: u32,
     /// Most listeners at the same time.
     pub listeners_max: u32,
+    /// Longest time until a connection to a peer stands. Without one, the kernel's holds.
+    pub connect_timeout: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -86,6 +91,8 @@ pub struct KernelTcp {
     events: VecDeque<Event<Chunk>>,
     /// Connections that may have something to read, each at most once.
     readable: VecDeque<ConnId>,
+    /// Times by which connections to peers are to stand, the earliest first. Some of those do, or have ended.
+    connecting: VecDeque<(Instant, ConnId)>,
     /// Connections that have something to send, and room for it in the kernel, each at most once.
     unsent: VecDeque<ConnId>,
     reads_left: u32,
@@ -114,6 +121,7 @@ impl KernelTcp {
             listeners_made: NonZeroU32::MIN,
             events: VecDeque::new(),
             readable: VecDeque::new(),
+            connecting: VecDeque::new(),
             unsent: VecDeque::new(),
             reads_left: 0,
             found: 0,
@@ -226,6 +234,8 @@ impl KernelTcp {
         if conn.remote.ip() == conn.local.ip() || conn.remote.ip().is_loopback() {
             // A kernel that refuses tunes it.
             let _ = conn.socket.set_recv_buffer_size(RECEIVE_BUFFER_HERE);
+        } else {
+            conn.segments = Some(Segments::default());
         }
     }
 
@@ -395,10 +405,12 @@ impl Transport for KernelTcp {
         }
     }
 
-    fn handle_timeouts(&mut self, _: Instant) {}
+    fn handle_timeouts(&mut self, now: Instant) {
+        self.end_overdue(now);
+    }
 
     fn next_deadline(&self) -> Option<Instant> {
-        None
+        self.next_overdue()
     }
 
     fn has_output(&self) -> bool {
@@ -467,7 +479,10 @@ impl Transport for KernelTcp {
         if !claim(local.port()) {
             return Err(ConnectError::NoPort);
         }
-        self.insert(socket, Stage::Connecting, (local, remote), None).ok_or(ConnectError::TooMany)
+        let id =
+            self.insert(socket, Stage::Connecting, (local, remote), None).ok_or(ConnectError::TooMany)?;
+        self.limit_connect(now, id);
+        Ok(id)
     }
 
     fn resolve_neighbor(&mut self, _: Instant, remote: IpAddr) -> Result<bool, ConnectError> {

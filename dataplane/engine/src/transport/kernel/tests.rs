@@ -41,7 +41,9 @@ struct End {
 
 impl Node {
     fn new(connections_max: u32) -> Self {
-        let tcp = KernelTcp::new(KernelTcpConfig { connections_max, listeners_max: 8 }).unwrap();
+        let tcp =
+            KernelTcp::new(KernelTcpConfig { connections_max, listeners_max: 8, connect_timeout: None })
+                .unwrap();
         let limits = Limits { qps: 512, ids: 1024, mrs: 64, cqe_max: 4096, ..Limits::default() };
         let config = EngineConfig {
             conn: ConnOptions::default(),
