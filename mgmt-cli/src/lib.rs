@@ -4,7 +4,7 @@
 //!  args ──► command ──┬─► iwarp_control::Client ──► iwarpd's control socket     (status, region, conn, …)
 //!                     │     watch: the same again and again; top: live on a terminal
 //!                     ├─► iwarp_config                                          (config check, doctor)
-//!                     ├─► iwarp_remote: rdma::Endpoint over a kernel TCP socket ──► any iWARP peer
+//!                     ├─► iwarp_remote: a device in this process (iwarp_verbs) ──► any iWARP peer
 //!                     └─► iwarp_verbs: a device in this process ◄── peers that ask for regions (serve)
 //!            └─► render/<noun>: the reply as text  ─┐
 //!                serde_json: the reply as it is    ─┴─► output ─► stdout

@@ -18,7 +18,7 @@ use crate::backend::{Backend, Opened, Posted, Sleeper};
 use crate::bell::Bell;
 use crate::blocks::Blocks;
 use crate::daemon::Daemon;
-use crate::embedded::{self, Embedded, Helper};
+use crate::embedded::{self, Embedded, EmbeddedOptions, Helper};
 use crate::error::Error;
 use crate::mapping::{MapError, Mapping};
 use crate::process::Here;
@@ -126,12 +126,12 @@ impl Context {
     /// # Errors
     /// The process has no descriptor, thread or memory left.
     pub fn embedded() -> Result<Self, Error> {
-        Self::of(Embedded::open(None, Helper::Device)?)
+        Self::embedded_with(&EmbeddedOptions::default())
     }
 
-    /// Opens such a device with this many bytes of memory for the rings of all queues.
-    pub(crate) fn embedded_sized(queue_bytes: u64) -> Result<Self, Error> {
-        Self::of(Embedded::open(Some(queue_bytes), Helper::Device)?)
+    /// Opens such a device under conditions.
+    pub(crate) fn embedded_with(options: &EmbeddedOptions) -> Result<Self, Error> {
+        Self::of(Embedded::open(options, Helper::Device)?)
     }
 
     /// Opens such a device with this many bytes of memory for the rings of all queues, and without a thread of its own:
@@ -140,7 +140,8 @@ impl Context {
     /// # Errors
     /// As [`Self::embedded`].
     pub fn embedded_without_thread(queue_bytes: u64) -> Result<Self, Error> {
-        Self::of(Embedded::open(Some(queue_bytes), Helper::Caller)?)
+        let options = EmbeddedOptions { queue_bytes, ..EmbeddedOptions::default() };
+        Self::of(Embedded::open(&options, Helper::Caller)?)
     }
 
     /// Returns the device of [`Self::embedded`].

@@ -29,6 +29,7 @@ use iwarp_engine::memory::SharedWords;
 use iwarp_engine::wake::Waker;
 use iwarp_shared_verbs::methods::{AllocMemory, Executed, Memory, QUEUE_BYTES_DEFAULT, RegMr};
 use iwarp_shared_verbs::{Request, words_min};
+use rdma::CrcPolicy;
 use rdma::verbs::MemoryRegion;
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
 use rustix::io::Errno;
@@ -56,6 +57,30 @@ pub(crate) enum Helper {
     Device,
     /// A thread of the caller, which sleeps as [`Sleeper::Helper`].
     Caller,
+}
+
+/// Conditions of a device in this process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EmbeddedOptions {
+    /// Memory for the rings of all queues, bytes.
+    pub(crate) queue_bytes: u64,
+    /// Use of CRCs on all connections.
+    pub(crate) crc: CrcPolicy,
+    /// Longest time until TCP is connected to a peer. Without one, the kernel's holds, which is minutes.
+    pub(crate) connect_timeout: Option<Duration>,
+    /// Longest time until a peer answers MPA's request, or sends its own.
+    pub(crate) answer_timeout: Option<Duration>,
+}
+
+impl Default for EmbeddedOptions {
+    fn default() -> Self {
+        Self {
+            queue_bytes: QUEUE_BYTES_DEFAULT,
+            crc: CrcPolicy::default(),
+            connect_timeout: None,
+            answer_timeout: None,
+        }
+    }
 }
 
 /// A device in this process, with one context.
@@ -105,10 +130,10 @@ fn counter() -> Result<OwnedFd, Error> {
 }
 
 impl Embedded {
-    /// Opens the device and its context, with this many bytes of memory for the rings of all queues.
-    pub(crate) fn open(queue_bytes: Option<u64>, helper: Helper) -> Result<Opened, Error> {
+    /// Opens the device and its context.
+    pub(crate) fn open(options: &EmbeddedOptions, helper: Helper) -> Result<Opened, Error> {
         let device = device().map_err(system("getifaddrs"))?;
-        let bytes = queue_bytes.unwrap_or(QUEUE_BYTES_DEFAULT).max((words_min() as u64).saturating_mul(8));
+        let bytes = options.queue_bytes.max((words_min() as u64).saturating_mul(8));
         let words = usize::try_from(bytes / 8).unwrap_or(usize::MAX);
         let memory = SharedWords::unfilled("queues", words).map_err(|error| no_memory(&error))?;
         let descriptor = memory.descriptor().map_err(system("fcntl"))?;
@@ -120,7 +145,7 @@ impl Embedded {
             completions: Waker::of_process(dup(&completions)?),
             events: Waker::of_process(dup(&events)?),
         };
-        let (core, sockets) = Core::open(memory, wakers)?;
+        let (core, sockets) = Core::open(memory, wakers, options)?;
         let alarm = counter()?;
         let embedded = Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),

@@ -125,17 +125,22 @@ pub use mr::{MemoryWindow, Mr, ProtectionDomain};
 pub use offer::{Offer, OfferOptions, OfferStats, REGION_PORT, RegionServer};
 pub use qp::{QpOptions, QueuePair, SharedReceiveQueue};
 pub use region::{AttachError, Region, attach, attach_with};
-pub use remote::{RegionOptions, RemoteError, RemoteRegion, connect_region};
+pub use remote::{
+    Ending, RegionConnection, RegionOptions, RegionRequest, RegionShape, RegionTarget, RemoteError,
+    RemoteRegion, connect_region,
+};
 pub use watch::{Notification, Watch, watch};
 
 pub use iwarp_control::{ClientError, ErrorKind};
 pub use iwarp_shared_verbs::methods::{DEFAULT_SOCKET, DeviceInfo};
 pub use iwarp_shared_verbs::{Content, Event, NextHop};
-pub use rdma::AtomicOp;
-pub use rdma::service::{Prefix, ServiceError, Status, Token, check_name, parse_prefix};
+pub use rdma::service::{
+    Grant, Prefix, ServiceError, Status, Token, check_name, decode_reply, encode_request, parse_prefix,
+};
 pub use rdma::verbs::{
     Access, AsyncEvent, Bind, CmEvent, CmEventKind, CmId, ConnParam, CqId, Data, PollError, PostError,
     QpAttr, QpCap, QpNum, QpState, RecvWr, SendFlags, SendOp, SendWr, Sge, SrqAttr, Stag, VerbsError,
     WcOpcode, WcStatus, WorkCompletion, inc_rkey,
 };
 pub use rdma::wire::mpa::RtrOptions;
+pub use rdma::{AtomicOp, CrcPolicy, ErrorCode};

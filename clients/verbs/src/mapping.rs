@@ -132,6 +132,22 @@ impl Mapping {
         Ok(page)
     }
 
+    /// Sees bytes of the mapping as a slice; `None` if they are not all inside it.
+    ///
+    /// # Safety
+    /// Nobody else accesses the bytes while the slice lives: neither this program, nor another, nor the device.
+    pub(crate) unsafe fn slice_mut(&mut self, offset: u64, length: usize) -> Option<&mut [u8]> {
+        let start = usize::try_from(offset).ok()?;
+        if start.checked_add(length).is_none_or(|end| end > self.bytes) {
+            return None;
+        }
+        // SAFETY: the byte, or the one behind the last, is in the mapping or at its end.
+        let first = unsafe { self.start.add(start) };
+        // SAFETY: the bytes are inside the mapping, which lives as long as the value; the caller says that nobody else
+        // accesses them.
+        Some(unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), length) })
+    }
+
     /// Sees memory of the program, which stays mapped when the value is dropped.
     ///
     /// # Safety

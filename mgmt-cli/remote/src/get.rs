@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 use iwarp_terminal::{Failure, clock::Clock};
-use rdma::Access;
+use iwarp_verbs::Access;
 
 use super::destination::Destination;
 use super::report::{Part, Peer, Transfer};
@@ -79,7 +79,6 @@ impl Resumable for Reading<'_> {
         self.bar.finish_and_clear();
         self.done = clock.now();
         let peer = session.peer(target);
-        session.close();
         Ok(peer)
     }
 

@@ -1,22 +1,17 @@
-//! An initiator for the regions of a peer, over the kernel's own TCP: `iwarpctl remote`.
+//! The regions of a peer, read and written by `iwarpctl remote` with a device in its process, over the kernel's TCP.
 //!
 //! ```text
-//!  put, get, ping, bench ── post_write, post_read ──► RegionSession ──► Connection ◄── completions
-//!                                                                       │
-//!                  window (VecMemory) ◄──► rdma::Endpoint ──► Outbox ──► socket     (kernel)
-//!                  ≤ 16 MiB                       └─◄── Chunk  ◄── socket
+//!  put, get, ping, bench ── post_write, post_read ──► RegionSession ──► iwarp_verbs::RegionConnection
+//!           └──────────────── files ◄──► window, ≤ 16 MiB ──┘
 //! ```
 //!
-//! One thread drives a non-blocking socket. A file of any length passes through a window of bounded size.
+//! A file of any length passes through a window of bounded size.
 #![forbid(unsafe_code)]
 
 pub mod bench;
-mod chunk;
-mod connection;
 mod destination;
 mod get;
 pub mod options;
-mod outbox;
 mod ping;
 mod progress;
 mod put;
@@ -31,7 +26,6 @@ use std::time::Duration;
 
 use iwarp_terminal::{Failure, Output};
 
-pub use self::connection::{Completion, ConnectReply, Connection, ConnectionRequest, Negotiated};
 pub use self::options::{ConnectOptions, Get, Ping, Put, Remote, Resume, Target, crc_policy};
 pub use self::session::read_token;
 

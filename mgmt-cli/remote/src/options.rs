@@ -6,13 +6,14 @@ use std::str::FromStr;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Subcommand, ValueHint};
-use iwarp_config::{RegionName, parse_size};
+use iwarp_config::parse_size;
 use iwarp_terminal::examples;
-use rdma::CrcPolicy;
+use iwarp_verbs::{CrcPolicy, RegionTarget, RemoteError};
 
 /// Examples of the `remote` commands, for the help text.
 pub const EXAMPLES: &str = "\
-A peer's region is written HOST:PORT/REGION or HOST:PORT/REGION+OFFSET. An IPv6 address stands in brackets.
+A peer's region is written HOST:PORT/REGION or HOST:PORT/REGION+OFFSET. An IPv6 address stands in brackets, and :7400
+may be left out.
 Where the name itself ends with + and a size, as `x+4k`, the offset must be there: HOST:PORT/x+4k+0.
 
 Examples:
@@ -148,12 +149,8 @@ pub fn crc_policy() -> impl TypedValueParser<Value = CrcPolicy> {
 /// A peer, its region, and an offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The name or address of the peer, without brackets.
-    pub host: String,
-    /// The TCP port of the peer.
-    pub port: u16,
-    /// The name of the region.
-    pub region: String,
+    /// The peer and the region.
+    pub region: RegionTarget,
     /// Bytes from the start of the region.
     pub offset: u64,
 }
@@ -162,48 +159,24 @@ impl FromStr for Target {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (address, place) = text
-            .split_once('/')
-            .ok_or("write HOST:PORT/REGION or HOST:PORT/REGION+OFFSET: `/REGION` is missing")?;
-        let (host, port) = host_and_port(address)?;
         // The name of a region may contain a plus sign: only a size behind the last one is an offset.
-        let (region, offset) = match place.rsplit_once('+') {
-            Some((region, offset)) => match parse_size(offset) {
-                Ok(offset) => (region, offset),
-                Err(_) => (place, 0),
-            },
-            None => (place, 0),
-        };
-        let region = RegionName::new(region)?.as_str().to_owned();
-        Ok(Self { host, port, region, offset })
-    }
-}
-
-fn host_and_port(address: &str) -> Result<(String, u16), String> {
-    let (host, port) = match address.strip_prefix('[') {
-        Some(rest) => rest.split_once("]:").ok_or("an IPv6 address is written [ADDRESS]:PORT")?,
-        None => address.rsplit_once(':').ok_or("the port is missing: write HOST:PORT/REGION")?,
-    };
-    if host.is_empty() {
-        return Err("the host is missing: write HOST:PORT/REGION".to_owned());
-    }
-    if host.contains(':') && !address.starts_with('[') {
-        return Err("an IPv6 address is written in brackets: [ADDRESS]:PORT/REGION".to_owned());
-    }
-    match port.parse() {
-        Ok(0) | Err(_) => Err(format!("`{port}` is not a port: write a number from 1 to 65535")),
-        Ok(port) => Ok((host.to_owned(), port)),
+        let name = text.find('/').unwrap_or(0);
+        let split = text.rfind('+').filter(|plus| *plus > name).and_then(|plus| {
+            let (region, size) = (text.get(..plus)?, text.get(plus.saturating_add(1)..)?);
+            Some((region, parse_size(size).ok()?))
+        });
+        let (region, offset) = split.unwrap_or((text, 0));
+        let region = region.parse().map_err(|error| match error {
+            RemoteError::Target { reason, .. } => reason,
+            other => other.to_string(),
+        })?;
+        Ok(Self { region, offset })
     }
 }
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, port, region, offset: _ } = self;
-        if host.contains(':') {
-            write!(f, "[{host}]:{port}/{region}")
-        } else {
-            write!(f, "{host}:{port}/{region}")
-        }
+        self.region.fmt(f)
     }
 }
 
@@ -232,8 +205,8 @@ fn ping_size(text: &str) -> Result<u32, String> {
 mod tests {
     use super::*;
 
-    fn target(host: &str, port: u16, region: &str, offset: u64) -> Target {
-        Target { host: host.to_owned(), port, region: region.to_owned(), offset }
+    fn target(host: &str, port: u16, name: &str, offset: u64) -> Target {
+        Target { region: RegionTarget { host: host.to_owned(), port, name: name.to_owned() }, offset }
     }
 
     #[test]
@@ -243,6 +216,8 @@ mod tests {
             ("[fd77::2]:7400/lab+4k", target("fd77::2", 7400, "lab", 4096)),
             ("peer.example:1/a/b+0x10", target("peer.example", 1, "a/b", 16)),
             ("h:1/c++", target("h", 1, "c++", 0)),
+            ("h/lab+1", target("h", 7400, "lab", 1)),
+            ("[fd77::2]/lab", target("fd77::2", 7400, "lab", 0)),
             ("h:1/c+1+0", target("h", 1, "c+1", 0)),
         ] {
             assert_eq!(text.parse::<Target>().unwrap(), expected, "{text}");
@@ -253,13 +228,11 @@ mod tests {
     #[test]
     fn wrong_targets_are_explained() {
         for (text, reason) in [
-            ("10.77.0.2:7400", "/REGION"),
-            ("10.77.0.2/lab", "port is missing"),
-            ("10.77.0.2:0/lab", "not a port"),
-            ("10.77.0.2:65536/lab", "not a port"),
+            ("10.77.0.2:7400", "HOST:PORT/NAME"),
+            ("10.77.0.2:0/lab", "from 1 to 65535"),
+            ("10.77.0.2:65536/lab", "from 1 to 65535"),
             (":7400/lab", "host is missing"),
             ("fd77::2:7400/lab", "brackets"),
-            ("[fd77::2]/lab", "[ADDRESS]:PORT"),
             ("h:1/", "empty"),
         ] {
             let error = text.parse::<Target>().unwrap_err();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use iwarp_control::Exit;
 use iwarp_terminal::{Failure, clock::Clock};
-use rdma::Access;
+use iwarp_verbs::Access;
 
 use super::report::Pings;
 use super::session::{RegionRange, RegionSession};
@@ -33,7 +33,6 @@ pub(super) fn run(ping: &Ping, context: &Context<'_>) -> Result<Pings, Failure> 
     })?;
     bar.finish_and_clear();
     let peer = session.peer(target);
-    session.close();
     Ok(Pings {
         operation: "ping",
         peer,
@@ -62,7 +61,7 @@ pub(super) fn round_trips(
     let (mut round, mut now) = (0u64, Duration::ZERO);
     while goes_on(round, now) {
         let before = clock.now();
-        session.post_read(round, 0, size, range.tagged_offset(0))?;
+        session.post_read(round, 0, size, range.offset(0))?;
         session.wait_completion()?;
         now = clock.now();
         times.saturating_record(nanoseconds(now.saturating_sub(before)));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 use iwarp_terminal::{Failure, clock::Clock};
-use rdma::Access;
+use iwarp_verbs::Access;
 
 use super::report::{Part, Peer, Transfer};
 use super::resume::{self, Resumable};
@@ -85,7 +85,6 @@ impl Resumable for Writing<'_> {
             readback::verify(&mut session, &range, &mut self.sources, &mut self.verified, output)?;
         }
         let peer = session.peer(target);
-        session.close();
         Ok(peer)
     }
 
@@ -147,7 +146,7 @@ impl Writing<'_> {
                         Ok(piece) if piece < PIECES => free.push(piece),
                         _ => self.placed = proofs.pop_front().unwrap_or(self.placed),
                     }
-                    self.bar.inc(done.bytes.into());
+                    self.bar.inc(done.length.into());
                 }
             }
         }
@@ -168,7 +167,7 @@ impl Writing<'_> {
         let taken = self.sources.next(session.window(offset, left), at)?;
         let taken = u32::try_from(taken).unwrap_or(left);
         if taken > 0 {
-            session.post_write(piece.into(), offset, taken, range.tagged_offset(at))?;
+            session.post_write(piece.into(), offset, taken, range.offset(at))?;
         }
         Ok(taken)
     }
@@ -180,7 +179,7 @@ impl Writing<'_> {
 /// processing at the Remote Peer until they have been Delivered to RDMAP by DDP", and so not before the Writes that
 /// went ahead of them were placed.
 pub(super) fn prove(session: &mut RegionSession, range: &RegionRange) -> Result<(), Failure> {
-    session.post_read(PROOF, 0, 0, range.tagged_offset(0))
+    session.post_read(PROOF, 0, 0, range.offset(0))
 }
 
 /// Explains a failure behind Immediate Data, for which there is no buffer unless a program watches the region.

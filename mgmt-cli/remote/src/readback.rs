@@ -27,7 +27,7 @@ pub(super) fn each(
     for number in 0.. {
         while asked < range.length && posted.saturating_sub(number) < depth.into() {
             let length = u32::try_from(range.length.saturating_sub(asked)).unwrap_or(piece).min(piece);
-            session.post_read(posted, place(posted), length, range.tagged_offset(asked))?;
+            session.post_read(posted, place(posted), length, range.offset(asked))?;
             asked = asked.saturating_add(length.into());
             posted = posted.saturating_add(1);
         }
@@ -35,8 +35,8 @@ pub(super) fn each(
             break;
         }
         let done = session.wait_completion()?;
-        consume(got, session.window(place(number), done.bytes))?;
-        got = got.saturating_add(done.bytes.into());
+        consume(got, session.window(done.offset, done.length))?;
+        got = got.saturating_add(done.length.into());
     }
     Ok(())
 }

@@ -1,26 +1,58 @@
 //! Failures of a peer, in words.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use iwarp_control::Exit;
 use iwarp_terminal::Failure;
-use rdma::service::{ServiceError, Status};
+use iwarp_verbs::{Ending, ErrorCode, RegionTarget, RemoteError, ServiceError, Status};
 
 use crate::options::Target;
 
+/// The failure of a connection to a region; the peer may be silent for `timeout`.
+pub(super) fn of(error: RemoteError, target: &Target, timeout: Duration) -> Failure {
+    match error {
+        RemoteError::Target { .. } => Failure::usage(error.to_string()),
+        RemoteError::Unreachable { cause, .. } => unreachable(target, &cause.to_string()),
+        RemoteError::Refused { peer, cause, .. } => rejected(cause, target, peer),
+        RemoteError::TimedOut { .. } => silent(target, timeout),
+        RemoteError::Closed { peer, cause, .. } => ended(peer, &cause),
+        RemoteError::Bounds(_) | RemoteError::Right { .. } => {
+            Failure::new(Exit::Failed, "out_of_bounds", error.to_string())
+        }
+        RemoteError::Device(_) | RemoteError::Interrupted { .. } => {
+            Failure::new(Exit::Failed, "device", error.to_string())
+        }
+    }
+}
+
+/// The failure of a connection that has ended.
+fn ended(peer: SocketAddr, cause: &Ending) -> Failure {
+    match cause {
+        Ending::Terminated(code) => terminated(peer, *code),
+        Ending::Protocol(code) => offended(peer, *code),
+        Ending::NotIwarp => no_agreement(peer, "its MPA reply is missing or wrong"),
+        Ending::NoReads => {
+            let message = format!("{peer} answers no RDMA Reads, which prove that Writes have arrived");
+            Failure::new(Exit::Failed, "protocol", message)
+        }
+        Ending::Lost | Ending::Before | Ending::Local(_) => lost(peer, &cause.to_string()),
+    }
+}
+
 /// The failure of a connection that nothing answers.
-pub(super) fn unreachable(target: &Target, error: &str) -> Failure {
+fn unreachable(target: &Target, error: &str) -> Failure {
     Failure::new(
         Exit::Unreachable,
         "unreachable",
-        format!("cannot reach {}:{}: {error}", target.host, target.port),
+        format!("cannot reach {}:{}: {error}", target.region.host, target.region.port),
     )
     .with_help("is the address right, and does the peer listen there?")
 }
 
 /// The failure of a rejected connection; the private data of the reply gives the reason.
-pub(super) fn rejected(error: ServiceError, target: &Target, peer: SocketAddr) -> Failure {
-    let region = &target.region;
+fn rejected(error: ServiceError, target: &Target, peer: SocketAddr) -> Failure {
+    let region = &target.region.name;
     match error {
         ServiceError::Refused(Status::NoSuchRegion) => {
             Failure::new(Exit::NoSuchObject, "no_such_object", format!("{peer} has no region `{region}`"))
@@ -62,29 +94,30 @@ fn no_such_region_help(target: &Target) -> String {
 }
 
 /// The failure of a TCP connection without an MPA agreement.
-pub(super) fn no_agreement(peer: SocketAddr, why: &str) -> Failure {
+fn no_agreement(peer: SocketAddr, why: &str) -> Failure {
     Failure::new(Exit::Failed, "protocol", format!("{peer} does not answer as an iWARP peer: {why}"))
         .with_help("is that port a listener with `service = \"region\"`?")
 }
 
 /// The failure of a stream that the peer terminated.
-pub(super) fn terminated(peer: SocketAddr, code: rdma::ErrorCode) -> Failure {
+fn terminated(peer: SocketAddr, code: ErrorCode) -> Failure {
     Failure::new(Exit::Failed, "terminated", format!("{peer} ended the connection: {code}"))
 }
 
 /// The failure of a stream that we terminated because of the peer's error.
-pub(super) fn offended(peer: SocketAddr, code: rdma::ErrorCode) -> Failure {
+fn offended(peer: SocketAddr, code: ErrorCode) -> Failure {
     Failure::new(Exit::Failed, "protocol", format!("{peer} sent what cannot be accepted: {code}"))
 }
 
 /// The failure of a connection that ended with work outstanding.
-pub(super) fn lost(peer: SocketAddr, why: &str) -> Failure {
+fn lost(peer: SocketAddr, why: &str) -> Failure {
     Failure::new(Exit::Failed, "connection_lost", format!("the connection to {peer} was lost: {why}"))
 }
 
 /// The failure of a peer that was silent for the time limit.
-pub(super) fn silent(peer: SocketAddr, waited: std::time::Duration) -> Failure {
-    Failure::new(Exit::Failed, "timeout", format!("{peer} was silent for {} s", waited.as_secs_f32()))
+fn silent(target: &Target, waited: Duration) -> Failure {
+    let RegionTarget { host, port, .. } = &target.region;
+    Failure::new(Exit::Failed, "timeout", format!("{host}:{port} was silent for {} s", waited.as_secs_f32()))
         .with_help("--timeout SECS waits longer")
 }
 
@@ -92,7 +125,7 @@ pub(super) fn silent(peer: SocketAddr, waited: std::time::Duration) -> Failure {
 pub(super) fn longer_than_region(target: &Target, placed: u64) -> Failure {
     let message = format!(
         "the stream is longer than the {placed} bytes of region `{}` from offset {}; that many were placed",
-        target.region, target.offset
+        target.region.name, target.offset
     );
     Failure::new(Exit::Failed, "out_of_bounds", message)
 }
@@ -101,7 +134,7 @@ pub(super) fn longer_than_region(target: &Target, placed: u64) -> Failure {
 pub(super) fn outside(target: &Target, length: u64, bytes: u64) -> Failure {
     let message = format!(
         "{length} bytes from offset {} do not fit region `{}`, which has {bytes} bytes",
-        target.offset, target.region
+        target.offset, target.region.name
     );
     Failure::new(Exit::Failed, "out_of_bounds", message)
 }

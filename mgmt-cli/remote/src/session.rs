@@ -1,33 +1,35 @@
 //! A connection over which a peer grants one of its regions.
 //!
-//! `put`, `get`, `ping` and `bench` open a [`RegionSession`]; the session opens a [`Connection`] and posts its work
-//! there.
+//! `put`, `get`, `ping` and `bench` open a [`RegionSession`] and post their work there, on a device in this process.
 
 use std::time::Duration;
 
 use iwarp_control::Exit;
 use iwarp_terminal::Failure;
 use iwarp_terminal::clock::Clock;
-use rdma::Access;
-use rdma::service::{Grant, ServiceError, Token, decode_reply, encode_request};
+use iwarp_verbs::{Access, RegionConnection, RegionOptions, RegionRequest, RegionShape, RemoteError, Token};
 
-use crate::connection::{Completion, ConnectReply, Connection, ConnectionRequest, Negotiated};
 use crate::options::{ConnectOptions, Target};
 use crate::report::Peer;
 use crate::{Context, nanoseconds, refusal};
 
+/// RDMA Reads in flight that the peer is asked for (RFC 6581 §3.2).
+const READS_MAX: u16 = 128;
+/// Requests in flight: the Reads, and the Writes of `put`.
+const REQUESTS_MAX: u16 = READS_MAX + 16;
+
 /// A range of the peer's region, checked to lie inside it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RegionRange {
-    /// The tagged offset of its first byte.
+    /// The offset of its first byte in the region.
     start: u64,
     /// Its length in bytes.
     pub(super) length: u64,
 }
 
 impl RegionRange {
-    /// Returns the tagged offset of a byte of the range.
-    pub(super) const fn tagged_offset(&self, byte: u64) -> u64 {
+    /// Returns the offset in the region of a byte of the range.
+    pub(super) const fn offset(&self, byte: u64) -> u64 {
         self.start.saturating_add(byte)
     }
 
@@ -39,10 +41,9 @@ impl RegionRange {
 
 /// A connection over which the peer granted a region.
 pub(super) struct RegionSession {
-    connection: Connection,
+    connection: RegionConnection,
     target: Target,
-    grant: Grant,
-    negotiated: Negotiated,
+    timeout: Duration,
     /// Time that TCP, MPA and the grant took.
     connect_time: Duration,
 }
@@ -59,26 +60,22 @@ impl RegionSession {
         window_bytes: u32,
         context: &Context<'_>,
     ) -> Result<Self, Failure> {
-        let token = options.token_file.as_deref().map(read_token).transpose()?;
-        let token = token.as_ref().map_or(&[][..], |token| token.as_bytes());
-        let private_data = encode_request(&target.region, access, token)
-            .ok_or_else(|| Failure::usage(format!("`{}` is not the name of a region", target.region)))?;
-        let clock = Clock::start();
+        let ConnectOptions { token_file, crc, mpa_revision } = options;
+        let token = token_file.as_deref().map(read_token).transpose()?;
         let timeout = context.timeout;
-        let private_data = &private_data;
-        let request = ConnectionRequest { target, options, private_data, window_bytes, rtr: None, timeout };
-        let mut connection = Connection::open(&request)?;
-        let ConnectReply { private_data, negotiated } = connection.wait_reply()?;
-        let granted = match (negotiated, decode_reply(&private_data)) {
-            (Some(negotiated), Ok(grant)) => Ok((negotiated, grant)),
-            // A rejection that carries a grant is not an answer of the region service.
-            (None, Ok(_)) => Err(ServiceError::NotAnAnswer),
-            (_, Err(error)) => Err(error),
+        let options = RegionOptions {
+            token,
+            timeout,
+            crc: *crc,
+            revision: *mpa_revision,
+            ..RegionOptions::new(access)
         };
-        let (negotiated, grant) =
-            granted.map_err(|error| refusal::rejected(error, target, connection.peer()))?;
-        let connect_time = clock.now();
-        Ok(Self { connection, target: target.clone(), grant, negotiated, connect_time })
+        let shape =
+            RegionShape { window_bytes: window_bytes.into(), requests: REQUESTS_MAX, reads: READS_MAX };
+        let clock = Clock::start();
+        let connection = RegionConnection::open(&target.region, &options, &shape)
+            .map_err(|error| refusal::of(error, target, timeout))?;
+        Ok(Self { connection, target: target.clone(), timeout, connect_time: clock.now() })
     }
 
     /// Returns the range of `length` bytes from `offset`.
@@ -86,11 +83,11 @@ impl RegionSession {
     /// # Errors
     /// The range ends beyond the region.
     pub(super) fn range(&self, offset: u64, length: u64) -> Result<RegionRange, Failure> {
-        let bytes = self.grant.bytes;
+        let bytes = self.connection.bytes();
         if offset.checked_add(length).is_none_or(|end| end > bytes) {
             return Err(refusal::outside(&self.target, length, bytes));
         }
-        Ok(RegionRange { start: self.grant.base_to.wrapping_add(offset), length })
+        Ok(RegionRange { start: offset, length })
     }
 
     /// Returns the range from `offset` to the region's end.
@@ -98,20 +95,20 @@ impl RegionSession {
     /// # Errors
     /// `offset` lies beyond the region.
     pub(super) fn range_to_end(&self, offset: u64) -> Result<RegionRange, Failure> {
-        self.range(offset, self.grant.bytes.saturating_sub(offset))
+        self.range(offset, self.connection.bytes().saturating_sub(offset))
     }
 
     /// Returns the number of RDMA Reads that may be in flight.
     pub(super) fn reads_max(&self) -> u32 {
-        self.negotiated.ord.into()
+        self.connection.reads_max().into()
     }
 
-    /// Returns bytes of the window, fewer at its end.
+    /// Returns bytes of the window that no request in flight uses.
     pub(super) fn window(&mut self, offset: u64, length: u32) -> &mut [u8] {
-        self.connection.window(offset, length)
+        self.connection.window_mut(offset, length).unwrap_or_default()
     }
 
-    /// Posts an RDMA Write of bytes of the window to a tagged offset.
+    /// Posts an RDMA Write of bytes of the window to an offset of the region.
     pub(super) fn post_write(
         &mut self,
         wr_id: u64,
@@ -119,10 +116,11 @@ impl RegionSession {
         length: u32,
         to: u64,
     ) -> Result<(), Failure> {
-        self.connection.post_write(wr_id, (offset, length), (self.grant.stag, to))
+        let posted = self.connection.post_write(wr_id, (offset, length), to);
+        posted.map_err(|error| self.failure(error))
     }
 
-    /// Posts an RDMA Read from a tagged offset into bytes of the window.
+    /// Posts an RDMA Read from an offset of the region into bytes of the window.
     pub(super) fn post_read(
         &mut self,
         wr_id: u64,
@@ -130,33 +128,35 @@ impl RegionSession {
         length: u32,
         from: u64,
     ) -> Result<(), Failure> {
-        self.connection.post_read(wr_id, (offset, length), (self.grant.stag, from))
+        let posted = self.connection.post_read(wr_id, (offset, length), from);
+        posted.map_err(|error| self.failure(error))
     }
 
     /// Posts Immediate Data, for a program that watches the region.
     pub(super) fn post_immediate(&mut self, wr_id: u64, number: u64) -> Result<(), Failure> {
-        self.connection.post_immediate(wr_id, number.to_be_bytes())
+        let posted = self.connection.post_immediate(wr_id, number.to_be_bytes());
+        posted.map_err(|error| self.failure(error))
     }
 
     /// Waits for the next completion; completions come in the order of posting.
-    pub(super) fn wait_completion(&mut self) -> Result<Completion, Failure> {
-        self.connection.wait_completion()
+    pub(super) fn wait_completion(&mut self) -> Result<RegionRequest, Failure> {
+        let completed = self.connection.complete();
+        completed.map_err(|error| self.failure(error))
+    }
+
+    fn failure(&self, error: RemoteError) -> Failure {
+        refusal::of(error, &self.target, self.timeout)
     }
 
     /// Returns the peer and the negotiated parameters, for a report.
     pub(super) fn peer(&self, target: &Target) -> Peer {
         Peer {
             peer: self.connection.peer(),
-            region: target.region.clone(),
-            mpa_revision: self.negotiated.rev,
-            crc: self.negotiated.crc,
+            region: target.region.name.clone(),
+            mpa_revision: self.connection.revision(),
+            crc: self.connection.crc(),
             connect_ns: nanoseconds(self.connect_time),
         }
-    }
-
-    /// Closes the connection after the last completion.
-    pub(super) fn close(self) {
-        self.connection.close();
     }
 }
 

@@ -22,7 +22,7 @@ use iwarp_shared_verbs::methods::{AllocMemory, Executed, MemoryPart, RegMr, RegP
 use iwarp_shared_verbs::worker::{ContextId, ObjectLimits, UserId};
 use iwarp_shared_verbs::{Request, Response};
 use rdma::verbs::{AddressBase, Limits, MemoryRegion, VerbsError};
-use rdma::{EndpointConfig, OutOfOrderPolicy, RegionId};
+use rdma::{EndpointConfig, NegotiationConfig, OutOfOrderPolicy, RegionId};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -30,7 +30,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tcp_stack::{ConnOptions, Instant};
 
 use self::offers::{Offers, REGIONS_MAX};
-use super::{no_memory, system};
+use super::{EmbeddedOptions, no_memory, system};
 use crate::backend::Registrable;
 use crate::error::Error;
 
@@ -95,8 +95,16 @@ fn limits() -> Limits {
 impl Core {
     /// Creates the engine and opens its context. Returns also a descriptor that is readable when the sockets have
     /// something for the engine.
-    pub(super) fn open(memory: SharedWords, wakers: Wakers) -> Result<(Self, OwnedFd), Error> {
-        let config = KernelTcpConfig { connections_max: CONNECTIONS_MAX, listeners_max: OBJECTS_MAX.into() };
+    pub(super) fn open(
+        memory: SharedWords,
+        wakers: Wakers,
+        options: &EmbeddedOptions,
+    ) -> Result<(Self, OwnedFd), Error> {
+        let EmbeddedOptions { crc, connect_timeout, answer_timeout, queue_bytes: _ } = *options;
+        let (connections_max, listeners_max) = (CONNECTIONS_MAX, OBJECTS_MAX.into());
+        let config = KernelTcpConfig { connections_max, listeners_max, connect_timeout };
+        let mut mpa = NegotiationConfig { crc, ..NegotiationConfig::default() };
+        mpa.timeout = answer_timeout.unwrap_or(mpa.timeout);
         let failed = |cause| Error::System { call: "epoll_create1", cause };
         let tcp = KernelTcp::new(config).map_err(failed)?;
         let sockets = tcp.epoll_fd().try_clone_to_owned().map_err(failed)?;
@@ -107,6 +115,7 @@ impl Core {
             conn: ConnOptions::default(),
             limits,
             endpoint: EndpointConfig {
+                mpa,
                 out_of_order: OutOfOrderPolicy::Off,
                 poke_after: Some(POKE_AFTER),
                 ..EndpointConfig::default()

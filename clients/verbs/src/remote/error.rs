@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use rdma::ErrorCode;
 use rdma::service::{ServiceError, Status};
 
 use crate::error::Error;
@@ -56,17 +57,52 @@ pub enum RemoteError {
         /// Timeout of the connection.
         after: Duration,
     },
+    /// The program's [`RegionOptions::interrupted`](crate::RegionOptions::interrupted) has ended the call, and the
+    /// connection.
+    #[error("a signal has ended the access to {target}, and its connection")]
+    Interrupted {
+        /// Region of the peer.
+        target: String,
+    },
     /// The connection has ended.
-    #[error("the connection to {target} is closed: {reason}")]
+    #[error("the connection to {target} is closed: {cause}")]
     Closed {
         /// Region of the peer.
         target: String,
+        /// Address of the peer.
+        peer: SocketAddr,
         /// Reason, as far as it is known.
-        reason: String,
+        cause: Ending,
     },
     /// The device in this process fails.
     #[error(transparent)]
     Device(#[from] Error),
+}
+
+/// Reason for the end of a connection to a region.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Ending {
+    /// The peer has sent a Terminate.
+    #[error("the peer has ended the connection: {0}")]
+    Terminated(ErrorCode),
+    /// The peer has broken the protocol. This side has ended the connection.
+    #[error("the peer has broken the protocol: {0}")]
+    Protocol(ErrorCode),
+    /// The peer has not answered as an iWARP peer.
+    #[error("the peer does not answer as an iWARP peer: its MPA reply is missing or wrong")]
+    NotIwarp,
+    /// The peer answers no RDMA Reads.
+    #[error("the peer answers no RDMA Reads, which prove that Writes have arrived")]
+    NoReads,
+    /// The peer or the network has ended the connection.
+    #[error("the peer has closed it, or the network has failed")]
+    Lost,
+    /// A call before has returned the reason.
+    #[error("it has ended before")]
+    Before,
+    /// This side cannot use it.
+    #[error("{0}")]
+    Local(String),
 }
 
 /// Returns the end of a message about a refusal: the action that helps.

@@ -3,25 +3,36 @@
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::str::FromStr;
 
 use rdma::service::check_name;
 
 use super::error::RemoteError;
 use crate::offer::REGION_PORT;
 
-/// A region of a peer.
+/// A region of a peer, as `HOST:PORT/NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Target {
+pub struct RegionTarget {
     /// Name or address of the peer, without brackets.
-    host: String,
-    port: u16,
+    pub host: String,
+    /// TCP port of the peer.
+    pub port: u16,
     /// Name of the region.
-    pub(super) name: String,
+    pub name: String,
 }
 
-impl Target {
-    /// Parses the text `HOST:PORT/NAME` or `HOST/NAME`.
-    pub(super) fn parse(text: &str) -> Result<Self, RemoteError> {
+impl RegionTarget {
+    /// Resolves the host to its addresses.
+    pub(super) fn addresses(&self) -> io::Result<impl Iterator<Item = SocketAddr> + use<>> {
+        (self.host.as_str(), self.port).to_socket_addrs()
+    }
+}
+
+/// Parses the text `HOST:PORT/NAME` or `HOST/NAME`, where an IPv6 address stands in brackets.
+impl FromStr for RegionTarget {
+    type Err = RemoteError;
+
+    fn from_str(text: &str) -> Result<Self, RemoteError> {
         let wrong = |reason: &str| RemoteError::Target { target: text.to_owned(), reason: reason.to_owned() };
         let (address, name) = text.split_once('/').ok_or_else(|| wrong("write HOST:PORT/NAME"))?;
         check_name(name).map_err(|error| wrong(&error.to_string()))?;
@@ -48,14 +59,9 @@ impl Target {
         }
         Ok(Self { host: host.to_owned(), port, name: name.to_owned() })
     }
-
-    /// Resolves the host to its addresses.
-    pub(super) fn addresses(&self) -> io::Result<impl Iterator<Item = SocketAddr> + use<>> {
-        (self.host.as_str(), self.port).to_socket_addrs()
-    }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for RegionTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { host, port, name } = self;
         if host.contains(':') {
@@ -78,7 +84,7 @@ mod tests {
             ("[::1]/a/b", "[::1]:7400/a/b"),
             ("[fd77::2]:1/x+4k", "[fd77::2]:1/x+4k"),
         ] {
-            assert_eq!(Target::parse(text).unwrap().to_string(), shown, "{text}");
+            assert_eq!(text.parse::<RegionTarget>().unwrap().to_string(), shown, "{text}");
         }
     }
 
@@ -101,7 +107,7 @@ mod tests {
             "[]:1/lab",
             "host:7000/l\u{202e}ab",
         ] {
-            let error = Target::parse(text).unwrap_err();
+            let error = text.parse::<RegionTarget>().unwrap_err();
             assert!(
                 matches!(&error, RemoteError::Target { target, .. } if target == text),
                 "{text}: {error}"

@@ -2,8 +2,11 @@
 
 mod hostile;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rdma::service::encode_request;
 
 use super::*;
 use crate::*;
@@ -262,6 +265,36 @@ fn twenty_peers_write_and_read_at_once() {
 }
 
 #[test]
+fn an_interrupted_call_ends_at_once() {
+    static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+    let interrupted = || INTERRUPTED.load(Ordering::SeqCst);
+    let host = Host::new();
+    let (_memory, _offer) = host.offer("lab", 3 << 20, both());
+    let options = RegionOptions::new(both()).with_timeout(WAIT).with_interrupted(interrupted);
+    let mut region = connect_region(&host.target("lab"), &options).unwrap();
+    region.write(0, &pattern(3 << 20, 0)).unwrap();
+    // Without a pause, and while a peer is silent.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(100));
+            INTERRUPTED.store(true, Ordering::SeqCst);
+        });
+        let ended = loop {
+            if let Err(error) = region.write(0, &pattern(3 << 20, 0)) {
+                break error;
+            }
+        };
+        assert!(matches!(ended, RemoteError::Interrupted { .. }) && !region.is_open(), "{ended}");
+    });
+    let target = format!("{}/lab", silent.local_addr().unwrap());
+    let ended = connect_region(&target, &options).unwrap_err();
+    assert!(matches!(ended, RemoteError::Interrupted { .. }), "{ended}");
+    assert!(began.elapsed() < WAIT / 3, "{:?}", began.elapsed());
+}
+
+#[test]
 fn one_context_has_one_server_and_its_end_frees_the_port() {
     let host = Host::new();
     let (_memory, offer) = host.offer("lab", 64, both());
@@ -289,12 +322,10 @@ fn one_context_has_one_server_and_its_end_frees_the_port() {
 fn a_device_connects_to_itself() {
     let host = Host::new();
     let (memory, _offer) = host.offer("lab", 4096, both());
-    let attempt = Attempt::new(&host.context).unwrap();
-    let target = Target::parse(&host.target("lab")).unwrap();
+    let (target, options) = (host.target("lab").parse().unwrap(), RegionOptions::new(both()));
     let (request, at) = (encode_request("lab", both(), b"").unwrap(), host.server.addresses()[0]);
-    let connected = attempt.connect(&target, at, &request, (deadline(WAIT), WAIT)).unwrap();
-    let mut region =
-        connected.checked(host.context.clone(), target, at, &RegionOptions::new(both())).unwrap();
+    let connection = RegionConnection::open_at(&host.context, (&target, at), &options, (&SHAPE, &request));
+    let mut region = RemoteRegion { connection: connection.unwrap(), next: 0 };
     region.write(100, b"here").unwrap();
     let mut out = [0; 4];
     memory.read(100, &mut out).unwrap();
@@ -345,4 +376,55 @@ fn a_file_is_read_and_written_and_may_be_cut_short() {
     let folder = std::fs::File::open("/").unwrap();
     let unfit = host.server.offer_file("x", folder, &read_only).unwrap_err();
     assert!(unfit.to_string().ends_with("it is not a regular file"), "{unfit}");
+}
+
+#[test]
+fn requests_complete_in_order_and_own_their_bytes_until_then() {
+    let host = Host::new();
+    let (memory, _offer) = host.offer("lab", 1000, both());
+    let (target, options) = (host.target("lab").parse().unwrap(), RegionOptions::new(both()));
+    let shape = RegionShape { window_bytes: 300, requests: 3, reads: 2 };
+    let mut connection = RegionConnection::open(&target, &options, &shape).unwrap();
+    assert_eq!((connection.bytes(), connection.reads_max(), connection.revision()), (1000, 2, 2));
+    assert!(connection.crc() && connection.is_open() && connection.target() == &target);
+    connection.window_mut(0, 300).unwrap().fill(7);
+    assert!(connection.window_mut(1, 300).is_none() && connection.window_mut(u64::MAX, 1).is_none());
+    connection.post_write(5, (0, 100), 900).unwrap();
+    connection.post_read(6, (100, 50), 0).unwrap();
+    connection.post_read(7, (0, 0), 1000).unwrap();
+    for (offset, length, is_free) in [(0, 1, false), (99, 2, false), (149, 1, false), (150, 150, true)] {
+        assert_eq!(connection.window_mut(offset, length).is_some(), is_free, "{offset} {length}");
+    }
+    for expected in [(5, 0, 100), (6, 100, 50), (7, 0, 0)] {
+        let done = connection.complete().unwrap();
+        assert_eq!((done.wr_id, done.offset, done.length), expected);
+    }
+    let window = [vec![7; 100], vec![0; 50], vec![7; 150]].concat();
+    assert_eq!(connection.window_mut(0, 300).unwrap(), window);
+    let mut placed = [0; 101];
+    memory.read(899, &mut placed).unwrap();
+    assert_eq!((placed[0], &placed[1..]), (0, &[7; 100][..]));
+    for outside in [(901, 100), (1001, 0), (u64::MAX, 2)] {
+        let refused = connection.post_write(0, (0, outside.1), outside.0);
+        assert!(matches!(refused, Err(RemoteError::Bounds(_))), "{outside:?}: {refused:?}");
+    }
+    assert_eq!(connection.in_flight().len(), 0);
+}
+
+#[test]
+fn crcs_and_the_revision_are_those_that_were_asked_for() {
+    let host = Host::new();
+    let (_memory, _offer) = host.offer("lab", 100, both());
+    let target = host.target("lab").parse().unwrap();
+    for (crc, revision) in [(CrcPolicy::Required, 1), (CrcPolicy::IfPeerAsks, 2)] {
+        let options = RegionOptions { crc, revision, ..RegionOptions::new(both()) };
+        let connection = RegionConnection::open(&target, &options, &SHAPE).unwrap();
+        // The peer here asks for them.
+        assert_eq!((connection.crc(), connection.revision()), (true, revision));
+    }
+    let kinds = RtrOptions { send: false, write: true, read: true };
+    let options = RegionOptions { rtr: Some(kinds), ..RegionOptions::new(both()) };
+    let connection = RegionConnection::open(&target, &options, &SHAPE).unwrap();
+    let mut region = RemoteRegion { connection, next: 0 };
+    region.write(0, &[1; 100]).unwrap();
 }

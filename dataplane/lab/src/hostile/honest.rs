@@ -8,14 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use iwarp_remote::{ConnectOptions, ConnectReply, Connection, ConnectionRequest, Target};
-use iwarp_terminal::Failure;
 use iwarp_verbs::{
-    Access, CmEvent, CmEventKind, ConnParam, Context, Data, Event, Id, Mr, QpOptions, QueuePair, SendFlags,
-    SendOp, SendWr, WcStatus, WorkCompletion,
+    Access, CmEvent, CmEventKind, ConnParam, Context, Data, Event, Id, Mr, QpOptions, QueuePair,
+    RegionConnection, RegionOptions, RegionShape, RegionTarget, SendFlags, SendOp, SendWr, WcStatus,
+    WorkCompletion,
 };
-use rdma::CrcPolicy;
-use rdma::service::{decode_reply, encode_request};
 use serde_json::{Value, json};
 
 /// Bytes of each RDMA Read.
@@ -33,7 +30,7 @@ pub(super) struct Options {
     local: SocketAddr,
     /// Region of the daemon, for the peer
     #[arg(value_name = "HOST:PORT/REGION")]
-    region: Target,
+    region: RegionTarget,
     /// Ends once this file exists
     #[arg(long)]
     until: PathBuf,
@@ -87,31 +84,18 @@ pub(super) fn run(options: &Options) -> Result<Value> {
 }
 
 /// Reads from the region, over the wire.
-fn peer(region: &Target, until: &Path, pause: Duration) -> Result<Gaps> {
-    let failed = |failure: Failure| anyhow!("{}", failure.message);
-    let private_data =
-        encode_request(&region.region, Access::REMOTE_READ, &[]).context("a name of a region")?;
-    let options = ConnectOptions { token_file: None, crc: CrcPolicy::Required, mpa_revision: 2 };
+fn peer(region: &RegionTarget, until: &Path, pause: Duration) -> Result<Gaps> {
+    let options = RegionOptions::new(Access::REMOTE_READ).with_timeout(PATIENCE);
+    let shape = RegionShape { window_bytes: BYTES.into(), requests: 2, reads: 1 };
     let mut gaps = Gaps::new();
     while !until.exists() {
-        let request = ConnectionRequest {
-            target: region,
-            options: &options,
-            private_data: &private_data,
-            window_bytes: BYTES,
-            rtr: None,
-            timeout: PATIENCE,
-        };
-        let mut connection = Connection::open(&request).map_err(failed)?;
-        let ConnectReply { private_data, .. } = connection.wait_reply().map_err(failed)?;
-        let grant = decode_reply(&private_data).map_err(|error| anyhow!("{error:?}"))?;
+        let mut connection = RegionConnection::open(region, &options, &shape)?;
         for round in 0..ROUNDS.into() {
-            connection.post_read(round, (0, BYTES), (grant.stag, grant.base_to)).map_err(failed)?;
-            connection.wait_completion().map_err(failed)?;
+            connection.post_read(round, (0, BYTES), 0)?;
+            connection.complete()?;
             gaps.note();
             thread::sleep(pause);
         }
-        connection.close();
     }
     Ok(gaps)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use iwarp_terminal::{Failure, Output, clock::Clock};
-use rdma::Access;
+use iwarp_verbs::Access;
 
 use super::options::SIZE_MAX;
 use super::{Bench, Operation};
@@ -92,7 +92,6 @@ impl Load<'_> {
             let ended = self.clock.now();
             let _ = answer.send(Ok(Reply::Measured(Sample { operations, started, ended, slices, times })));
         }
-        session.close();
         Ok(())
     }
 
@@ -140,9 +139,9 @@ impl Load<'_> {
         loop {
             while posted.saturating_sub(done) < depth.into() && self.goes_on(posted, elapsed) {
                 match self.bench.operation {
-                    Operation::Write => session.post_write(posted, 0, size, range.tagged_offset(0))?,
+                    Operation::Write => session.post_write(posted, 0, size, range.offset(0))?,
                     Operation::Read | Operation::Latency => {
-                        session.post_read(posted, 0, size, range.tagged_offset(0))?;
+                        session.post_read(posted, 0, size, range.offset(0))?;
                     }
                 }
                 posted = posted.saturating_add(1);

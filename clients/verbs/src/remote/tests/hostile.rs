@@ -60,10 +60,7 @@ fn a_silent_peer_is_given_up_after_the_timeout() {
 #[test]
 fn a_peer_that_closes_is_an_error_and_not_a_wait() {
     let (result, _) = against(drop);
-    assert!(
-        matches!(result, Err(RemoteError::Refused { cause: ServiceError::NotAnAnswer, .. })),
-        "{result:?}"
-    );
+    assert!(matches!(result, Err(RemoteError::Closed { cause: Ending::Lost, .. })), "{result:?}");
     let (result, took) = against(|mut stream| answer(&mut stream, FLAGS, &grant(3, 0, 4096)));
     assert!(matches!(result, Err(RemoteError::Closed { .. })), "{result:?}");
     // It begins an FPDU, and closes.
@@ -96,7 +93,7 @@ fn nonsense_is_an_error() {
             let _ = stream.write_all(garbage);
             drain(stream);
         });
-        assert!(matches!(result, Err(RemoteError::Refused { .. })), "{result:?}");
+        assert!(matches!(result, Err(RemoteError::Closed { cause: Ending::NotIwarp, .. })), "{result:?}");
     }
     // Bytes that are no FPDU, after the grant.
     let (result, _) = against(|mut stream| {
@@ -105,6 +102,31 @@ fn nonsense_is_an_error() {
         drain(stream);
     });
     assert!(matches!(result, Err(RemoteError::Closed { .. })), "{result:?}");
+}
+
+#[test]
+fn a_host_that_answers_no_syn_is_unreachable_after_the_timeout() {
+    let listener = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    listener.bind(&any.into()).unwrap();
+    listener.listen(0).unwrap();
+    let at = listener.local_addr().unwrap().as_socket().unwrap();
+    // The kernel drops the SYNs of others while the queue is full.
+    let waiting: Vec<_> = (0..3)
+        .map(|_| {
+            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            let _ = socket.connect(&at.into());
+            socket
+        })
+        .collect();
+    let began = Instant::now();
+    let options = RegionOptions::new(both()).with_timeout(Duration::from_millis(400));
+    let error = connect_region(&format!("{at}/lab"), &options).unwrap_err();
+    assert!(matches!(error, RemoteError::Unreachable { .. }), "{error}");
+    let took = began.elapsed();
+    assert!(took >= Duration::from_millis(400) && took < Duration::from_secs(5), "{took:?}");
+    drop(waiting);
 }
 
 #[test]
