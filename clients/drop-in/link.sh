@@ -33,3 +33,6 @@ cc -shared -o "$work/libibverbs.so.1" -Wl,-soname,libibverbs.so.1 -Wl,--version-
     -Wl,--gc-sections -Wl,-z,relro,-z,now "${wanted[@]}" "$work/fails.o" "$library" -lgcc_s -lm -lpthread -ldl -lc
 install -m 644 "$work/libibverbs.so.1" "$folder/libibverbs.so.1"
 ln -sf libibverbs.so.1 "$folder/librdmacm.so.1"
+# For programs that are linked with the library: `cc … -L FOLDER -libverbs -lrdmacm -Wl,-rpath,FOLDER`.
+ln -sf libibverbs.so.1 "$folder/libibverbs.so"
+ln -sf librdmacm.so.1 "$folder/librdmacm.so"

@@ -1,7 +1,7 @@
 #!/bin/bash
-# build.sh PROGRAMS SHARE OUT: makes the Debian packages ironwarp, ironwarp-client and ironwarp-bench in the folder OUT,
-# from built programs and from the manual pages and completions that `make man` writes. Fails if lintian reports an
-# error.
+# build.sh PROGRAMS SHARE OUT: makes the Debian packages ironwarp, ironwarp-client, ironwarp-dev and ironwarp-bench in
+# the folder OUT, from built programs and from the manual pages and completions that `make man` writes. Fails if
+# lintian reports an error.
 #
 #   MAINTAINER    "Name <address>" of who is responsible for the packages; who publishes them sets it
 #   COMPRESSION   options of dpkg-deb: `-Zgzip -z1` is fast; default: Debian's, which is small
@@ -18,9 +18,12 @@ maintainer=${MAINTAINER:-Ironwarp <packages@ironwarp.invalid>}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 stage=$work/ironwarp-$version
-mkdir -p "$stage"/{bin,etc/iwarpd,docs,examples/siw,client}
+mkdir -p "$stage"/{bin,etc/iwarpd,docs,examples/siw,client,pkgconfig}
 cp "$programs"/{iwarpd,iwarpctl,iwarp-nfsd,iwarp-run,iwarp-bench} "$stage/bin/"
 cp -r "$programs/lib" "$stage/lib"
+for file in configs/debian/*.pc; do
+    sed "s/@VERSION@/$version/" "$file" >"$stage/pkgconfig/$(basename "$file")"
+done
 cp -r "$share" "$stage/share"
 cp configs/debian/{iwarpd,nfsd}.toml "$stage/etc/iwarpd/"
 configs/debian/pages.py "$stage/examples" configs/*.toml configs/monitoring/* clients/verbs/examples/wait.{c,py}
@@ -31,10 +34,10 @@ configs/debian/pages.py "$stage/docs" docs/{applications,nfs,programs,region-ser
     docs/{limits,deviations,nics,glossary,remote,terminate,verbs}.md
 configs/debian/licenses.py \
     dataplane mgmt-cli iwarp-nfsd iwarp-run iwarp-drop-in benches >"$stage/THIRD-PARTY-LICENSES"
-configs/debian/licenses.py mgmt-cli >"$stage/client/THIRD-PARTY-LICENSES"
+configs/debian/licenses.py mgmt-cli iwarp-run iwarp-drop-in >"$stage/client/THIRD-PARTY-LICENSES"
 
 mkdir "$stage/debian"
-cp configs/debian/{control,rules,ironwarp.*,ironwarp-client.*,ironwarp-bench.*} "$stage/debian/"
+cp configs/debian/{control,rules,ironwarp.*,ironwarp-client.*,ironwarp-dev.*,ironwarp-bench.*} "$stage/debian/"
 cp configs/iwarpd.service "$stage/debian/ironwarp.iwarpd.service"
 cp configs/iwarp-nfsd.service "$stage/debian/ironwarp.iwarp-nfsd.service"
 sed -i "s/@MAINTAINER@/$maintainer/" "$stage/debian/control"

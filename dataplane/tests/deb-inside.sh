@@ -23,9 +23,11 @@ files >/tmp/before
 # The client alone: whatever it needs beside the C library would be missing.
 quietly dpkg --install /root/debs/ironwarp-client_*.deb
 needs=$(dpkg-query -W -f '${Depends}' ironwarp-client | tr ',' '\n' | sed 's/^ *//; s/ .*//' | grep -v '^libgcc-s1$')
-is "packages that iwarpctl needs" "$needs" libc6
+is "packages that iwarpctl and iwarp-run need" "$needs" libc6
 iwarpctl config check /dev/null 2>/dev/null && fail "an empty configuration is taken" || is "exit code" $? 1
-step "iwarpctl needs the C library alone"
+traced=$(iwarp-run sh -c 'LD_TRACE_LOADED_OBJECTS=1 "$(command -v ibv_devices)"')
+grep -q '=> /usr/lib/ironwarp/libibverbs.so.1' <<<"$traced" || fail "iwarp-run has no libraries: $traced"
+step "iwarpctl and iwarp-run need the C library alone"
 
 quietly "${apt[@]}" install /root/debs/*.deb
 for program in iwarpd iwarpctl iwarp-nfsd iwarp-run iwarp-bench; do
@@ -43,11 +45,12 @@ for file in /etc/iwarpd/iwarpd.toml /usr/share/doc/ironwarp/examples/{tap,pci,af
     quietly iwarpctl config check "$file"
 done
 step "install; programs, units, configurations and licenses"
-quietly python3 /root/installed-names.py ironwarp ironwarp-client ironwarp-bench
+quietly python3 /root/installed-names.py ironwarp ironwarp-client ironwarp-dev ironwarp-bench
 step "manual pages, documents and units name files that are installed"
 
-quietly "${apt[@]}" remove ironwarp ironwarp-client ironwarp-bench
+quietly "${apt[@]}" remove ironwarp ironwarp-client ironwarp-dev ironwarp-bench
 [ ! -e /usr/bin/iwarpd ] && [ -f /etc/iwarpd/iwarpd.toml ] || fail "remove takes programs, and leaves the configuration"
+# ironwarp-dev has no configuration, and apt does not know it any more.
 quietly "${apt[@]}" purge ironwarp ironwarp-client ironwarp-bench
 files >/tmp/after
 diff /tmp/before /tmp/after >/tmp/left || { head -n 30 /tmp/left; fail "the purge has left something behind"; }

@@ -1,7 +1,9 @@
 #!/bin/bash
-# deb.sh FOLDER: tests the Debian packages in FOLDER on a clean Debian of this machine's release. In a chroot: install,
-# the names of files in pages, purge, after which nothing is left. Then in a container that systemd boots: the units as
-# they are installed, with all their restrictions; upgrade and removal under a daemon that runs. `make deb-test`.
+# deb.sh FOLDER: tests the Debian packages in FOLDER. On this machine: a program in C is built with their pkg-config
+# files and libraries, and has a device as an ordinary user. On a clean Debian of this machine's release, in a chroot:
+# install, the names of files in pages, purge, after which nothing is left. Then in a container that systemd boots: the
+# units as they are installed, with all their restrictions; upgrade and removal under a daemon that runs.
+# `make deb-test`.
 #
 #   IRONWARP_CACHE   where the chroot is kept, default /var/cache/ironwarp
 #
@@ -86,6 +88,38 @@ UNIT
     [ "$(tail -n 1 "$work/root/root/result")" = passed ]
 }
 
+# Builds a program with the files of the packages, beside the headers of this machine, and runs it.
+link() {
+    local place
+    place=$(mktemp -d)
+    for deb in "$debs"/ironwarp-{client,dev}_*.deb; do dpkg-deb --extract "$deb" "$place"; done
+    cat >"$place/device.c" <<'PROGRAM'
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+#include <stdio.h>
+int main(void) {
+    int count;
+    struct ibv_device **devices = ibv_get_device_list(&count);
+    struct ibv_context *context = count == 1 ? ibv_open_device(devices[0]) : NULL;
+    struct rdma_event_channel *channel = rdma_create_event_channel();
+    if (!context || !ibv_alloc_pd(context) || !channel) return 1;
+    puts(ibv_get_device_name(devices[0]));
+    return 0;
+}
+PROGRAM
+    local flags
+    flags=$(PKG_CONFIG_PATH=$place/usr/share/pkgconfig \
+        pkg-config --define-variable=prefix="$place/usr" --cflags --libs ironwarp-rdmacm)
+    chmod -R a+rX "$place"
+    # shellcheck disable=SC2086 # flags are words
+    cc "$place/device.c" -o "$place/device" $flags
+    local said
+    said=$(setpriv --reuid 65534 --regid 65534 --clear-groups "$place/device") || true
+    rm -r "$place"
+    [ "$said" = iwarp0 ] || { echo "FAIL  a program that is linked with the libraries has no device: $said"; exit 1; }
+    echo "ok    a program in C that is built with ironwarp-dev has a device as an ordinary user"
+}
+
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive
 work=$cache/work
 case "${2:-}" in
@@ -98,5 +132,6 @@ mkdir -p "$work"
 exec 9>"$cache/lock"
 flock 9
 unset TMPDIR
+link
 [ -f "$root.complete" ] || unshare --mount --propagation slave -- dataplane/tests/deb.sh "$debs" --complete
 unshare --mount --propagation slave -- dataplane/tests/deb.sh "$debs" --run

@@ -63,6 +63,21 @@ unasked() { # no daemon, and nothing asked for
     grep -q iwarp0 "$LAB/out" && [ "$(grep -c 'inside the program' "$LAB/err")" = 1 ]
 }
 row "without a daemon it is the default, and iwarp-run says so once" unasked ibv_devices
+without_iwarp_run() { # [VARIABLE…]: runs a program that has the libraries by itself
+    ip netns exec "$NS" "${NOBODY[@]}" env LD_LIBRARY_PATH="$LAB/lib/ironwarp" "$@" ibv_devices >"$LAB/out" 2>"$LAB/err"
+}
+by_themselves() {
+    if [ ! -e /run/iwarpd/verbs.sock ]; then
+        without_iwarp_run && grep -q iwarp0 "$LAB/out" && [ ! -s "$LAB/err" ] || return 1
+    fi
+    without_iwarp_run IWARP_EMBEDDED=1 && grep -q iwarp0 "$LAB/out" || return 1
+    without_iwarp_run IWARP_VERBS_SOCKET="$LAB/none"
+    ! grep -q iwarp0 "$LAB/out" || return 1
+    without_iwarp_run LD_PRELOAD="$LAB/lib/ironwarp/librspreload.so"
+    ! grep -q iwarp0 "$LAB/out"
+}
+row "libraries without iwarp-run find no daemon and have the device; a named socket must be there" \
+    by_themselves ibv_devices
 
 # --- rping: messages with compared bytes, the RDMA Writes and Reads of both sides
 for address in 127.0.0.1 ::1; do

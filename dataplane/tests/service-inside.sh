@@ -271,11 +271,12 @@ is "services that did not run, after another version was installed" \
     "$(property ActiveState) $(property ActiveState iwarp-nfsd)" "inactive inactive"
 systemctl start iwarp-nfsd || fail "systemctl start iwarp-nfsd"
 read -r daemon server < <(pids)
-"${apt[@]}" remove ironwarp ironwarp-client ironwarp-bench >/tmp/apt 2>&1 || fail "remove: $(tail -n 20 /tmp/apt)"
+packages=(ironwarp ironwarp-client ironwarp-bench)
+"${apt[@]}" remove "${packages[@]}" ironwarp-dev >/tmp/apt 2>&1 || fail "remove: $(tail -n 20 /tmp/apt)"
 [ ! -e "/proc/$daemon" ] && [ ! -e "/proc/$server" ] || fail "the removed daemons run"
 is "units after the removal" "$(property LoadState) $(property LoadState iwarp-nfsd)" "not-found not-found"
 [ -f $CONFIG ] && [ ! -e /usr/bin/iwarpd ] || fail "remove takes programs, and leaves the configuration"
-"${apt[@]}" purge ironwarp ironwarp-client ironwarp-bench >/tmp/apt 2>&1 || fail "purge: $(tail -n 20 /tmp/apt)"
+"${apt[@]}" purge "${packages[@]}" >/tmp/apt 2>&1 || fail "purge: $(tail -n 20 /tmp/apt)"
 [ ! -e $CONFIG ] && [ ! -e /var/lib/iwarp-nfsd ] || fail "purge leaves the configuration or the state"
 step "a removal stops the services; a purge takes configuration and state"
 echo passed

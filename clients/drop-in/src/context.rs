@@ -147,11 +147,24 @@ fn socket() -> std::path::PathBuf {
     std::env::var_os("IWARP_VERBS_SOCKET").unwrap_or_else(|| DEFAULT_SOCKET.into()).into()
 }
 
-/// Returns true if the device is inside this process, as `iwarp-run` says: a program that changes its environment later
-/// keeps its device.
+/// Returns true if the device is inside this process: `iwarp-run` says so, or a program that it has not started finds
+/// no daemon. A program that changes its environment later keeps its device.
 pub(crate) fn is_embedded() -> bool {
     static EMBEDDED: OnceLock<bool> = OnceLock::new();
-    *EMBEDDED.get_or_init(|| std::env::var_os("IWARP_EMBEDDED").is_some_and(|value| value == "1"))
+    let nobody_listens = || {
+        let found = iwarp_verbs::Context::devices(DEFAULT_SOCKET);
+        matches!(found, Err(Error::Daemon(ClientError::Unreachable { .. })))
+    };
+    *EMBEDDED.get_or_init(|| match std::env::var_os("IWARP_EMBEDDED") {
+        Some(value) => value == "1",
+        // Plain sockets of a program stay the kernel's without a daemon.
+        None => std::env::var_os("IWARP_VERBS_SOCKET").is_none() && !is_preloaded() && nobody_listens(),
+    })
+}
+
+/// Returns true if the program's plain sockets are to be rsockets.
+fn is_preloaded() -> bool {
+    std::env::var("LD_PRELOAD").is_ok_and(|libraries| libraries.contains("librspreload.so"))
 }
 
 /// Returns the devices of the daemon, or the one inside this process. The last element is null. Without a daemon there
