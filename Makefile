@@ -114,6 +114,7 @@ TOGETHER := \
     embedded \
     container \
     serve \
+    python \
     sockets \
     lifecycle \
     operations \
@@ -138,7 +139,7 @@ BESIDE := \
 
 # Names of several suites.
 group.tcp := drivers flood forged-arp load crowd-out starve wire-proof flat idle
-group.rdma := interop verbs hostile programs-quick embedded container serve sockets
+group.rdma := interop verbs hostile programs-quick embedded container serve python sockets
 group.nfs := nfsd
 group.service := ports lifecycle operations reload session demonstration captures
 group.packages := deb-test build-debian13
@@ -181,7 +182,7 @@ suites: ## the names that SUITES takes
 
 # Suites side by side must neither install packages at the same time nor take each other's hugepages: 320 MiB each.
 prepared: root tools
-	@.ci/deps.sh $(PACKAGING) $(PODMAN) ibverbs-utils perftest tgt || echo "test: goes on with what is installed" >&2
+	@.ci/deps.sh $(PACKAGING) $(PODMAN) python3-venv ibverbs-utils perftest tgt || echo "test: goes on with what is installed" >&2
 	@dataplane/tests/siw/prepare.sh >/dev/null
 	@.ci/hugepages.sh 960 || true
 
@@ -324,6 +325,23 @@ container: root built ## the same in containers of rootless podman, by the comma
 
 serve: root built ## regions of files and of memory without a daemon, as a user without a privilege: iwarpctl serve
 	dataplane/tests/serve.sh
+
+python: root built ## the Python package: its wheel, types and tests, as a user without a privilege
+	@.ci/deps.sh python3-venv
+	dataplane/tests/wheel.sh
+
+# maturin and zig come from PyPI; zig links against a glibc that all of today's distributions have.
+WHEEL_TOOLS := target/wheels/tools
+wheel: ## the Python package for Linux with glibc 2.17 or newer: target/wheels
+	@python3 -c 'import venv' || .ci/deps.sh python3-venv
+	@rm -f target/wheels/*.whl
+	python3 -m venv $(WHEEL_TOOLS)
+	$(WHEEL_TOOLS)/bin/pip install --quiet $$(grep -E '^(maturin|ziglang)==' clients/python/requirements.txt)
+	PATH="$$PWD/$(WHEEL_TOOLS)/bin:$$PATH" maturin build --manifest-path clients/python/Cargo.toml --zig \
+	    --compatibility manylinux2014 --profile wheel --locked --interpreter python3 --out target/wheels
+
+wheel-test: root ## the tests of the wheel that `make wheel` has built
+	IWARPCTL=$(BUILT)/iwarpctl dataplane/tests/wheel.sh target/wheels/ironwarp-*.whl
 
 sockets: root built ## rsockets and the preload library: threads, random sizes, crowds of clients, what calls return
 	dataplane/tests/sockets.sh
