@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use crate::errors::Failure;
 
 /// Longest sleep of a waiting thread before it lets handlers of signals run.
-const SLICE: Duration = Duration::from_millis(100);
+pub(crate) const SLICE: Duration = Duration::from_millis(100);
 /// Asynchronous events that are kept until the program takes them; the oldest ones go first.
 const ASYNC_EVENTS_MAX: usize = 1024;
 
@@ -128,9 +128,11 @@ impl Device {
         objects.iter().for_each(|object| object.close());
         lock(&self.objects).clear();
         *lock(&self.events) = Events::default();
-        // Dropped without the lock.
+        // Dropped without the lock. Those who wait find the device closed.
         let context = lock(&self.context).take();
-        drop(context);
+        if let Some(context) = context {
+            context.wake_helper();
+        }
         Ok(())
     }
 

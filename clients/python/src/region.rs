@@ -1,7 +1,7 @@
 //! A region of a peer, read and written by its name.
 
 use std::cell::RefCell;
-use std::sync::Mutex;
+use std::sync::{Condvar, Mutex};
 
 use iwarp_verbs::{
     Access, RegionOptions, RemoteError, RemoteRegion as VerbsRegion, connect_region as connect,
@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::bytes::Bytes;
-use crate::device::{duration, lock};
+use crate::device::{SLICE, duration, lock};
 use crate::errors::{Class, Failure, of_service};
 
 /// Bytes of a Python buffer that are copied at a time.
@@ -40,10 +40,19 @@ fn failure(error: RemoteError) -> Failure {
     }
 }
 
+/// Owner of the connection.
+enum State {
+    Free(Box<VerbsRegion>),
+    /// A thread has the connection for a call; the others wait.
+    InUse,
+    Closed,
+}
+
 /// A region of a peer, over a connection of its own.
 #[pyclass(frozen, weakref, module = "ironwarp")]
 pub(crate) struct RemoteRegion {
-    region: Mutex<Option<VerbsRegion>>,
+    region: Mutex<State>,
+    freed: Condvar,
     pid: u32,
     target: String,
     bytes: u64,
@@ -76,15 +85,46 @@ pub(crate) fn connect_region(
         bytes: region.bytes(),
         access: region.access(),
         peer: region.peer().to_string(),
-        region: Mutex::new(Some(region)),
+        region: Mutex::new(State::Free(Box::new(region))),
+        freed: Condvar::new(),
     })
 }
 
 impl RemoteRegion {
     /// Does something with the region while no other thread does. The caller is detached.
     fn with<T>(&self, ask: impl FnOnce(&mut VerbsRegion) -> Result<T, RemoteError>) -> Result<T, Failure> {
-        let mut region = lock(&self.region);
-        ask(region.as_mut().ok_or_else(|| Failure::closed("region"))?).map_err(failure)
+        let mut call = Call { of: self, region: Some(self.take()?) };
+        let answer = call.region.as_deref_mut().map(ask).ok_or_else(|| Failure::closed("region"))?;
+        drop(call);
+        answer.map_err(failure)
+    }
+
+    /// Takes the connection, once no other thread has it. Handlers of signals run meanwhile.
+    fn take(&self) -> Result<Box<VerbsRegion>, Failure> {
+        let mut state = lock(&self.region);
+        loop {
+            match std::mem::replace(&mut *state, State::InUse) {
+                State::Free(region) => return Ok(region),
+                State::Closed => {
+                    *state = State::Closed;
+                    return Err(Failure::closed("region"));
+                }
+                State::InUse => {}
+            }
+            drop(self.freed.wait_timeout(state, SLICE));
+            if interrupted()
+                && let Some(raised) = RAISED.take()
+            {
+                return Err(Failure::Python(raised));
+            }
+            state = lock(&self.region);
+        }
+    }
+
+    /// Leaves the connection to the next thread.
+    fn give_back(&self, state: State) {
+        *lock(&self.region) = state;
+        self.freed.notify_all();
     }
 
     /// Fails unless the bytes are all inside the region, and returns their offset.
@@ -103,6 +143,18 @@ impl RemoteRegion {
                 Err(Failure::Value(message))
             }
         }
+    }
+}
+
+/// A call that has the connection, until the call is over.
+struct Call<'a> {
+    of: &'a RemoteRegion,
+    region: Option<Box<VerbsRegion>>,
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.of.give_back(self.region.take().map_or(State::Closed, State::Free));
     }
 }
 
@@ -191,14 +243,21 @@ impl RemoteRegion {
         crate::enums::access(py, self.access)
     }
 
-    /// Ends the connection.
-    fn close(&self, py: Python<'_>) {
-        if std::process::id() == self.pid {
-            py.detach(|| {
-                let region = lock(&self.region).take();
-                drop(region);
-            });
+    /// Ends the connection, once other threads' calls are over.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if std::process::id() != self.pid {
+            return Ok(());
         }
+        Ok(py.detach(|| match self.take() {
+            Ok(region) => {
+                drop(region);
+                self.give_back(State::Closed);
+                Ok(())
+            }
+            // Closed already, or interrupted.
+            Err(Failure::Os(..)) => Ok(()),
+            Err(raised) => Err(raised),
+        })?)
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -206,8 +265,8 @@ impl RemoteRegion {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
-        self.close(py);
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.close(py)
     }
 
     fn __repr__(&self) -> String {

@@ -31,11 +31,11 @@ def script(text: str, *arguments: str, seconds: float = WAIT) -> subprocess.Comp
     )
 
 
-@pytest.mark.parametrize("call", ["cq", "listener", "event", "connect", "region", "write"])
+@pytest.mark.parametrize("call", ["cq", "listener", "event", "connect", "region", "write", "turn"])
 def test_an_interrupt_ends_every_wait(call: str) -> None:
     ended = script(
         """
-        import os, signal, socket, sys, threading, time
+        import os, signal, socket, subprocess, sys, threading, time
         import ironwarp
         from conftest import Host, End
         call = sys.argv[1]
@@ -56,7 +56,18 @@ def test_an_interrupt_ends_every_wait(call: str) -> None:
             "connect": lambda: end.context.connect(end.qp, address, timeout=None),
             "region": lambda: ironwarp.connect_region(f"{address}/lab", timeout=None),
             "write": write,
+            "turn": lambda: region.read(0, 1),
         }
+        server = None
+        if call == "turn":
+            # The peer stops: the other thread's call has the region for long.
+            text = "import time; from conftest import Host; host = Host(); kept = host.offer('lab', 64 << 20);"
+            text += "print(host.target('lab'), flush=True); time.sleep(60)"
+            server = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
+            region = ironwarp.connect_region(server.stdout.readline().strip())
+            server.send_signal(signal.SIGSTOP)
+            threading.Thread(target=write, daemon=True).start()
+            time.sleep(0.1)
         sent = 0.0
         def interrupt():
             global sent
@@ -69,6 +80,9 @@ def test_an_interrupt_ends_every_wait(call: str) -> None:
         except KeyboardInterrupt:
             late = time.monotonic() - sent
             print("interrupted", late)
+            if server is not None:
+                server.kill()
+                server.wait()
             # Limits of time are those of a machine that does other work, too.
             sys.exit(0 if late < 0.2 + 0.8 * (os.getloadavg()[0] > 1) else 1)
         sys.exit(2)
