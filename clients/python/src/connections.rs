@@ -9,7 +9,7 @@ use iwarp_verbs::{CmEvent, CmEventKind, CmId, ConnParam, Id, QueuePair as VerbsQ
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::device::{Device, Object, Rank, duration, lock};
+use crate::device::{Device, Object, Rank, detach, duration, lock};
 use crate::errors::{Class, Failure};
 use crate::queue_pair::QueuePair;
 
@@ -170,7 +170,7 @@ impl Listener {
 
     /// Stops listening. Requests that nobody has taken are closed.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.listener.close());
+        detach(py, || self.listener.close());
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -230,7 +230,7 @@ impl ConnectRequest {
         let answer = private_data.unwrap_or_default();
         let handle = qp.handle()?;
         let id = self.request.get()?;
-        py.detach(|| id.accept(&handle, answer)).map_err(Failure::from)?;
+        detach(py, || id.accept(&handle, answer)).map_err(Failure::from)?;
         if let Some((_, of_connection)) = lock(&self.request.value).as_mut() {
             *of_connection = Some(handle);
         }
@@ -250,9 +250,9 @@ impl ConnectRequest {
     #[pyo3(signature = (private_data = None))]
     fn reject(&self, py: Python<'_>, private_data: Option<&[u8]>) -> PyResult<()> {
         let id = self.request.get()?;
-        py.detach(|| id.reject(private_data.unwrap_or_default())).map_err(Failure::from)?;
+        detach(py, || id.reject(private_data.unwrap_or_default())).map_err(Failure::from)?;
         drop(id);
-        py.detach(|| self.request.close());
+        detach(py, || self.request.close());
         Ok(())
     }
 }
@@ -340,7 +340,7 @@ impl Connecting {
 
     /// Gives up.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.connection.close());
+        detach(py, || self.connection.close());
     }
 
     #[getter]
@@ -395,7 +395,7 @@ impl Connection {
     /// Closes the connection when its work is done (`rdma_disconnect`).
     fn disconnect(&self, py: Python<'_>) -> PyResult<()> {
         let id = self.connection.get()?;
-        Ok(py.detach(|| id.disconnect()).map_err(Failure::from)?)
+        Ok(detach(py, || id.disconnect()).map_err(Failure::from)?)
     }
 
     /// Returns true once the connection has ended, as far as the device knows.
@@ -417,7 +417,7 @@ impl Connection {
 
     /// Resets the connection, unless it has ended.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.connection.close());
+        detach(py, || self.connection.close());
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

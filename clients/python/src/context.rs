@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 
 use crate::connections::{Connecting, Connection, Listener, resolve};
-use crate::device::{Device, duration};
+use crate::device::{Device, detach, duration};
 use crate::errors::Failure;
 use crate::memory::Pd;
 use crate::queue_pair::QueuePair;
@@ -60,7 +60,7 @@ impl Context {
     /// Opens a device in this process, over the kernel's TCP: without a daemon, and without a privilege.
     #[classmethod]
     fn embedded(_class: &Bound<'_, PyType>, py: Python<'_>) -> PyResult<Self> {
-        Ok(Self::of(py.detach(VerbsContext::embedded).map_err(Failure::from)?))
+        Ok(Self::of(detach(py, VerbsContext::embedded).map_err(Failure::from)?))
     }
 
     /// Opens a device of the daemon: that of the given name, or the first.
@@ -73,7 +73,7 @@ impl Context {
         device: Option<&str>,
     ) -> PyResult<Self> {
         let socket = socket.unwrap_or_else(|| iwarp_verbs::DEFAULT_SOCKET.into());
-        Ok(Self::of(py.detach(|| VerbsContext::open(socket, device)).map_err(Failure::from)?))
+        Ok(Self::of(detach(py, || VerbsContext::open(socket, device)).map_err(Failure::from)?))
     }
 
     /// Device of the context.
@@ -104,7 +104,7 @@ impl Context {
     /// Listens for peers at HOST:PORT (`rdma_listen`); the kernel selects a port for port 0.
     #[pyo3(signature = (address, backlog = 16))]
     fn listen(&self, py: Python<'_>, address: &str, backlog: u16) -> PyResult<Listener> {
-        Ok(py.detach(|| Listener::listen(&self.device, resolve(address)?, backlog))?)
+        Ok(detach(py, || Listener::listen(&self.device, resolve(address)?, backlog))?)
     }
 
     /// Connects a queue pair to HOST:PORT (`rdma_connect`), and waits for the answer of the peer.
@@ -148,7 +148,7 @@ impl Context {
         peer_to_peer: bool,
     ) -> PyResult<Connecting> {
         self.device.check()?;
-        let peer = py.detach(|| resolve(address))?;
+        let peer = detach(py, || resolve(address))?;
         let rtr = peer_to_peer.then(RtrOptions::default);
         let param = ConnParam { private_data: private_data.unwrap_or_default(), rtr, ..ConnParam::default() };
         Ok(Connecting::start(&self.device, qp, peer, &param)?)
@@ -158,7 +158,7 @@ impl Context {
     #[pyo3(signature = (addresses = vec![]))]
     fn serve_regions(&self, py: Python<'_>, addresses: Vec<String>) -> PyResult<RegionServer> {
         let context = self.device.check()?;
-        let server = py.detach(|| -> Result<_, Failure> {
+        let server = detach(py, || -> Result<_, Failure> {
             let addresses =
                 addresses.iter().map(|address| resolve(address)).collect::<Result<Vec<_>, _>>()?;
             Ok(context.serve_regions(&addresses)?)
@@ -180,7 +180,7 @@ impl Context {
 
     /// Closes the device and all of its objects. Fails while views of its memory are in use, and changes nothing then.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        Ok(py.detach(|| self.device.close())?)
+        Ok(detach(py, || self.device.close())?)
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -203,7 +203,7 @@ impl Context {
 #[pyo3(signature = (socket = None))]
 pub(crate) fn devices(py: Python<'_>, socket: Option<PathBuf>) -> PyResult<Vec<DeviceInfo>> {
     let socket = socket.unwrap_or_else(|| iwarp_verbs::DEFAULT_SOCKET.into());
-    let devices = py.detach(|| VerbsContext::devices(socket)).map_err(Failure::from)?;
+    let devices = detach(py, || VerbsContext::devices(socket)).map_err(Failure::from)?;
     Ok(devices.iter().map(DeviceInfo::new).collect())
 }
 

@@ -164,7 +164,7 @@ impl Device {
             }
             let slice = now().checked_add(SLICE);
             let slice = slice.into_iter().chain(until).min();
-            if let Some(taken) = py.detach(|| self.wait_detached(slice, &mut take))? {
+            if let Some(taken) = detach(py, || self.wait_detached(slice, &mut take))? {
                 return Ok(Some(taken));
             }
             py.check_signals()?;
@@ -327,6 +327,18 @@ impl<T: Send + 'static> Object for Slot<T> {
         // Dropped without the lock.
         drop(self.take());
     }
+}
+
+/// Does something without the interpreter's lock. A thread that is still here when the process ends does not come back:
+/// the interpreter is gone then.
+pub(crate) fn detach<T: Send>(py: Python<'_>, ask: impl FnOnce() -> T + Send) -> T {
+    py.detach(|| {
+        let answer = ask();
+        while iwarp_verbs::is_exiting() {
+            std::thread::park();
+        }
+        answer
+    })
 }
 
 #[allow(clippy::disallowed_methods, reason = "a wait with a time limit reads the clock")]

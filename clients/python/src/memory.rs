@@ -15,7 +15,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::bytes::Bytes;
-use crate::device::{Device, Object, Rank, Slot, lock};
+use crate::device::{Device, Object, Rank, Slot, detach, lock};
 use crate::errors::Failure;
 use crate::queue_pair::{QpSizes, QueuePair};
 use crate::queues::CompletionQueue;
@@ -61,7 +61,7 @@ impl Pd {
     fn alloc_mr(&self, py: Python<'_>, length: i64, access: u32) -> PyResult<MemoryRegion> {
         let pd = self.slot.get()?;
         let (bytes, rights) = (self::length(length)?, self::access(access)?);
-        let mr = py.detach(|| pd.alloc_mr(bytes, rights)).map_err(Failure::from)?;
+        let mr = detach(py, || pd.alloc_mr(bytes, rights)).map_err(Failure::from)?;
         Ok(MemoryRegion::new(&self.slot.device, mr, None, rights))
     }
 
@@ -252,7 +252,7 @@ impl MemoryRegion {
         if let Some(in_use) = self.memory.in_use() {
             return Err(in_use.into());
         }
-        py.detach(|| self.memory.close());
+        detach(py, || self.memory.close());
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::connections::Connected;
-use crate::device::{Device, Object as _, Rank, Slot, lock};
+use crate::device::{Device, Object as _, Rank, Slot, detach, lock};
 use crate::enums;
 use crate::errors::{Failure, not_posted};
 use crate::memory::{MemoryRegion, Sge};
@@ -224,7 +224,7 @@ impl QueuePair {
         let known = enums::state_of(state).filter(|state| matches!(state, QpState::Idle | QpState::Error));
         let wrong = || Failure::Value(format!("state {state}: give QpState.IDLE or ERROR"));
         let state = known.ok_or_else(wrong)?;
-        Ok(py.detach(|| qp.modify(state)).map_err(Failure::from)?)
+        Ok(detach(py, || qp.modify(state)).map_err(Failure::from)?)
     }
 
     /// Changes the rights of the peer: remote read, write and atomic, all of which a new queue pair grants.
@@ -238,7 +238,7 @@ impl QueuePair {
         if self.slot.device.is_child() {
             return;
         }
-        py.detach(|| {
+        detach(py, || {
             let connection = lock(&self.connection).take();
             if let Some(connection) = &connection {
                 connection.close();

@@ -6,7 +6,7 @@ use iwarp_verbs::{CompletionQueue as VerbsCq, WcStatus, WorkCompletion as Wc};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::device::{Device, Rank, Slot, duration};
+use crate::device::{Device, Rank, Slot, detach, duration};
 use crate::enums;
 use crate::errors::Failure;
 
@@ -88,7 +88,7 @@ impl CompletionQueue {
     /// Gives the queue room for `cqe` completions (`ibv_resize_cq`).
     fn resize(&self, py: Python<'_>, cqe: u32) -> PyResult<()> {
         let cq = self.slot.get()?;
-        Ok(py.detach(|| cq.resize(cqe)).map_err(Failure::from)?)
+        Ok(detach(py, || cq.resize(cqe)).map_err(Failure::from)?)
     }
 
     /// Channel on which an event loop waits for this queue.

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::bytes::Bytes;
-use crate::device::{SLICE, duration, lock};
+use crate::device::{SLICE, detach, duration, lock};
 use crate::errors::{Class, Failure, of_service};
 
 /// Bytes of a Python buffer that are copied at a time.
@@ -24,12 +24,14 @@ thread_local! {
 
 /// Runs handlers of signals, and returns true if one has raised an exception.
 fn interrupted() -> bool {
-    Python::attach(|py| {
-        let raised = py.check_signals().err();
-        let is_raised = raised.is_some();
-        RAISED.set(raised);
-        is_raised
-    })
+    // At the end of the process there is no interpreter any more.
+    if iwarp_verbs::is_exiting() {
+        return false;
+    }
+    let raised = Python::try_attach(|py| py.check_signals().err()).flatten();
+    let is_raised = raised.is_some();
+    RAISED.set(raised);
+    is_raised
 }
 
 /// Returns the failure of a call: the exception of a handler, if one has ended the call.
@@ -78,7 +80,7 @@ pub(crate) fn connect_region(
         Some(token) => options.with_token(token),
         None => options,
     };
-    let region = py.detach(|| connect(target, &options)).map_err(failure)?;
+    let region = detach(py, || connect(target, &options)).map_err(failure)?;
     Ok(RemoteRegion {
         pid: std::process::id(),
         target: target.to_owned(),
@@ -175,7 +177,7 @@ impl RemoteRegion {
         let length = usize::try_from(length)
             .map_err(|_| Failure::Value(format!("a length of {length} bytes: give 0 or more")))?;
         let start = self.check(offset, length)?;
-        PyBytes::new_with(py, length, |out| Ok(py.detach(|| self.with(|region| region.read(start, out)))?))
+        PyBytes::new_with(py, length, |out| Ok(detach(py, || self.with(|region| region.read(start, out)))?))
     }
 
     /// Reads as many bytes at an offset as a writable buffer has, and returns their number.
@@ -189,7 +191,7 @@ impl RemoteRegion {
         let mut copied = vec![0; length.min(COPIED_MAX)];
         for (from, to) in parts(length) {
             let part = copied.get_mut(..to.saturating_sub(from)).unwrap_or_default();
-            py.detach(|| self.with(|region| region.read(advanced(start, from), part)))?;
+            detach(py, || self.with(|region| region.read(advanced(start, from), part)))?;
             if !part.is_empty() {
                 bytes.part(from, to)?.copy_from_slice(py, part)?;
             }
@@ -204,7 +206,7 @@ impl RemoteRegion {
             // Bytes never change.
             let bytes = bytes.as_bytes();
             let start = self.check(offset, bytes.len())?;
-            py.detach(|| self.with(|region| region.write(start, bytes)))?;
+            detach(py, || self.with(|region| region.write(start, bytes)))?;
             return Ok(bytes.len());
         }
         let bytes = Bytes::of(data)?;
@@ -216,7 +218,7 @@ impl RemoteRegion {
             if !part.is_empty() {
                 bytes.part(from, to)?.copy_to_slice(py, part)?;
             }
-            py.detach(|| self.with(|region| region.write(advanced(start, from), part)))?;
+            detach(py, || self.with(|region| region.write(advanced(start, from), part)))?;
         }
         Ok(length)
     }
@@ -248,7 +250,7 @@ impl RemoteRegion {
         if std::process::id() != self.pid {
             return Ok(());
         }
-        Ok(py.detach(|| match self.take() {
+        Ok(detach(py, || match self.take() {
             Ok(region) => {
                 drop(region);
                 self.give_back(State::Closed);

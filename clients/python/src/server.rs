@@ -10,7 +10,7 @@ use iwarp_verbs::{
 use iwarp_verbs::{Error, Prefix};
 use pyo3::prelude::*;
 
-use crate::device::{Device, Object as _, Rank, Slot, lock};
+use crate::device::{Device, Object as _, Rank, Slot, detach, lock};
 use crate::errors::Failure;
 use crate::memory::MemoryRegion;
 
@@ -118,7 +118,7 @@ impl RegionServer {
         if self.slot.device.is_child() {
             return;
         }
-        py.detach(|| {
+        detach(py, || {
             let offers = std::mem::take(&mut *lock(&self.offers));
             offers.iter().for_each(|offer| offer.withdraw());
             self.slot.close();
@@ -160,7 +160,7 @@ impl Offer {
     /// Withdraws the region, and revokes the grants of peers.
     fn withdraw(&self, py: Python<'_>) {
         if !self.offered.slot.device.is_child() {
-            py.detach(|| self.offered.withdraw());
+            detach(py, || self.offered.withdraw());
         }
     }
 }
