@@ -330,7 +330,8 @@ python: root built ## the Python package: its wheel, types and tests, as a user 
 	@.ci/deps.sh python3-venv
 	dataplane/tests/wheel.sh
 
-# maturin and zig come from PyPI; zig links against a glibc that all of today's distributions have.
+# maturin and zig come from PyPI; zig links against a glibc that all of today's distributions have. The C library unwinds
+# the stack of a thread that ends with the interpreter: with libgcc_s, not with the unwinder that zig would link in.
 WHEEL_TOOLS := target/wheels/tools
 wheel: ## the Python package for Linux with glibc 2.17 or newer: target/wheels
 	@python3 -c 'import venv' || .ci/deps.sh python3-venv
@@ -338,7 +339,8 @@ wheel: ## the Python package for Linux with glibc 2.17 or newer: target/wheels
 	python3 -m venv $(WHEEL_TOOLS)
 	$(WHEEL_TOOLS)/bin/pip install --quiet $$(grep -E '^(maturin|ziglang)==' clients/python/requirements.txt)
 	PATH="$$PWD/$(WHEEL_TOOLS)/bin:$$PATH" maturin build --manifest-path clients/python/Cargo.toml --zig \
-	    --compatibility manylinux2014 --profile wheel --locked --interpreter python3 --out target/wheels
+	    --compatibility manylinux2014 --profile wheel --locked --interpreter python3 --out target/wheels \
+	    -- -C link-arg="$$(gcc -print-file-name=libgcc_s.so.1)"
 
 wheel-test: root ## the tests of the wheel that `make wheel` has built
 	IWARPCTL=$(BUILT)/iwarpctl dataplane/tests/wheel.sh target/wheels/ironwarp-*.whl
