@@ -149,7 +149,7 @@ impl Context {
     ) -> PyResult<Connecting> {
         self.device.check()?;
         let peer = detach(py, || resolve(address))?;
-        let rtr = peer_to_peer.then(RtrOptions::default);
+        let rtr = peer_to_peer.then_some(RtrOptions { send: false, write: true, read: true });
         let param = ConnParam { private_data: private_data.unwrap_or_default(), rtr, ..ConnParam::default() };
         Ok(Connecting::start(&self.device, qp, peer, &param)?)
     }

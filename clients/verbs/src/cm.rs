@@ -71,7 +71,7 @@ impl Id {
     }
 
     /// Connects a queue pair (`rdma_connect`). Events report the outcome. If `param.rtr` is set, either side may send
-    /// first; the daemon selects the ready-to-receive messages that it offers: an empty RDMA Write or RDMA Read.
+    /// first, after one of these ready-to-receive messages; the peer chooses.
     ///
     /// # Errors
     /// The device refuses, or the daemon has ended.
@@ -103,7 +103,7 @@ impl Id {
                 private_data: param.private_data.to_vec(),
                 depths: (param.responder_resources, param.initiator_depth),
                 revision: param.revision,
-                peer_to_peer: param.rtr.is_some(),
+                rtr: param.rtr,
                 any_port,
             },
         )

@@ -7,6 +7,7 @@ use rdma::verbs::{
     Access, AddressBase, CmId, CqId, MemoryRegion, MemoryWindow, MrId, MwId, PdId, QpAttr, QpInit, QpNum,
     QpState, RegionId, SrqAttr, SrqId,
 };
+use rdma::wire::mpa::RtrOptions;
 use serde::{Deserialize, Serialize};
 
 use crate::{CqPlace, QueuePlace};
@@ -97,9 +98,9 @@ pub enum Request {
         depths: (u16, u16),
         /// MPA revision: 1 or 2.
         revision: u8,
-        /// True for the peer-to-peer model (RFC 6581 §9.2): either side may send first.
-        #[serde(default)]
-        peer_to_peer: bool,
+        /// Ready-to-receive messages of the peer-to-peer model (RFC 6581 §9.2): either side may send first.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rtr: Option<RtrOptions>,
         /// True if another local port will do if that of the id is in use.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         any_port: bool,

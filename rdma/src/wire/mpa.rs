@@ -151,6 +151,7 @@ impl fmt::Display for ReadDepth {
 
 /// Messages that may serve as the ready-to-receive indication (RFC 6581 §9.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RtrOptions {
     /// B: an empty Send.
     pub send: bool,

@@ -6,7 +6,6 @@ use core::time::Duration;
 use iwarp_shared_queues::{LINE_WORDS, RingShape, recv_words, send_words};
 use rdma::StagTable;
 use rdma::verbs::{AsyncEvent, ConnParam, CqId, Device, PdId, QpInit, QpNum, QpState, SrqId, VerbsError};
-use rdma::wire::mpa::RtrOptions;
 
 use super::ContextMemory;
 use super::completions::{COMPLETIONS_MAX, CqRing};
@@ -389,11 +388,10 @@ impl<M: ContextMemory> Context<M> {
                 let param = ConnParam { responder_resources, initiator_depth, ..ConnParam::default() };
                 device.listen(*id, *backlog, &param).map(|()| Response::Done)
             }
-            Request::Connect { id, qp, peer, private_data, depths, revision, peer_to_peer, any_port } => {
+            Request::Connect { id, qp, peer, private_data, depths, revision, rtr, any_port } => {
                 must_own(ids.contains(id) && qps.contains_key(qp))?;
                 let (responder_resources, initiator_depth) = *depths;
-                let revision = *revision;
-                let rtr = peer_to_peer.then_some(RtrOptions { send: false, write: true, read: true });
+                let (revision, rtr) = (*revision, *rtr);
                 let param = ConnParam { private_data, responder_resources, initiator_depth, revision, rtr };
                 device.connect(*id, *qp, *peer, &param)?;
                 if *any_port {

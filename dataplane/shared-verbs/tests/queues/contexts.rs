@@ -318,9 +318,8 @@ fn events_that_the_ring_has_no_room_for_arrive_once_it_has() {
         let Ok(Response::Qp(qp, _)) = lab.request(0, context, &Request::CreateQp(init)) else { panic!() };
         ids.push((id, pd, cq));
         let (peer, private_data) = (address(1), Vec::new());
-        let (depths, revision, peer_to_peer, any_port) = ((1, 1), 2, false, false);
-        let request =
-            Request::Connect { id, qp, peer, private_data, depths, revision, peer_to_peer, any_port };
+        let (depths, revision, rtr, any_port) = ((1, 1), 2, None, false);
+        let request = Request::Connect { id, qp, peer, private_data, depths, revision, rtr, any_port };
         lab.request(0, context, &request).unwrap();
         lab.run();
         lab.request(0, context, &Request::DestroyQp(qp)).unwrap();
@@ -369,7 +368,7 @@ fn a_context_names_its_own_objects_only() {
             private_data: none(),
             depths: (1, 1),
             revision: 2,
-            peer_to_peer: false,
+            rtr: None,
             any_port: false,
         },
         Request::Accept { id, qp, private_data: none() },

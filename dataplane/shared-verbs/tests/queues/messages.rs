@@ -11,6 +11,7 @@ use rdma::verbs::{
     Access, AddressBase, CmId, CqId, MrId, MwId, PdId, QpCap, QpInit, QpNum, QpState, RegionId, SrqId,
     VerbsError,
 };
+use rdma::wire::mpa::RtrOptions;
 use serde_json::{Value, json};
 
 fn init() -> impl Strategy<Value = QpInit> {
@@ -52,12 +53,12 @@ fn request() -> impl Strategy<Value = Request> {
             let backlog = NonZeroU16::new(backlog).unwrap_or(NonZeroU16::MIN);
             Request::Listen { id: CmId(id), backlog, depths }
         }),
-        (id(), id(), address(), data(), any::<(u16, u16)>(), any::<(u8, bool, bool)>()).prop_map(
-            |(id, qp, peer, private_data, depths, (revision, peer_to_peer, any_port))| {
+        (id(), id(), address(), data(), any::<(u16, u16)>(), any::<(u8, Option<[bool; 3]>, bool)>())
+            .prop_map(|(id, qp, peer, private_data, depths, (revision, rtr, any_port))| {
                 let (id, qp) = (CmId(id), QpNum(qp));
-                Request::Connect { id, qp, peer, private_data, depths, revision, peer_to_peer, any_port }
-            }
-        ),
+                let rtr = rtr.map(|[send, write, read]| RtrOptions { send, write, read });
+                Request::Connect { id, qp, peer, private_data, depths, revision, rtr, any_port }
+            }),
         (id(), id(), data()).prop_map(|(id, qp, private_data)| Request::Accept {
             id: CmId(id),
             qp: QpNum(qp),

@@ -318,7 +318,7 @@ fn connections_slots_and_counters_are_those_of_the_worker() {
                 private_data,
                 depths: (1, 1),
                 revision: 2,
-                peer_to_peer: false,
+                rtr: None,
                 any_port: false,
             },
         )

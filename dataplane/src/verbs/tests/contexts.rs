@@ -125,16 +125,8 @@ fn a_connection_has_the_port_that_its_id_is_bound_to() {
     let connect = |net: &mut Net, guest: &Guest| {
         let (id, qp, peer) = (guest.program.id, guest.program.qp, address(1, PORT));
         let (private_data, depths) = (Vec::new(), (1, 1));
-        let request = Request::Connect {
-            id,
-            qp,
-            peer,
-            private_data,
-            depths,
-            revision: 2,
-            peer_to_peer: false,
-            any_port: false,
-        };
+        let request =
+            Request::Connect { id, qp, peer, private_data, depths, revision: 2, rtr: None, any_port: false };
         guest.execute(net, &request);
     };
     for port in [5555, 600, 49_152] {
@@ -184,7 +176,7 @@ fn connected(net: &mut Net) -> [Guest; 2] {
             private_data,
             depths: (16, 16),
             revision: 2,
-            peer_to_peer: false,
+            rtr: None,
             any_port: false,
         },
     );

@@ -179,7 +179,7 @@ pub(crate) fn connect(lab: &mut Lab, a: &mut Program, b: &mut Program) {
         private_data,
         depths: (16, 16),
         revision: 2,
-        peer_to_peer: false,
+        rtr: None,
         any_port: false,
     };
     lab.request(0, a.context, &request).unwrap();
