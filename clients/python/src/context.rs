@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use iwarp_verbs::{
-    AsyncEvent as VerbsEvent, ConnParam, Context as VerbsContext, DeviceInfo as Info, RtrOptions,
+    AsyncEvent as VerbsEvent, ConnParam, Context as VerbsContext, DeviceInfo as Info, QpNum, RtrOptions,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyType;
@@ -169,6 +169,12 @@ impl Context {
     /// Returns the next asynchronous event without waiting, or None (`ibv_get_async_event`).
     fn poll_async_event(&self) -> PyResult<Option<AsyncEvent>> {
         Ok(self.device.poll_async_event()?.map(AsyncEvent::of))
+    }
+
+    /// Returns the next asynchronous event of a queue pair, for the package.
+    #[pyo3(name = "_poll_qp_event")]
+    fn poll_qp_event(&self, qp_num: u32) -> PyResult<Option<AsyncEvent>> {
+        Ok(self.device.poll_qp_event(QpNum(qp_num))?.map(AsyncEvent::of))
     }
 
     /// Waits for the next asynchronous event.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use iwarp_verbs::{AsyncEvent, CmEvent, CmEventKind, CmId, Context, Error, Event};
+use iwarp_verbs::{AsyncEvent, CmEvent, CmEventKind, CmId, Context, Error, Event, QpNum};
 use pyo3::prelude::*;
 
 use crate::errors::Failure;
@@ -138,7 +138,18 @@ impl Device {
 
     /// Claims the descriptors for an event loop. Returns false if another one has them.
     pub(crate) fn claim_loop(&self) -> bool {
-        !self.has_loop.swap(true, Ordering::AcqRel)
+        if self.has_loop.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        // A thread that sleeps would take wake-ups of the loop. Its call fails.
+        let mut turn = lock(&self.turn);
+        while turn.has_sleeper {
+            if let Ok(context) = self.check() {
+                context.wake_helper();
+            }
+            turn = self.changed.wait_timeout(turn, SLICE).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
     }
 
     pub(crate) fn free_loop(&self) {
@@ -158,10 +169,6 @@ impl Device {
         let until = timeout.and_then(|timeout| now().checked_add(timeout));
         loop {
             self.check()?;
-            if self.has_loop.load(Ordering::Acquire) {
-                let reason = "an event loop waits for this device: await the asynchronous call in that loop";
-                return Err(Failure::Os(crate::errors::Class::Error, libc::EBUSY, reason.to_owned()));
-            }
             let slice = now().checked_add(SLICE);
             let slice = slice.into_iter().chain(until).min();
             if let Some(taken) = detach(py, || self.wait_detached(slice, &mut take))? {
@@ -197,6 +204,10 @@ impl Device {
         let mut turn = lock(&self.turn);
         if turn.ended != ended {
             return Ok(());
+        }
+        if self.has_loop.load(Ordering::Acquire) {
+            let reason = "an event loop waits for this device: await the asynchronous call in that loop";
+            return Err(Failure::Os(crate::errors::Class::Error, libc::EBUSY, reason.to_owned()));
         }
         if turn.has_sleeper {
             drop(self.changed.wait_timeout(turn, time));
@@ -244,6 +255,14 @@ impl Device {
     pub(crate) fn poll_async_event(&self) -> Result<Option<AsyncEvent>, Failure> {
         self.sort_events(&self.check()?);
         Ok(lock(&self.events).of_device.pop_front())
+    }
+
+    /// Returns the next asynchronous event of a queue pair.
+    pub(crate) fn poll_qp_event(&self, qp: QpNum) -> Result<Option<AsyncEvent>, Failure> {
+        self.sort_events(&self.check()?);
+        let mut events = lock(&self.events);
+        let at = events.of_device.iter().position(|event| event.qp() == Some(qp));
+        Ok(at.and_then(|at| events.of_device.remove(at)))
     }
 
     /// Hands each event of the device to its object. Those of objects that are closed are dropped.

@@ -49,6 +49,7 @@ class _Watch:
         self.waiters: set[asyncio.Future[None]] = set()
         self.users = 0
         self.descriptors: list[int] = []
+        self.is_open = True
         try:
             # Copies, which stay valid if the device is closed meanwhile.
             for descriptor in channel.descriptors():
@@ -71,7 +72,10 @@ class _Watch:
                 waiter.set_result(None)
 
     def close(self) -> None:
-        """Leaves the descriptors to others."""
+        """Leaves the descriptors to others, once."""
+        if not self.is_open:
+            return
+        self.is_open = False
         for descriptor in self.descriptors:
             if not self.loop.is_closed():
                 self.loop.remove_reader(descriptor)
@@ -120,7 +124,8 @@ async def until(owner: HasChannel, take: Callable[[], T | None]) -> T:
         watch.waiters.discard(waiter)
         watch.users -= 1
         if watch.users == 0:
-            del _watches[channel.key]
+            if _watches.get(channel.key) is watch:
+                del _watches[channel.key]
             watch.close()
 
 

@@ -61,6 +61,8 @@ class AsyncRemoteRegion:
             self._free.put_nowait(slot)
         self._transfers: dict[int, _Transfer] = {}
         self._next = 0
+        # Transfers that have completed.
+        self._finished = 0
         self._pump: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
         self._ended = "the region is closed"
@@ -88,15 +90,38 @@ class AsyncRemoteRegion:
         self._access = access
 
     async def _in_time(self, awaited: Awaitable[T]) -> T:
+        """Awaits something. The connection ends if no transfer completes for the timeout."""
+        future = asyncio.ensure_future(awaited)
         try:
-            async with asyncio.timeout(self._timeout):
-                return await awaited
-        except TimeoutError as error:
-            if isinstance(error, Error):
-                raise
-            message = f"{self.target} was silent for {self._timeout} s; a longer timeout waits longer"
-            self._end(message)
-            raise Timeout(errno.ETIMEDOUT, message) from None
+            while True:
+                finished = self._finished
+                done, _ = await asyncio.wait({future}, timeout=self._timeout)
+                if done:
+                    return future.result()
+                if finished == self._finished:
+                    message = f"{self.target} was silent for {self._timeout} s; a longer timeout waits longer"
+                    self._end(message)
+                    raise Timeout(errno.ETIMEDOUT, message)
+        finally:
+            if not future.done():
+                future.cancel()
+                await asyncio.wait({future})
+            if not future.cancelled():
+                future.exception()
+
+    async def _slot(self) -> int:
+        """Takes a part of the window, once one is free."""
+        taken = asyncio.ensure_future(self._free.get())
+        try:
+            slot = await self._in_time(taken)
+        except BaseException:
+            if taken.done() and not taken.cancelled():
+                self._free.put_nowait(taken.result())
+            raise
+        if self._connection is None:
+            self._free.put_nowait(slot)
+            raise self._lost()
+        return slot
 
     def __len__(self) -> int:
         return self._bytes
@@ -123,7 +148,7 @@ class AsyncRemoteRegion:
             transfers = []
             try:
                 for start in range(0, len(out), _CHUNK):
-                    slot = await self._in_time(self._free.get())
+                    slot = await self._slot()
                     part = out[start : start + _CHUNK]
                     transfers.append(self._read(slot, offset + start, part))
                 for done in transfers:
@@ -140,7 +165,7 @@ class AsyncRemoteRegion:
             self._check(Access.REMOTE_WRITE, offset, len(bytes_))
             transfers = []
             for start in range(0, len(bytes_), _CHUNK):
-                slot = await self._in_time(self._free.get())
+                slot = await self._slot()
                 transfers.append(self._write(slot, offset + start, bytes_[start : start + _CHUNK]))
             for done in transfers:
                 await self._in_time(done)
@@ -211,12 +236,16 @@ class AsyncRemoteRegion:
     def _finish(self, completion: WorkCompletion) -> None:
         if not completion.ok:
             reason = completion.status.name
-            while (event := self._context.poll_async_event()) is not None:
-                if event.qp_num == self._qp.num and event.reason is not None:
+            while (event := self._context._poll_qp_event(self._qp.num)) is not None:
+                if event.reason is not None:
                     reason = f"the peer has ended the connection: {event.reason}"
             self._end(reason)
             return
-        transfer = self._transfers.pop(completion.wr_id)
+        transfer = self._transfers.pop(completion.wr_id, None)
+        if transfer is None:
+            # The connection has ended meanwhile.
+            return
+        self._finished += 1
         self._free.put_nowait(transfer.slot)
         if not transfer.done.done():
             transfer.finish()
