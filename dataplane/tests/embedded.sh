@@ -133,7 +133,8 @@ events() { pair 18515 ib_send_lat -R -e -n 200 -F -- ib_send_lat -R -e -n 200 -F
 row "ib_send_lat -R -e" events ib_send_lat
 
 # --- rsockets, connections by the dozen
-rsocket() { pair 7471 rstream -b 127.0.0.1 -- rstream -s 127.0.0.1; }
+# 100,000 round trips of threads that sleep: a minute while other suites use the cores.
+rsocket() { LIMIT=240 pair 7471 rstream -b 127.0.0.1 -- rstream -s 127.0.0.1; }
 row "rstream" rsocket rstream
 many() { pair 7471 ucmatose -c 20 -- ucmatose -c 20 -s 127.0.0.1; }
 row "ucmatose, 20 connections" many ucmatose
