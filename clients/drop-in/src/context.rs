@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int};
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -153,7 +154,8 @@ pub(crate) fn is_embedded() -> bool {
     static EMBEDDED: OnceLock<bool> = OnceLock::new();
     let nobody_listens = || {
         let found = iwarp_verbs::Context::devices(DEFAULT_SOCKET);
-        matches!(found, Err(Error::Daemon(ClientError::Unreachable { .. })))
+        let Err(Error::Daemon(ClientError::Unreachable { cause, .. })) = found else { return false };
+        matches!(cause.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
     };
     *EMBEDDED.get_or_init(|| match std::env::var_os("IWARP_EMBEDDED") {
         Some(value) => value == "1",

@@ -114,6 +114,11 @@ pub(crate) trait Backend: Debug + Send + Sync {
     /// Returns true if posts wait for the program to run the engine, which is in this process.
     fn has_waiting(&self) -> bool;
 
+    /// Returns a number that changes when bytes come at a socket of a device in this process, or its kernel takes more.
+    fn socket_events(&self) -> u64 {
+        0
+    }
+
     /// Sleeps until one of the descriptors is readable, or for this time at most, and notes for each if it is. Returns
     /// true if the device has ended.
     fn sleep(

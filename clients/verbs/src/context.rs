@@ -284,6 +284,11 @@ impl Context {
         self.0.completions.daemon()
     }
 
+    /// Returns a number that changes when bytes come at a socket of a device in this process, or its kernel takes more.
+    pub(crate) fn socket_events(&self) -> u64 {
+        self.0.backend.socket_events()
+    }
+
     /// Borrows an event counter (eventfd) of the program's own. Adding to it ends [`Self::wait`].
     pub fn wake_fd(&self) -> BorrowedFd<'_> {
         self.0.completions.own()

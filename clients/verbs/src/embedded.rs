@@ -371,6 +371,10 @@ impl Backend for Embedded {
         self.held.is_waiting()
     }
 
+    fn socket_events(&self) -> u64 {
+        self.look(|core| core.events_found())
+    }
+
     fn sleep(
         &self,
         fds: &[BorrowedFd<'_>],

@@ -93,7 +93,7 @@ impl RemoteRegion {
                 asked = asked.saturating_add(len);
             }
             let done = self.connection.complete()?;
-            let read = self.connection.window_mut(done.offset, done.length).unwrap_or_default();
+            let read = self.connection.window_bytes(done.offset, done.length)?;
             part.iter_mut().zip(read).for_each(|(to, from)| *to = *from);
         }
         Ok(())
@@ -111,7 +111,7 @@ impl RemoteRegion {
                 self.connection.complete()?;
             }
             let (number, local) = (self.number(), (place(sent), length(chunk.len())));
-            let window = self.connection.window_mut(local.0, local.1).unwrap_or_default();
+            let window = self.connection.window_bytes(local.0, local.1)?;
             window.iter_mut().zip(chunk).for_each(|(to, from)| *to = *from);
             self.connection.post_write(number, local, offset.saturating_add(sent as u64))?;
             sent = sent.saturating_add(chunk.len());

@@ -164,7 +164,7 @@ impl Writing<'_> {
         at: u64,
     ) -> Result<u32, Failure> {
         let offset = u64::from(piece) * u64::from(PIECE);
-        let taken = self.sources.next(session.window(offset, left), at)?;
+        let taken = self.sources.next(session.window(offset, left)?, at)?;
         let taken = u32::try_from(taken).unwrap_or(left);
         if taken > 0 {
             session.post_write(piece.into(), offset, taken, range.offset(at))?;

@@ -35,7 +35,7 @@ pub(super) fn each(
             break;
         }
         let done = session.wait_completion()?;
-        consume(got, session.window(done.offset, done.length))?;
+        consume(got, session.window(done.offset, done.length)?)?;
         got = got.saturating_add(done.length.into());
     }
     Ok(())

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use iwarp_control::Exit;
 use iwarp_terminal::Failure;
-use iwarp_verbs::{Ending, ErrorCode, RegionTarget, RemoteError, ServiceError, Status};
+use iwarp_verbs::{Ending, ErrorCode, RemoteError, ServiceError, Status};
 
 use crate::options::Target;
 
@@ -42,12 +42,8 @@ fn ended(peer: SocketAddr, cause: &Ending) -> Failure {
 
 /// The failure of a connection that nothing answers.
 fn unreachable(target: &Target, error: &str) -> Failure {
-    Failure::new(
-        Exit::Unreachable,
-        "unreachable",
-        format!("cannot reach {}:{}: {error}", target.region.host, target.region.port),
-    )
-    .with_help("is the address right, and does the peer listen there?")
+    Failure::new(Exit::Unreachable, "unreachable", format!("cannot reach {target}: {error}"))
+        .with_help("is the address right, and does the peer listen there?")
 }
 
 /// The failure of a rejected connection; the private data of the reply gives the reason.
@@ -116,8 +112,7 @@ fn lost(peer: SocketAddr, why: &str) -> Failure {
 
 /// The failure of a peer that was silent for the time limit.
 fn silent(target: &Target, waited: Duration) -> Failure {
-    let RegionTarget { host, port, .. } = &target.region;
-    Failure::new(Exit::Failed, "timeout", format!("{host}:{port} was silent for {} s", waited.as_secs_f32()))
+    Failure::new(Exit::Failed, "timeout", format!("{target} was silent for {} s", waited.as_secs_f32()))
         .with_help("--timeout SECS waits longer")
 }
 

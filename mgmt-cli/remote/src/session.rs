@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use iwarp_control::Exit;
 use iwarp_terminal::Failure;
-use iwarp_terminal::clock::Clock;
 use iwarp_verbs::{Access, RegionConnection, RegionOptions, RegionRequest, RegionShape, RemoteError, Token};
 
 use crate::options::{ConnectOptions, Target};
@@ -44,8 +43,6 @@ pub(super) struct RegionSession {
     connection: RegionConnection,
     target: Target,
     timeout: Duration,
-    /// Time that TCP, MPA and the grant took.
-    connect_time: Duration,
 }
 
 impl RegionSession {
@@ -72,10 +69,9 @@ impl RegionSession {
         };
         let shape =
             RegionShape { window_bytes: window_bytes.into(), requests: REQUESTS_MAX, reads: READS_MAX };
-        let clock = Clock::start();
         let connection = RegionConnection::open(&target.region, &options, &shape)
             .map_err(|error| refusal::of(error, target, timeout))?;
-        Ok(Self { connection, target: target.clone(), timeout, connect_time: clock.now() })
+        Ok(Self { connection, target: target.clone(), timeout })
     }
 
     /// Returns the range of `length` bytes from `offset`.
@@ -104,8 +100,9 @@ impl RegionSession {
     }
 
     /// Returns bytes of the window that no request in flight uses.
-    pub(super) fn window(&mut self, offset: u64, length: u32) -> &mut [u8] {
-        self.connection.window_mut(offset, length).unwrap_or_default()
+    pub(super) fn window(&mut self, offset: u64, length: u32) -> Result<&mut [u8], Failure> {
+        let window = self.connection.window_mut(offset, length);
+        window.ok_or_else(|| Failure::new(Exit::Failed, "internal", "the window is in use"))
     }
 
     /// Posts an RDMA Write of bytes of the window to an offset of the region.
@@ -155,7 +152,7 @@ impl RegionSession {
             region: target.region.name.clone(),
             mpa_revision: self.connection.revision(),
             crc: self.connection.crc(),
-            connect_ns: nanoseconds(self.connect_time),
+            connect_ns: nanoseconds(self.connection.connect_time()),
         }
     }
 }

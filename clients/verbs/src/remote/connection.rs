@@ -43,8 +43,8 @@ pub struct RegionOptions {
     pub access: Access,
     /// Token of the region, if it has one.
     pub token: Option<Token>,
-    /// Longest time without progress: until TCP is connected, until the peer has answered, and then until the next
-    /// request completes.
+    /// Longest time without progress: until TCP is connected, until the peer has answered, and then until bytes of the
+    /// next request come or go.
     pub timeout: Duration,
     /// Use of CRCs. Without them, bits that change under way stay unnoticed.
     pub crc: CrcPolicy,
@@ -118,6 +118,7 @@ pub struct RegionConnection {
     interrupted: Option<fn() -> bool>,
     /// Time at which `interrupted` is to be asked.
     asks_at: Option<Instant>,
+    connect_time: Duration,
     terms: Terms,
     /// Requests in flight, the oldest first.
     posted: VecDeque<RegionRequest>,
@@ -205,9 +206,11 @@ impl RegionConnection {
             revision: options.revision,
             rtr: options.rtr,
         };
+        let began = now();
         id.connect(&qp, peer, &param)?;
         let attempt = Attempt { target, options, peer, id: &id, context };
         let (answer, terms) = attempt.answer()?;
+        let connect_time = now().saturating_duration_since(began);
         let grant = decode_reply(&answer).map_err(|cause| attempt.refused(cause))?;
         if !grant.access.contains(options.access) || grant.base_to.checked_add(grant.bytes).is_none() {
             return Err(attempt.refused(ServiceError::NotAnAnswer));
@@ -224,6 +227,7 @@ impl RegionConnection {
             timeout: options.timeout,
             interrupted: options.interrupted,
             asks_at: None,
+            connect_time,
             terms: Terms { reads_max: terms.reads_max.min(shape.reads), ..terms },
             posted: VecDeque::with_capacity(shape.requests.into()),
             id: Some(id),
@@ -254,6 +258,11 @@ impl RegionConnection {
         self.access
     }
 
+    /// Returns the time that TCP, MPA and the grant took.
+    pub const fn connect_time(&self) -> Duration {
+        self.connect_time
+    }
+
     /// Returns the MPA revision of the connection: 1 or 2.
     pub const fn revision(&self) -> u8 {
         self.terms.revision
@@ -279,18 +288,34 @@ impl RegionConnection {
         self.posted.iter()
     }
 
-    /// Returns bytes of the window; `None` if they are not all inside it, or a request in flight uses some.
+    /// Returns bytes of the window; `None` if they are not all inside it, a request in flight uses some, or this is a
+    /// child of the process that has connected.
     pub fn window_mut(&mut self, offset: u64, length: u32) -> Option<&mut [u8]> {
-        let end = offset.checked_add(length.into())?;
+        if !self.is_free(offset, length) {
+            return None;
+        }
+        // SAFETY: the window belongs to this value, which is borrowed, and to this process. The device accesses its
+        // bytes for the requests in flight alone: peers have no right to, and its keys are not given away.
+        unsafe { self.window.mapping.slice_mut(offset, length as usize) }
+    }
+
+    /// As [`Self::window_mut`], for a part that its user knows to be free.
+    pub(super) fn window_bytes(&mut self, offset: u64, length: u32) -> Result<&mut [u8], RemoteError> {
+        if !self.is_free(offset, length) {
+            return Err(
+                self.closed(Ending::Local(format!("{length} bytes at {offset} of its window are in use")))
+            );
+        }
+        Ok(self.window_mut(offset, length).unwrap_or_default())
+    }
+
+    /// Returns true if bytes are inside the window, and no request in flight uses them.
+    fn is_free(&self, offset: u64, length: u32) -> bool {
+        let end = offset.saturating_add(length.into());
         let is_used = |used: &RegionRequest| {
             used.offset < end && offset < used.offset.saturating_add(used.length.into())
         };
-        if self.posted.iter().any(is_used) {
-            return None;
-        }
-        // SAFETY: the window belongs to this value, which is borrowed. The device accesses its bytes for the requests
-        // in flight alone: peers have no right to, and the keys of the window are not given away.
-        unsafe { self.window.mapping.slice_mut(offset, length as usize) }
+        end <= self.window.mapping.len() && !self.context.0.is_child() && !self.posted.iter().any(is_used)
     }
 
     /// Posts an RDMA Write of bytes of the window to the region at offset `to`.
@@ -338,9 +363,16 @@ impl RegionConnection {
     /// Waits for the oldest request in flight. An RDMA Write completes when TCP has accepted its bytes.
     ///
     /// # Errors
-    /// No request completes within the timeout, or the connection has ended. Neither does any later request then.
+    /// No byte has moved for the timeout, or the connection has ended: no later request completes then. Nothing is in
+    /// flight: nothing has changed.
     pub fn complete(&mut self) -> Result<RegionRequest, RemoteError> {
-        let until = deadline(self.timeout);
+        if self.id.is_none() {
+            return Err(self.closed(Ending::Before));
+        }
+        if self.posted.is_empty() {
+            return Err(self.closed(Ending::Local("no request is in flight".to_owned())));
+        }
+        let (mut until, mut moves) = (deadline(self.timeout), self.context.socket_events());
         let mut done = [WorkCompletion::default()];
         loop {
             for arms in [true, false] {
@@ -355,11 +387,20 @@ impl RegionConnection {
             }
             let left = left(until);
             if left.is_zero() {
+                let before = std::mem::replace(&mut moves, self.context.socket_events());
+                if moves != before {
+                    // A slow network: bytes of a long request came, or went.
+                    until = deadline(self.timeout);
+                    continue;
+                }
                 let after = self.timeout;
                 self.id = None;
                 return Err(RemoteError::TimedOut { target: self.target.to_string(), after });
             }
-            self.context.wait_completion(slice(left, self.interrupted))?;
+            if let Err(error) = self.context.wait_completion(slice(left, self.interrupted)) {
+                self.id = None;
+                return Err(error.into());
+            }
             self.ask()?;
         }
     }
@@ -422,7 +463,7 @@ impl RegionConnection {
         let until = deadline(REASON_MAX);
         let mut cause = otherwise;
         let id = self.id.as_ref().map(Id::handle);
-        let mut has_ended = false;
+        let mut has_ended = id.is_none();
         loop {
             let event = match has_ended {
                 // Those of the queue pair come with the end, or behind it.
@@ -432,9 +473,11 @@ impl RegionConnection {
             let Some(event) = event else { break };
             match event {
                 Event::Async(AsyncEvent::QpTerminated(_, code)) => cause = Ending::Terminated(code),
-                Event::Async(AsyncEvent::QpRequestError(_, code) | AsyncEvent::QpFatal(_, code)) => {
-                    cause = Ending::Protocol(code);
-                }
+                Event::Async(
+                    AsyncEvent::QpRequestError(_, code)
+                    | AsyncEvent::QpAccessError(_, code)
+                    | AsyncEvent::QpFatal(_, code),
+                ) => cause = Ending::Protocol(code),
                 Event::Cm(event) if Some(event.id) == id => has_ended = true,
                 _ => {}
             }
@@ -484,6 +527,9 @@ impl Attempt<'_> {
                     Ok(_) => self.refused(ServiceError::NotAnAnswer),
                     Err(cause) => self.refused(cause),
                 }),
+                CmEventKind::Unreachable if left(answer_due).is_zero() => {
+                    Err(self.unreachable(ErrorKind::TimedOut))
+                }
                 CmEventKind::Refused => Err(self.unreachable(ErrorKind::ConnectionRefused)),
                 CmEventKind::Unreachable => Err(self.unreachable(ErrorKind::HostUnreachable)),
                 CmEventKind::AddressError => Err(self.unreachable(ErrorKind::AddrNotAvailable)),
@@ -517,10 +563,14 @@ impl Attempt<'_> {
     }
 }
 
-/// Returns the time at which a timeout ends; `None` for one beyond all times.
 #[allow(clippy::disallowed_methods, reason = "a wait with a time limit reads the clock")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// Returns the time at which a timeout ends; `None` for one beyond all times.
 fn deadline(timeout: Duration) -> Option<Instant> {
-    Instant::now().checked_add(timeout)
+    now().checked_add(timeout)
 }
 
 /// Returns the time of a sleep that ends early enough to ask for an interruption.
@@ -529,7 +579,6 @@ fn slice(left: Duration, interrupted: Option<fn() -> bool>) -> Duration {
 }
 
 /// Returns the time until a deadline.
-#[allow(clippy::disallowed_methods, reason = "a wait with a time limit reads the clock")]
 fn left(until: Option<Instant>) -> Duration {
-    until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
+    until.map_or(Duration::MAX, |until| until.saturating_duration_since(now()))
 }
