@@ -3,6 +3,7 @@
  * compares result, errno and effect with the manual page. A file of rows ends with an array of `struct row`.
  */
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
