@@ -174,7 +174,7 @@ beside:
 
 # Programs are built, packages are installed: no suite looks again.
 stage-%:
-	@.ci/stage.sh $* $(MAKE) --no-print-directory --jobs=1 $(addprefix --old-file=,root tools deps build-deps built) $*
+	@.ci/stage.sh $* $(MAKE) --no-print-directory --jobs=1 $(addprefix --old-file=,root tools deps build-deps built packed) $*
 
 suites: ## the names that SUITES takes
 	@$(foreach name,$(GROUPS),printf '%-16s%s\n' '$(name)' '$(group.$(name))';)
@@ -184,6 +184,7 @@ suites: ## the names that SUITES takes
 prepared: root tools
 	@.ci/deps.sh $(PACKAGING) $(PODMAN) python3-venv ibverbs-utils perftest tgt || echo "test: goes on with what is installed" >&2
 	@dataplane/tests/siw/prepare.sh >/dev/null
+	@dataplane/tests/wheel.sh --pack
 	@.ci/hugepages.sh 960 || true
 
 quick: ## format, lints and tests of what needs neither DPDK nor root; under two minutes warm
@@ -326,9 +327,13 @@ container: root built ## the same in containers of rootless podman, by the comma
 serve: root built ## regions of files and of memory without a daemon, as a user without a privilege: iwarpctl serve
 	dataplane/tests/serve.sh
 
-python: root built ## the Python package: its wheel, types and tests, as a user without a privilege
+# Before the suites, which would wait for the Cargo of those that compile.
+packed: root built
 	@.ci/deps.sh python3-venv
-	dataplane/tests/wheel.sh
+	dataplane/tests/wheel.sh --pack
+
+python: packed ## the Python package: its wheel, types and tests, as a user without a privilege
+	dataplane/tests/wheel.sh $(BUILT)/wheels/ironwarp-*.whl
 
 # maturin and zig come from PyPI; zig links against a glibc that all of today's distributions have. The C library unwinds
 # the stack of a thread that ends with the interpreter: with libgcc_s, not with the unwinder that zig would link in.

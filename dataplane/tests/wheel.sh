@@ -1,6 +1,7 @@
 #!/bin/bash
-# wheel.sh [WHEEL]: the Python package ironwarp: packs what was compiled for the tests, or takes this wheel, installs it
-# in an environment of its own, checks the types, and runs the tests, as a user without a privilege. `make python`.
+# wheel.sh --pack: packs the Python package ironwarp, of what was compiled for the tests, in $BUILT/wheels.
+# wheel.sh WHEEL: installs the wheel in an environment of its own, checks the types, and runs the tests, as a user
+# without a privilege. `make python` does both.
 #
 #   PYTHON           interpreter, 3.11 or newer, with its module venv, default /usr/bin/python3
 #   IRONWARP_CACHE   where programs of PyPI are kept (250 MB), default /var/cache/ironwarp
@@ -8,12 +9,11 @@ source "$(dirname "$0")/lib.sh"
 
 PYTHON=${PYTHON:-/usr/bin/python3}
 CARGO=${CARGO:-cargo}
-WHEEL=${1:+$(realpath "$1")}
+BUILT=${BUILT:-target/tests}
 SOURCE=clients/python
-PROFILE=$(basename "${BUILT:-target/tests}")
+PROFILE=$(basename "$BUILT")
+[ -n "${1:-}" ] || { echo "usage: $0 --pack | WHEEL" >&2; exit 2; }
 
-lab_open ironwarp-wheel
-chmod 755 "$LAB"
 "$PYTHON" -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' ||
     { echo "$0: $PYTHON is missing, older than 3.11, or without venv: .ci/deps.sh python3-venv" >&2; exit 1; }
 
@@ -36,10 +36,10 @@ exec 9>&-
 # maturin compiles with `cargo rustc` for the package alone, whose crates then have other features than those of the
 # workspace. This cargo finds all of them compiled.
 pack() {
-    local program
+    local program place
     program=$(command -v "$CARGO") || return 1
-    mkdir "$LAB/bin"
-    cat >"$LAB/bin/cargo" <<SHIM
+    place=$(mktemp -d)
+    cat >"$place/cargo" <<SHIM
 #!/bin/bash
 [ "\$1" = rustc ] || exec "$program" "\$@"
 unset PYTHON_SYS_EXECUTABLE \${!PYO3_*}
@@ -47,11 +47,21 @@ export PATH="$PATH"
 exec "$program" build --locked --profile $PROFILE ${SELECTION:---workspace --lib --bins --examples} \\
     --message-format json-render-diagnostics
 SHIM
-    chmod 755 "$LAB/bin/cargo"
-    PATH="$LAB/bin:$PATH" "$TOOLS/bin/maturin" build --manifest-path $SOURCE/Cargo.toml --profile "$PROFILE" --locked \
-        --interpreter "$PYTHON" --out "$LAB/wheels" || return 1
-    WHEEL=$(echo "$LAB"/wheels/ironwarp-*.whl)
+    chmod 755 "$place/cargo"
+    rm -rf "$BUILT/wheels"
+    PATH="$place:$PATH" "$TOOLS/bin/maturin" build --manifest-path $SOURCE/Cargo.toml --profile "$PROFILE" --locked \
+        --interpreter "$PYTHON" --out "$BUILT/wheels"
+    rm -r "$place"
+    [ -f "$BUILT"/wheels/ironwarp-*.whl ]
 }
+if [ "$1" = --pack ]; then
+    pack
+    exit
+fi
+
+WHEEL=$(realpath "$1")
+lab_open ironwarp-wheel
+chmod 755 "$LAB"
 # What is installed has what the package states: its version, its types, its library, nothing to install with it.
 complete() {
     local metadata
@@ -90,7 +100,6 @@ tests() {
         { cat "$LAB/tests.out"; return 1; }
 }
 
-[ -n "$WHEEL" ] || check "maturin packs the library that the tests have compiled" pack
 check "the wheel states what it is, and needs no other package" complete
 check "the wheel is installed in a fresh environment" installed
 mkdir "$LAB/home"
