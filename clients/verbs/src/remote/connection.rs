@@ -33,6 +33,8 @@ use crate::qp::{QpOptions, QueuePair};
 const QUEUE_BYTES: u64 = 1 << 20;
 /// Longest sleep of a call that may be interrupted.
 const SLICE: Duration = Duration::from_millis(100);
+/// Completions that are polled together, at most.
+const POLLED_MAX: usize = 16;
 /// Longest wait for the event of a connection that has ended: the device reports that in one go.
 const REASON_MAX: Duration = Duration::from_secs(1);
 
@@ -122,6 +124,8 @@ pub struct RegionConnection {
     terms: Terms,
     /// Requests in flight, the oldest first.
     posted: VecDeque<RegionRequest>,
+    /// Completions that were polled together, so that the posts behind them leave together, too.
+    polled: VecDeque<WorkCompletion>,
     /// The connection; `None` once it has ended. Dropped first: nothing is in flight then.
     id: Option<Id>,
     qp: QueuePair,
@@ -230,6 +234,7 @@ impl RegionConnection {
             connect_time,
             terms: Terms { reads_max: terms.reads_max.min(shape.reads), ..terms },
             posted: VecDeque::with_capacity(shape.requests.into()),
+            polled: VecDeque::with_capacity(POLLED_MAX),
             id: Some(id),
             qp,
             cq,
@@ -372,14 +377,20 @@ impl RegionConnection {
         if self.posted.is_empty() {
             return Err(self.closed(Ending::Local("no request is in flight".to_owned())));
         }
+        if let Some(done) = self.polled.pop_front() {
+            return self.completed(done);
+        }
         let (mut until, mut moves) = (deadline(self.timeout), self.context.socket_events());
-        let mut done = [WorkCompletion::default()];
+        let mut done = [WorkCompletion::default(); POLLED_MAX];
         loop {
             for arms in [true, false] {
-                match self.cq.poll(&mut done) {
-                    Ok(0) => {}
-                    Ok(_) => return self.completed(&done),
+                let count = match self.cq.poll(&mut done) {
+                    Ok(count) => count,
                     Err(error) => return Err(self.end(Ending::Local(error.to_string()))),
+                };
+                self.polled.extend(done.iter().take(count));
+                if let Some(done) = self.polled.pop_front() {
+                    return self.completed(done);
                 }
                 if arms {
                     self.cq.req_notify(false);
@@ -419,7 +430,7 @@ impl RegionConnection {
         Ok(())
     }
 
-    fn completed(&mut self, [done]: &[WorkCompletion; 1]) -> Result<RegionRequest, RemoteError> {
+    fn completed(&mut self, done: WorkCompletion) -> Result<RegionRequest, RemoteError> {
         match (done.status, self.posted.front().copied()) {
             (WcStatus::Success, Some(request)) => {
                 self.posted.pop_front();
