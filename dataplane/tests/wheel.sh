@@ -62,7 +62,8 @@ fi
 WHEEL=$(realpath "$1")
 lab_open ironwarp-wheel
 chmod 755 "$LAB"
-# What is installed has what the package states: its version, its types, its library, nothing to install with it.
+# The metadata of the wheel name the version of the workspace, the license and the oldest Python, and no other package.
+# The name of the file has the tag of Linux.
 complete() {
     local metadata
     metadata=$(unzip_p '*/METADATA') || return 1
