@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use arrayvec::ArrayVec;
 use iwarp_verbs::{
     Access, AtomicOp, Bind, Data, PostError, RecvWr as Recv, SendFlags, SendOp, SendWr as Send,
-    Sge as Element, Stag, WcOpcode, WcStatus, WorkCompletion,
+    Sge as Element, Stag, WorkCompletion,
 };
 
 use crate::abi::{RecvWr, SendWr, Sge, Wc};
@@ -237,25 +237,6 @@ pub(crate) extern "C" fn post_srq_recv(
 
 /// Returns a completion as programs have it.
 pub(crate) fn completion(wc: &WorkCompletion) -> Wc {
-    let status = match wc.status {
-        WcStatus::Success => 0,
-        WcStatus::LocalLengthError => 1,
-        WcStatus::LocalQpOperationError => 2,
-        WcStatus::LocalProtectionError => 4,
-        WcStatus::WrFlushError => 5,
-        WcStatus::MwBindError => 6,
-    };
-    let opcode = match wc.opcode {
-        WcOpcode::Send => 0,
-        WcOpcode::RdmaWrite => 1,
-        WcOpcode::RdmaRead => 2,
-        WcOpcode::CompareSwap => 3,
-        WcOpcode::FetchAdd => 4,
-        WcOpcode::BindMw => 5,
-        WcOpcode::LocalInvalidate => 6,
-        WcOpcode::Recv => 128,
-        WcOpcode::RecvRdmaWithImm => 129,
-    };
     let (imm_data, wc_flags) = match (wc.imm_data, wc.invalidated) {
         (Some([a, b, c, d, ..]), _) => (u32::from_ne_bytes([a, b, c, d]), WITH_IMM),
         (None, Some(stag)) => (stag.0, WITH_INV),
@@ -263,8 +244,8 @@ pub(crate) fn completion(wc: &WorkCompletion) -> Wc {
     };
     Wc {
         wr_id: wc.wr_id,
-        status,
-        opcode,
+        status: wc.status.number().into(),
+        opcode: wc.opcode.number().into(),
         byte_len: wc.byte_len,
         imm_data,
         qp_num: wc.qp_num.0,

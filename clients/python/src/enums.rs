@@ -32,31 +32,12 @@ pub(crate) fn access(py: Python<'_>, access: Access) -> PyResult<Bound<'_, PyAny
 
 /// Returns the status, whose value is that of `ibv_wc_status`.
 pub(crate) fn status(py: Python<'_>, status: WcStatus) -> PyResult<Bound<'_, PyAny>> {
-    let value = match status {
-        WcStatus::Success => 0,
-        WcStatus::LocalLengthError => 1,
-        WcStatus::LocalQpOperationError => 2,
-        WcStatus::LocalProtectionError => 4,
-        WcStatus::WrFlushError => 5,
-        WcStatus::MwBindError => 6,
-    };
-    STATUS.member(py, value)
+    STATUS.member(py, status.number().into())
 }
 
 /// Returns the opcode, whose value is that of `ibv_wc_opcode`.
 pub(crate) fn opcode(py: Python<'_>, opcode: WcOpcode) -> PyResult<Bound<'_, PyAny>> {
-    let value = match opcode {
-        WcOpcode::Send => 0,
-        WcOpcode::RdmaWrite => 1,
-        WcOpcode::RdmaRead => 2,
-        WcOpcode::CompareSwap => 3,
-        WcOpcode::FetchAdd => 4,
-        WcOpcode::BindMw => 5,
-        WcOpcode::LocalInvalidate => 6,
-        WcOpcode::Recv => 128,
-        WcOpcode::RecvRdmaWithImm => 129,
-    };
-    OPCODE.member(py, value)
+    OPCODE.member(py, opcode.number().into())
 }
 
 /// States of a queue pair with their values in Python.

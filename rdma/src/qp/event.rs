@@ -29,6 +29,23 @@ pub enum WcOpcode {
     RecvRdmaWithImm,
 }
 
+impl WcOpcode {
+    /// Returns the value of `ibv_wc_opcode`.
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Send => 0,
+            Self::RdmaWrite => 1,
+            Self::RdmaRead => 2,
+            Self::CompareSwap => 3,
+            Self::FetchAdd => 4,
+            Self::BindMw => 5,
+            Self::LocalInvalidate => 6,
+            Self::Recv => 128,
+            Self::RecvRdmaWithImm => 129,
+        }
+    }
+}
+
 /// Result of a work request: the values of `ibv_wc_status` that iWARP can produce.
 ///
 /// A peer refuses a request with a Terminate, which names no work request. A program receives it as
@@ -51,6 +68,20 @@ pub enum WcStatus {
     /// The queue pair cannot execute the request: its length does not fit the operation, the stream has no RDMA Reads,
     /// or the queue has no slot for it (`IBV_WC_LOC_QP_OP_ERR`). Only requests that another process posted end so.
     LocalQpOperationError,
+}
+
+impl WcStatus {
+    /// Returns the value of `ibv_wc_status`.
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Success => 0,
+            Self::LocalLengthError => 1,
+            Self::LocalQpOperationError => 2,
+            Self::LocalProtectionError => 4,
+            Self::WrFlushError => 5,
+            Self::MwBindError => 6,
+        }
+    }
 }
 
 impl fmt::Display for WcStatus {
