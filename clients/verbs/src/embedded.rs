@@ -66,20 +66,14 @@ pub(crate) struct EmbeddedOptions {
     pub(crate) queue_bytes: u64,
     /// Use of CRCs on all connections.
     pub(crate) crc: CrcPolicy,
-    /// Longest time until TCP is connected to a peer. Without one, the kernel's holds, which is minutes.
-    pub(crate) connect_timeout: Option<Duration>,
-    /// Longest time until a peer answers MPA's request, or sends its own.
+    /// Longest time until a peer answers TCP, and again until it answers MPA. Without one, the kernel's limit holds for
+    /// TCP, which is minutes, and MPA's own.
     pub(crate) answer_timeout: Option<Duration>,
 }
 
 impl Default for EmbeddedOptions {
     fn default() -> Self {
-        Self {
-            queue_bytes: QUEUE_BYTES_DEFAULT,
-            crc: CrcPolicy::default(),
-            connect_timeout: None,
-            answer_timeout: None,
-        }
+        Self { queue_bytes: QUEUE_BYTES_DEFAULT, crc: CrcPolicy::default(), answer_timeout: None }
     }
 }
 

@@ -100,9 +100,9 @@ impl Core {
         wakers: Wakers,
         options: &EmbeddedOptions,
     ) -> Result<(Self, OwnedFd), Error> {
-        let EmbeddedOptions { crc, connect_timeout, answer_timeout, queue_bytes: _ } = *options;
+        let EmbeddedOptions { crc, answer_timeout, queue_bytes: _ } = *options;
         let (connections_max, listeners_max) = (CONNECTIONS_MAX, OBJECTS_MAX.into());
-        let config = KernelTcpConfig { connections_max, listeners_max, connect_timeout };
+        let config = KernelTcpConfig { connections_max, listeners_max, connect_timeout: answer_timeout };
         let mut mpa = NegotiationConfig { crc, ..NegotiationConfig::default() };
         mpa.timeout = answer_timeout.unwrap_or(mpa.timeout);
         let failed = |cause| Error::System { call: "epoll_create1", cause };

@@ -172,12 +172,10 @@ impl RegionConnection {
         })?;
         let unreachable = |cause| RemoteError::Unreachable { target: target.to_string(), cause };
         let addresses = target.addresses().map_err(unreachable)?;
-        let timeout = Some(options.timeout);
         let context = Context::embedded_with(&EmbeddedOptions {
             queue_bytes: QUEUE_BYTES,
             crc: options.crc,
-            connect_timeout: timeout,
-            answer_timeout: timeout,
+            answer_timeout: Some(options.timeout),
         })?;
         let mut last = unreachable(ErrorKind::AddrNotAvailable.into());
         for peer in addresses {
@@ -380,7 +378,8 @@ impl RegionConnection {
         if let Some(done) = self.polled.pop_front() {
             return self.completed(done);
         }
-        let (mut until, mut moves) = (deadline(self.timeout), self.context.socket_events());
+        // From the first sleep on: the time at which the peer is given up, and the events of its socket until then.
+        let mut silence = None;
         let mut done = [WorkCompletion::default(); POLLED_MAX];
         loop {
             for arms in [true, false] {
@@ -396,12 +395,14 @@ impl RegionConnection {
                     self.cq.req_notify(false);
                 }
             }
+            let begin = || (deadline(self.timeout), self.context.socket_events());
+            let (until, events) = *silence.get_or_insert_with(begin);
             let left = left(until);
             if left.is_zero() {
-                let before = std::mem::replace(&mut moves, self.context.socket_events());
-                if moves != before {
+                let next = begin();
+                if next.1 != events {
                     // A slow network: bytes of a long request came, or went.
-                    until = deadline(self.timeout);
+                    silence = Some(next);
                     continue;
                 }
                 let after = self.timeout;
