@@ -133,6 +133,7 @@ BESIDE := \
     doc \
     fuzz-check \
     doctests \
+    publishable \
     loom \
     instructions \
     build-debian13
@@ -142,7 +143,7 @@ group.tcp := drivers flood forged-arp load crowd-out starve wire-proof flat idle
 group.rdma := interop verbs hostile programs-quick embedded container serve python sockets
 group.nfs := nfsd
 group.service := ports lifecycle operations reload session demonstration captures
-group.packages := deb-test build-debian13
+group.packages := deb-test build-debian13 publishable
 group.unit := protocols units-built units
 group.checks := fmt subjects clippy doc fuzz-check doctests
 GROUPS := $(patsubst group.%,%,$(filter group.%,$(.VARIABLES)))
@@ -241,13 +242,18 @@ protocols: root tools
 
 units: root tools
 	@.ci/hugepages.sh 64 || true
-	$(NEXTEST) --no-fail-fast -E 'not (kind(test) & (package(tcp-stack) | package(rdma)))'
+	$(NEXTEST) --no-fail-fast -E 'not (kind(test) & (package(tcp-stack) | package(iwarp-rdma)))'
 
 units-built: root tools
 	$(NEXTEST) --no-run
 
 doctests: build-deps ## examples in the documentation of our crates
 	$(CARGO) test --profile tests --workspace --locked --doc --quiet
+
+# The library of programs, and what it needs, as crates.io would get them.
+PUBLISHED := iwarp-counters tcp-stack iwarp-rdma iwarp-control iwarp-shared-queues iwarp-shared-verbs iwarp-engine iwarp-verbs
+publishable: ## packages of the crates that are published, each compiled by itself, but not uploaded
+	$(CARGO) publish --dry-run --locked --allow-dirty --target-dir target/published $(addprefix -p ,$(PUBLISHED))
 
 # Each once, as a test; `cargo bench -p benches` measures.
 micro: build-deps
@@ -490,7 +496,7 @@ loom: ## every order of memory accesses in the queues that programs share with t
 # Without isolation, because tests read documents and corpora. One process for each test program: Miri takes seconds to start.
 miri: deps ## the tests of rdma under Miri (nightly Rust with its miri component)
 	PROPTEST_CASES=2 PROPTEST_RNG_SEED=1 MIRIFLAGS=-Zmiri-disable-isolation \
-	    $(CARGO) +nightly miri test -p rdma --locked --lib --tests --target-dir target/miri
+	    $(CARGO) +nightly miri test -p iwarp-rdma --locked --lib --tests --target-dir target/miri
 
 clean: ## remove what was built
 	$(CARGO) clean

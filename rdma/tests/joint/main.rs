@@ -3,8 +3,8 @@
 //! host's device, which may share completion queues and buffers with others. Work requests of all kinds are drawn at
 //! random; a model of plain memory states the bytes that each must find and leave, also if it is placed out-of-order.
 //!
-//! A failure names its seed and shows the last events: `RDMA_SEED=7 cargo test -p rdma --test joint` runs that seed
-//! again, `RDMA_SEED=0..10000` runs a range, and `RDMA_LOG=…` sets the number of lines shown.
+//! A failure names its seed and shows the last events: `RDMA_SEED=7 cargo test -p iwarp-rdma --test joint` runs that
+//! seed again, `RDMA_SEED=0..10000` runs a range, and `RDMA_LOG=…` sets the number of lines shown.
 // A thousand networks: days under Miri.
 #![cfg(not(miri))]
 #![allow(
