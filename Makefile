@@ -112,6 +112,8 @@ TOGETHER := \
     verbs \
     programs-quick \
     embedded \
+    embedded-hard \
+    hostile-peers \
     container \
     serve \
     python \
@@ -140,7 +142,7 @@ BESIDE := \
 
 # Names of several suites.
 group.tcp := drivers flood forged-arp load crowd-out starve wire-proof flat idle
-group.rdma := interop verbs hostile programs-quick embedded container serve python sockets
+group.rdma := interop verbs hostile programs-quick embedded embedded-hard hostile-peers container serve python sockets
 group.nfs := nfsd
 group.service := ports lifecycle operations reload session demonstration captures
 group.packages := deb-test build-debian13 publishable
@@ -324,6 +326,12 @@ embedded: root built ## unmodified programs without a daemon: RDMA inside them, 
 	@.ci/deps.sh ibverbs-utils perftest || echo "embedded: goes on with the programs that are installed" >&2
 	dataplane/tests/embedded.sh
 
+embedded-hard: root built ## the same with limits, refused system calls, memory that goes, kill and fork
+	dataplane/tests/embedded-hard.sh
+
+hostile-peers: root built ## peers that break every rule, beside an honest one, and no daemon
+	dataplane/tests/hostile-peers.sh
+
 PODMAN := podman crun uidmap slirp4netns catatonit
 
 container: root built ## the same in containers of rootless podman, by the commands of docs/programs.md
@@ -396,6 +404,7 @@ crowd-out: root built ## one host that takes every connection, and an honest pee
 	dataplane/tests/crowd-out.sh
 
 interop: root built ## Linux soft-iWARP in a QEMU guest
+	@.ci/deps.sh perftest
 	dataplane/tests/siw/run.sh
 
 nfsd: root built ## the NFS server as a service: configuration, iwarpctl nfs, reload, signals

@@ -1,5 +1,6 @@
-"""crowd.py HOST PORT N SOURCE: opens N silent connections from an address and keeps them open until it is ended;
-reopens those that are reset. Prints the number of open connections once it is N, or after ten seconds."""
+"""crowd.py HOST PORT N SOURCE [SECONDS]: opens N silent connections from an address and keeps them open until it is
+ended; reopens those that are reset. Prints the number of open connections once it is N, or after SECONDS, ten without
+that argument."""
 
 import errno
 import resource
@@ -9,6 +10,7 @@ import sys
 import time
 
 host, port, count, source = sys.argv[1].strip("[]"), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+patience = float(sys.argv[5]) if len(sys.argv) > 5 else 10
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -41,6 +43,6 @@ while True:
         else:
             held[fd] = sock
             poll.modify(fd, select.EPOLLRDHUP)
-    if not told and (len(held) == count or time.monotonic() > begin + 10):
+    if not told and (len(held) == count or time.monotonic() > begin + patience):
         print(f"{len(held)} of {count} open after {time.monotonic() - begin:.1f} s", flush=True)
         told = True

@@ -58,6 +58,16 @@ device() {
     grep -q 'iWARP (1)' "$LAB/devinfo" && grep -q PORT_ACTIVE "$LAB/devinfo"
 }
 row "ibv_devinfo shows the device" device ibv_devinfo
+interfaces() { # each interface with an address, and the loopback interface last
+    local gids
+    alone "$NS-far" ibv_devinfo -v >"$LAB/devinfo" || return 1
+    [ "$(grep -c 'hca_id' "$LAB/devinfo")" = 2 ] || { cat "$LAB/devinfo"; return 1; }
+    gids=$(awk '/hca_id/ { device = $2 } /GID\[/ { sub(/,.*/, "", $3); print device, $3 }' "$LAB/devinfo")
+    grep -qx 'iwarp0 0000:0000:0000:0000:0000:ffff:0a4f:0002' <<<"$gids" &&
+        [ "$(tail -n 1 <<<"$gids")" = "iwarp1 0000:0000:0000:0000:0000:0000:0000:0001" ] ||
+        { echo "$gids"; return 1; }
+}
+row "each interface is a device with its addresses, the loopback interface the last" interfaces ibv_devinfo
 unasked() { # no daemon, and nothing asked for
     ip netns exec "$NS" "${NOBODY[@]}" "$LAB/iwarp-run" --socket "$LAB/none" ibv_devices >"$LAB/out" 2>"$LAB/err"
     grep -q iwarp0 "$LAB/out" && [ "$(grep -c 'inside the program' "$LAB/err")" = 1 ]
@@ -138,6 +148,39 @@ rsocket() { LIMIT=240 pair 7471 rstream -b 127.0.0.1 -- rstream -s 127.0.0.1; }
 row "rstream" rsocket rstream
 many() { pair 7471 ucmatose -c 20 -- ucmatose -c 20 -s 127.0.0.1; }
 row "ucmatose, 20 connections" many ucmatose
+
+# --- plain sockets, of which those to and of the peers that were named become rsockets
+PEERS=("$LAB/iwarp-run" --preload --embedded --peers 10.79.0.0/24)
+transfer() { # ADDRESS NAMESPACE SERVER… -- CLIENT…: both are commands before nc; a file goes to the server, compared
+    local address=$1 from=$2 server=() pid status
+    shift 2
+    while [ "$1" != -- ]; do server+=("$1") && shift; done
+    shift
+    rm -f "$LAB/copy"
+    ip netns exec "$NS" "${NOBODY[@]}" timeout "$LIMIT" "${server[@]}" nc -l -N "$address" 7000 >"$LAB/copy" &
+    pid=$!
+    hears 7000
+    ip netns exec "$from" "${NOBODY[@]}" timeout "$LIMIT" "$@" nc -N "${address/0.0.0.0/10.79.0.1}" 7000 <"$LAB/file"
+    status=$?
+    [ "$status" = 0 ] || kill "$pid" 2>/dev/null
+    wait "$pid" && [ "$status" = 0 ] && cmp "$LAB/file" "$LAB/copy"
+}
+head -c 20000000 /dev/urandom >"$LAB/file" && chmod 644 "$LAB/file"
+preloaded() { transfer 10.79.0.1 "$NS-far" "${PEERS[@]}" -- "${PEERS[@]}"; }
+row "nc with --preload --embedded, a peer that was named" preloaded nc
+others() { transfer 127.0.0.1 "$NS" "${PEERS[@]}" -- && transfer 127.0.0.1 "$NS" -- "${PEERS[@]}"; }
+row "another peer is spoken to over TCP, in both roles" others nc
+anybody() { transfer 0.0.0.0 "$NS-far" "${PEERS[@]}" --; }
+row "a socket that listens at any address accepts peers over TCP" anybody nc
+refuses_tcp() { # the listener at the named peers' address speaks MPA
+    ! LIMIT=5 transfer 10.79.0.1 "$NS-far" "${PEERS[@]}" -- 2>/dev/null && [ ! -s "$LAB/copy" ]
+}
+row "a socket that listens at a named address accepts nobody over TCP" refuses_tcp nc
+unnamed() { # without peers, nothing would be captured
+    "$LAB/iwarp-run" --preload --embedded true 2>"$LAB/err"
+    [ $? = 2 ] && grep -q -- --peers "$LAB/err"
+}
+check "--preload --embedded asks for the peers" unnamed
 
 # --- a user namespace, as in a container: no capability, and the loopback interface alone
 unshared() {

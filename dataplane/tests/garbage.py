@@ -1,16 +1,53 @@
 #!/usr/bin/env python3
 """garbage.py INTERFACE COUNT [SEED]: sends malformed frames to the host behind an interface.
+garbage.py --streams HOST:PORT COUNT [SEED]: opens connections to a listener, and sends garbage in place of MPA.
 
 The frames are random bytes, truncated headers, and TCP segments to open ports with wrong lengths, options and
-checksums. A seed makes a run repeatable.
+checksums. The streams are random bytes, and MPA Requests with some of them; each ends its half, and the exit code is 0
+if the listener ends each of them within two seconds. A seed makes a run repeatable.
 """
 import random
 import socket
 import struct
 import sys
 
-interface, count = sys.argv[1], int(sys.argv[2])
-rng = random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else 1)
+streams = sys.argv[1] == "--streams"
+interface, count, *seed = sys.argv[2 if streams else 1:]
+count = int(count)
+rng = random.Random(int(seed[0]) if seed else 1)
+
+
+def stream():
+    """Builds what a peer sends in place of an MPA Request: from wrong bytes to wrong private data."""
+    request = bytearray(b"MPA ID Req Frame" + struct.pack(">BBH", 0x40, 1, 12) + b"IWR1\3\4\0\0none")
+    if rng.random() < 0.3:
+        return rng.randbytes(rng.choice((1, 19, 20, 21, 600, 70000)))
+    for _ in range(rng.randrange(1, 4)):
+        request[rng.randrange(len(request))] = rng.randrange(256)
+    return bytes(request[:rng.randrange(len(request) + 1)] + rng.randbytes(rng.choice((0, 0, 1, 500))))
+
+
+def send_streams():
+    host, _, at = interface.rpartition(":")
+    for number in range(count):
+        sock = socket.create_connection((host.strip("[]"), int(at)), timeout=2)
+        try:
+            sock.sendall(stream())
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(65536):
+                pass
+        except TimeoutError:
+            sys.exit(f"stream {number} has not ended 2 s later")
+        except OSError:
+            # A reset.
+            pass
+        sock.close()
+    print(f"{count} streams sent")
+
+
+if streams:
+    send_streams()
+    sys.exit()
 port = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
 port.bind((interface, 0))
 with open(f"/sys/class/net/{interface}/address", encoding="ascii") as file:

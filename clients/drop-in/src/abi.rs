@@ -49,7 +49,7 @@ pub(crate) struct ContextOps {
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Context {
-    pub(crate) device: &'static crate::context::Device,
+    pub(crate) device: &'static crate::device_list::Device,
     pub(crate) ops: ContextOps,
     pub(crate) cmd_fd: c_int,
     pub(crate) async_fd: c_int,

@@ -2,23 +2,32 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::context::{Device, devices, is_embedded};
+use crate::device_list::{Device, devices, is_embedded, known_interface};
 
-/// Returns the device with an address of this machine. The one inside the process has all loopback addresses, too.
+/// Returns the device with an address of this machine. Of those inside the process, the loopback interface has all
+/// loopback addresses.
 pub(crate) fn device_at(ip: IpAddr) -> Option<&'static Device> {
-    let has =
-        |device: &&&Device| device.addresses().any(|own| own == ip) || ip.is_loopback() && is_embedded();
-    devices().iter().flatten().find(has).copied()
+    if is_embedded()
+        && let Some(known) = known_interface(ip)
+    {
+        return Some(known);
+    }
+    let has = |device: &&&Device| device.addresses().any(|own| own == ip);
+    let is_loopback = |device: &&&Device| {
+        is_embedded() && ip.is_loopback() && device.addresses().any(|own| own.is_loopback())
+    };
+    let all = || devices().iter().flatten();
+    all().find(has).or_else(|| all().find(is_loopback)).copied()
 }
 
 /// Returns the devices that may reach a peer, and their addresses: first that of the peer's network. For the device
 /// inside the process, the kernel chooses the address.
 pub(crate) fn devices_to(peer: IpAddr) -> Vec<(&'static Device, IpAddr)> {
     if is_embedded() {
-        return devices().iter().flatten().map(|device| (*device, unspecified(peer))).collect();
+        return devices().iter().flatten().take(1).map(|device| (*device, unspecified(peer))).collect();
     }
     let same_family = |device: &'static Device| {
-        let prefixes = device.info.addresses.iter();
+        let prefixes = device.info().addresses.iter();
         prefixes
             .filter(move |prefix| prefix.addr().is_ipv4() == peer.is_ipv4())
             .map(move |prefix| (device, prefix))

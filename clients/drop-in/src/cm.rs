@@ -10,7 +10,7 @@ use std::time::Duration;
 use iwarp_verbs::{CmEvent as VerbsEvent, CmEventKind};
 
 use crate::abi_cm::{Address, ConnParam, EventHead, IdHead};
-use crate::context::{OpenContext, Shared, lock};
+use crate::context::{OpenContext, Shared, context_at, lock};
 use crate::event_channel::EventChannel;
 use crate::objects::Pd;
 use crate::qp::{ERROR, QPT_RC, Qp};
@@ -448,9 +448,7 @@ pub(crate) fn accepted(listener: &Id, request: ConnectRequest, channel: &EventCh
     let own = own.map(|channel| &*Box::leak(channel));
     let id = Id::create(own.unwrap_or(channel), sync);
     id.head.context.store(listener.head.context.load(Ordering::Acquire), Ordering::Release);
-    if let Some(open) = shared.address.get().map(|address| ptr::with_exposed_provenance(*address))
-        && let Some(open) = object::<OpenContext>(open)
-    {
+    if let Some(open) = context_at(&shared, local.ip()) {
         id.set_verbs(open);
     }
     id.head.src.set(local);

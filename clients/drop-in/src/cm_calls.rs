@@ -14,7 +14,8 @@ use crate::abi::QpAttr;
 use crate::abi_cm::ConnParam;
 use crate::addresses::{device_at, devices_to, is_any, unspecified};
 use crate::cm::{self, CmEvent, Id, ROUTE_RESOLVED, Stage};
-use crate::context::{OpenContext, Shared, context_of, devices, failed_read, lock, null, number};
+use crate::context::{OpenContext, Shared, context_at, context_of, failed_read, lock, null, number};
+use crate::device_list::{devices, is_embedded};
 use crate::endpoint::complete;
 use crate::event_channel::EventChannel;
 use crate::options::set_option;
@@ -201,7 +202,7 @@ pub(crate) fn select(id: &Id, source: Option<SocketAddr>, peer: SocketAddr) -> R
         }
     }
     let (open, local, to, hop) = found.ok_or(libc::ENODEV)?;
-    id.set_verbs(open);
+    id.set_verbs(context_at(&open.shared, local.ip()).unwrap_or(open));
     id.head.src.set(if local.port() == 0 { SocketAddr::new(local.ip(), some_port()) } else { local });
     id.head.dst.set(to);
     let mut inner = lock(&id.state.inner);
@@ -321,7 +322,16 @@ pub(crate) fn listen(id: &Id, backlog: c_int) -> Result<(), c_int> {
     let backlog = NonZeroU16::MAX;
     let opens: Vec<&'static OpenContext> = match object(id.head.verbs.load(Ordering::Acquire)) {
         Some(open) => vec![open],
-        None => devices().iter().flatten().map(|device| context_of(device)).collect::<Result<_, _>>()?,
+        None => {
+            // All interfaces of the device inside this process have one listener.
+            let count = if is_embedded() { 1 } else { usize::MAX };
+            devices()
+                .iter()
+                .flatten()
+                .take(count)
+                .map(|device| context_of(device))
+                .collect::<Result<_, _>>()?
+        }
     };
     if opens.is_empty() {
         return Err(libc::ENODEV);

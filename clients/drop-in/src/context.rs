@@ -1,28 +1,27 @@
-//! Devices and contexts: each port of the daemon is a device, and an open one has a thread that distributes its events.
-//! All contexts of a device that the process opens share one connection to the daemon, so that ids reach the queue
-//! pairs of any of them.
+//! Contexts: an open device has a thread that distributes its events. All contexts of a device that the process opens
+//! share one connection to the daemon, and those of all interfaces share the device inside the process, so that ids
+//! reach the queue pairs of any of them.
 
 use std::collections::HashMap;
-use std::ffi::{c_char, c_int};
-use std::io::ErrorKind;
+use std::ffi::c_int;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use iwarp_verbs::{
-    AsyncEvent, ClientError, CmId, CqId, DEFAULT_SOCKET, DeviceInfo, Error, Event, QpNum, QpState, QueuePair,
-};
+use iwarp_verbs::{AsyncEvent, ClientError, CmId, CqId, Error, Event, QpNum, QpState, QueuePair};
 
 use crate::abi;
 use crate::abi_ex::Extended;
+use crate::addresses::device_at;
 use crate::cm::{self, Entry, IdState};
+use crate::device_list::{Device, is_embedded, socket};
 use crate::devices::{self, PORT};
 use crate::foreground;
 use crate::objects::{self, CqState};
 use crate::qp::Qp;
 use crate::queue::Queue;
-use crate::raw::{object, take_context, with_signals_blocked};
+use crate::raw::{object, take_context, uncanceled, with_signals_blocked};
 use crate::users::Users;
 use crate::{cq_ex, qp_ex, unplaced, work};
 
@@ -30,10 +29,6 @@ use crate::{cq_ex, qp_ex, unplaced, work};
 const SLEEP: Duration = Duration::from_secs(1);
 /// Sleep while requests wait for a place in a backlog.
 const PLACES: Duration = Duration::from_millis(10);
-// `IBV_NODE_RNIC`
-const NODE_RNIC: c_int = 4;
-// `IBV_TRANSPORT_IWARP`
-const TRANSPORT_IWARP: c_int = 1;
 /// Bytes of the queues of a context. The kernel provides those that are used.
 const QUEUE_BYTES: u64 = 64 << 20;
 
@@ -95,114 +90,6 @@ pub(crate) fn failed_read(error: &std::io::Error) -> c_int {
     -1
 }
 
-/// A port of the daemon (`struct ibv_device`). Devices are never freed: programs keep pointers to them.
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct Device {
-    pub(crate) head: abi::Device,
-    pub(crate) info: DeviceInfo,
-    pub(crate) index: u32,
-}
-
-impl Device {
-    fn new(index: u32, info: DeviceInfo) -> Self {
-        let head = abi::Device {
-            ops: [0; 2],
-            node_type: NODE_RNIC,
-            transport_type: TRANSPORT_IWARP,
-            name: chars(&format!("iwarp{index}")),
-            dev_name: chars(&format!("uverbs{index}")),
-            dev_path: chars(""),
-            ibdev_path: chars(""),
-        };
-        Self { head, info, index }
-    }
-
-    /// Returns a number that tells the ports of one machine apart. It begins as locally administered EUI-64 do.
-    pub(crate) fn guid(&self) -> u64 {
-        let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        let text: String = self.info.addresses.iter().map(ToString::to_string).collect();
-        let hash = self.info.name.bytes().chain(text.bytes()).fold(0xcbf2_9ce4_8422_2325, hash);
-        (hash & 0x00ff_ffff_ffff_ffff | 0x0200_0000_0000_0000).to_be()
-    }
-
-    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
-        self.info.addresses.iter().map(|prefix| prefix.addr())
-    }
-}
-
-/// Returns a string as an array that ends with a zero.
-fn chars<const N: usize>(text: &str) -> [c_char; N] {
-    let mut out = [0; N];
-    for (to, from) in out.iter_mut().take(N.saturating_sub(1)).zip(text.bytes()) {
-        *to = c_char::from_ne_bytes([from]);
-    }
-    out
-}
-
-/// Devices that were found, and the last list, whose last element is null.
-static DEVICES: Mutex<(Vec<&'static Device>, &'static [Option<&'static Device>])> =
-    Mutex::new((Vec::new(), &[None]));
-
-fn socket() -> std::path::PathBuf {
-    std::env::var_os("IWARP_VERBS_SOCKET").unwrap_or_else(|| DEFAULT_SOCKET.into()).into()
-}
-
-/// Returns true if the device is inside this process: `iwarp-run` says so, or a program that it has not started finds
-/// no daemon. A program that changes its environment later keeps its device.
-pub(crate) fn is_embedded() -> bool {
-    static EMBEDDED: OnceLock<bool> = OnceLock::new();
-    let nobody_listens = || {
-        let found = iwarp_verbs::Context::devices(DEFAULT_SOCKET);
-        let Err(Error::Daemon(ClientError::Unreachable { cause, .. })) = found else { return false };
-        matches!(cause.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
-    };
-    *EMBEDDED.get_or_init(|| match std::env::var_os("IWARP_EMBEDDED") {
-        Some(value) => value == "1",
-        // Plain sockets of a program stay the kernel's without a daemon.
-        None => std::env::var_os("IWARP_VERBS_SOCKET").is_none() && !is_preloaded() && nobody_listens(),
-    })
-}
-
-/// Returns true if the program's plain sockets are to be rsockets.
-fn is_preloaded() -> bool {
-    std::env::var("LD_PRELOAD").is_ok_and(|libraries| libraries.contains("librspreload.so"))
-}
-
-/// Returns the devices of the daemon, or the one inside this process. The last element is null. Without a daemon there
-/// are none.
-pub(crate) fn devices() -> &'static [Option<&'static Device>] {
-    let found = if is_embedded() {
-        iwarp_verbs::Context::embedded_device().map(|device| vec![device])
-    } else {
-        iwarp_verbs::Context::devices(socket())
-    };
-    let found = found.unwrap_or_default();
-    let mut table = lock(&DEVICES);
-    let (known, list) = &mut *table;
-    let mut now = Vec::new();
-    for (index, info) in (0..).zip(found) {
-        // The addresses of the machine may change while the one inside this process is open.
-        let is_same = |device: &&&Device| device.index == index && (device.info == info || is_embedded());
-        let old = known.iter().find(is_same).copied();
-        let device = old.unwrap_or_else(|| {
-            let new: &'static Device = Box::leak(Box::new(Device::new(index, info)));
-            known.push(new);
-            new
-        });
-        now.push(Some(device));
-    }
-    now.push(None);
-    let same = |(a, b): (&Option<&Device>, &Option<&Device>)| match (a, b) {
-        (Some(a), Some(b)) => std::ptr::eq(*a, *b),
-        (a, b) => a.is_none() && b.is_none(),
-    };
-    if now.len() != list.len() || !now.iter().zip(list.iter()).all(same) {
-        *list = now.leak();
-    }
-    list
-}
-
 /// An open device, as the library allocates it: `struct verbs_context`, and what the library keeps behind it.
 #[repr(C)]
 #[derive(Debug)]
@@ -216,6 +103,7 @@ pub(crate) struct Whole {
 #[derive(Debug)]
 pub(crate) struct OpenContext {
     pub(crate) head: abi::Context,
+    pub(crate) device: &'static Device,
     pub(crate) shared: Arc<Shared>,
     /// Asynchronous events of the context's objects, and of the port.
     pub(crate) asyncs: Arc<Queue<AsyncEntry>>,
@@ -246,11 +134,13 @@ pub(crate) struct QpRoute {
     pub(crate) qp: QueuePair,
 }
 
-/// Connection to the daemon: state that the contexts of a device share with its thread.
+/// Connection to the daemon, or the device inside this process: state that the contexts of a port, or of all
+/// interfaces, share with a thread.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) context: iwarp_verbs::Context,
-    pub(crate) device: &'static Device,
+    /// The port; the interface that was opened first.
+    device: &'static Device,
     pub(crate) cqs: Mutex<HashMap<CqId, Arc<CqState>>>,
     pub(crate) qps: Mutex<HashMap<QpNum, QpRoute>>,
     /// Addresses of shared receive queues.
@@ -263,8 +153,6 @@ pub(crate) struct Shared {
     /// Asynchronous events that the program has received and not acknowledged, by the address of their object.
     received: Mutex<HashMap<usize, u32>>,
     acknowledged: Condvar,
-    /// Address of the [`OpenContext`] of librdmacm.
-    pub(crate) address: OnceLock<usize>,
     closing: AtomicBool,
     /// True once the daemon has ended.
     lost: AtomicBool,
@@ -280,7 +168,7 @@ fn connect(
     device: &'static Device,
 ) -> Result<(Arc<Shared>, bool), c_int> {
     let usable = |shared: &Arc<Shared>| {
-        std::ptr::eq(shared.device, device)
+        (is_embedded() || std::ptr::eq(shared.device, device))
             && shared.context.is_open()
             && !shared.closing.load(Ordering::Acquire)
     };
@@ -291,8 +179,8 @@ fn connect(
     let context = if is_embedded() {
         iwarp_verbs::Context::embedded_without_thread(QUEUE_BYTES)
     } else {
-        iwarp_verbs::Context::open_sized(socket(), Some(&device.info.name), Some(QUEUE_BYTES))
-            .or_else(|_| iwarp_verbs::Context::open(socket(), Some(&device.info.name)))
+        iwarp_verbs::Context::open_sized(socket(), Some(&device.info().name), Some(QUEUE_BYTES))
+            .or_else(|_| iwarp_verbs::Context::open(socket(), Some(&device.info().name)))
     };
     let context = context.map_err(|error| number(&error))?;
     let shared = Arc::new(Shared {
@@ -306,7 +194,6 @@ fn connect(
         opens: Mutex::default(),
         received: Mutex::default(),
         acknowledged: Condvar::new(),
-        address: OnceLock::new(),
         closing: AtomicBool::new(false),
         lost: AtomicBool::new(false),
         dispatching: Mutex::new(()),
@@ -366,7 +253,7 @@ pub(crate) fn open(device: &'static Device) -> Result<&'static OpenContext, c_in
         size: size_of::<Extended>() + size_of::<abi::Context>(),
     };
     let (own, users) = (Arc::clone(&asyncs), Users::default());
-    let open = OpenContext { head, shared, asyncs: own, pd: OnceLock::new(), users };
+    let open = OpenContext { head, device, shared, asyncs: own, pd: OnceLock::new(), users };
     let whole = Box::leak(Box::new(Whole { extended, open }));
     let address = std::ptr::from_ref(&whole.open).expose_provenance();
     lock(&whole.open.shared.opens).push((address, asyncs));
@@ -430,8 +317,36 @@ const fn operations() -> abi::ContextOps {
 impl Shared {
     /// Distributes all events and completions that have come.
     pub(crate) fn dispatch(self: &Arc<Self>) {
-        let _one = lock(&self.dispatching);
-        while let Some(event) = self.context.poll_event() {
+        let one = lock(&self.dispatching);
+        self.dispatch_all();
+        drop(one);
+        self.hand_on();
+    }
+
+    /// Distributes the news of a device in this process, unless another thread does: a call of the program that runs
+    /// the device need not have another thread woken for that.
+    #[inline]
+    pub(crate) fn hand_on(self: &Arc<Self>) {
+        if self.context.has_news() {
+            self.hand_on_news();
+        }
+    }
+
+    /// A thread that distributes looks once more when it has ended, for those who have found it here.
+    #[cold]
+    fn hand_on_news(self: &Arc<Self>) {
+        while self.context.has_news()
+            && let Ok(_one) = self.dispatching.try_lock()
+        {
+            uncanceled(|| {
+                self.context.take_news();
+                self.dispatch_all();
+            });
+        }
+    }
+
+    fn dispatch_all(self: &Arc<Self>) {
+        while let Some(event) = self.context.next_event() {
             match event {
                 Event::Cm(event) => cm::dispatch(self, event),
                 Event::Async(event) => self.dispatch_async(event),
@@ -538,7 +453,7 @@ pub(crate) fn context_of(device: &'static Device) -> Result<&'static OpenContext
     let mut opened = lock(&OPENED);
     let usable = |open: &&&OpenContext| {
         // A child after fork opens its own.
-        std::ptr::eq(open.shared.device, device)
+        std::ptr::eq(open.device, device)
             && open.shared.context.is_open()
             && !open.shared.lost.load(Ordering::Acquire)
     };
@@ -546,7 +461,12 @@ pub(crate) fn context_of(device: &'static Device) -> Result<&'static OpenContext
         return Ok(open);
     }
     let new = open(device)?;
-    new.shared.address.get_or_init(|| std::ptr::from_ref(new).expose_provenance());
     opened.push(new);
     Ok(new)
+}
+
+/// Returns the context of a connection that has come in at an address of this machine.
+pub(crate) fn context_at(shared: &Shared, local: IpAddr) -> Option<&'static OpenContext> {
+    let device = if is_embedded() { device_at(local)? } else { shared.device };
+    context_of(device).ok()
 }

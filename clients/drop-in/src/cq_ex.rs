@@ -11,7 +11,7 @@ use crate::abi_ex::{CqCalls, CqInitAttrEx};
 use crate::context::{OpenContext, null};
 use crate::objects::{Cq, create_cq};
 use crate::raw::object;
-use crate::work::completion;
+use crate::work::{completion, hand_on};
 
 // `IBV_CQ_INIT_ATTR_MASK_FLAGS`
 const MASK_FLAGS: u32 = 1;
@@ -89,6 +89,7 @@ extern "C" fn start_poll(cq: Option<&Cq>, comp_mask: Option<&u32>) -> c_int {
     if result != 0 {
         cq.iterator.leave();
     }
+    hand_on(cq.head.context);
     result
 }
 

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use crate::abi::{DeviceAttr, Gid, GidEntry, PortAttr};
 use crate::abi_ex::DeviceAttrEx;
-use crate::context::{self, Device, OpenContext, devices, null};
+use crate::context::{self, OpenContext, null};
+use crate::device_list::{Device, devices};
 use crate::raw::{bytes_mut, export, write};
 
 /// Port number of every device.
@@ -50,7 +51,7 @@ const fn gid(address: IpAddr) -> Gid {
 
 fn gid_at(context: Option<&OpenContext>, port: u32, index: u32) -> Option<Gid> {
     let context = context.filter(|_| port == u32::from(PORT))?;
-    context.shared.device.addresses().nth(usize::try_from(index).ok()?).map(gid)
+    context.device.addresses().nth(usize::try_from(index).ok()?).map(gid)
 }
 
 export! {
@@ -87,14 +88,15 @@ export! {
 
     fn ibv_query_device(context: Option<&OpenContext>, out: *mut DeviceAttr) -> c_int {
         let Some(context) = context.filter(|_| !out.is_null()) else { return libc::EINVAL };
-        write(out, 0, attributes(context.shared.device));
+        write(out, 0, attributes(context.device));
         0
     }
 
     fn ibv_query_port(context: Option<&OpenContext>, port: u8, out: *mut PortAttr) -> c_int {
         let Some(context) = context.filter(|_| port == PORT && !out.is_null()) else { return libc::EINVAL };
-        let info = &context.shared.device.info;
+        let info = context.device.info();
         // The events that have come, before the state.
+        context.shared.context.progress();
         context.shared.dispatch();
         let (state, phys_state) = if context.shared.context.is_link_up() {
             (PORT_ACTIVE, PHYSICAL_LINK_UP)
@@ -156,10 +158,10 @@ export! {
     ) -> isize {
         let is_valid = flags == 0 && size == size_of::<GidEntry>() && max > 0 && !out.is_null();
         // The table is read as a whole, or not at all.
-        let fits = |context: &&OpenContext| is_valid && context.shared.device.info.addresses.len() <= max;
+        let fits = |context: &&OpenContext| is_valid && context.device.info().addresses.len() <= max;
         let Some(context) = context.filter(fits) else { return -isize::try_from(libc::EINVAL).unwrap_or(1) };
         let mut written = 0_u32;
-        for (at, address) in context.shared.device.addresses().enumerate() {
+        for (at, address) in context.device.addresses().enumerate() {
             let entry = GidEntry { gid: gid(address), gid_index: written, port_num: 1, ..GidEntry::default() };
             write(out, at, entry);
             written = written.saturating_add(1);
@@ -234,7 +236,7 @@ pub(crate) extern "C" fn query_device_ex(
         return libc::EINVAL;
     };
     bytes_mut(out.cast(), size).fill(0);
-    let plain = attributes(context.shared.device);
+    let plain = attributes(context.device);
     if size < size_of::<DeviceAttrEx>() {
         write(out.cast(), 0, plain);
         return 0;

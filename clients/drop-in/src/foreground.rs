@@ -39,6 +39,10 @@ pub(crate) fn begin(shared: &Arc<Shared>) {
 pub(crate) fn sleep(descriptor: BorrowedFd<'_>, limit: Limit) -> Option<Result<Woken, libc::c_int>> {
     loop {
         let shared = lock(&DEVICE).upgrade()?;
+        if shared.context.has_news() {
+            shared.hand_on();
+            return Some(Ok(Woken::Dispatched));
+        }
         let (began, time) = (Instant::now(), limit.left().unwrap_or(SLEEP).min(SLEEP));
         // Fails in a child of the process, which has no device, or for want of memory.
         let ready = shared.context.wait_for(descriptor, time).ok()?;

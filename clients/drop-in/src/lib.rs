@@ -10,7 +10,7 @@
 //!
 //! | file | functions |
 //! |---|---|
-//! | `devices.rs` | device list, queries of devices and ports |
+//! | `device_list.rs`, `devices.rs` | devices, queries of devices and ports |
 //! | `objects.rs`, `qp.rs` | protection domains, memory, queues, queue pairs |
 //! | `work.rs` | posting and polling |
 //! | `cq_ex.rs`, `qp_ex.rs` | the same with the extended calls: iterators, `ibv_wr_*` |
@@ -29,6 +29,7 @@ mod cm;
 mod cm_calls;
 mod context;
 mod cq_ex;
+mod device_list;
 mod devices;
 mod endpoint;
 mod event_channel;

@@ -296,7 +296,7 @@ export! {
             qp_state: state,
             cur_qp_state: state,
             path_mtu: object(head.context)
-                .map_or(0, |context| mtu(context.shared.device.info.mtu).cast_unsigned()),
+                .map_or(0, |context| mtu(context.device.info().mtu).cast_unsigned()),
             qp_access_flags: access_flags(access),
             cap: qp.cap,
             max_rd_atomic: qp.outbound_reads.load(Ordering::Acquire),

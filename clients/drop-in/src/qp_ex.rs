@@ -12,7 +12,7 @@ use crate::context::{OpenContext, lock, null};
 use crate::objects::{Mw, Pd};
 use crate::qp::{self, INLINE_MAX, Qp};
 use crate::raw::{array, bytes, export, object};
-use crate::work::{List, bind, compare_swap, immediate, posted, send_flags};
+use crate::work::{List, bind, compare_swap, hand_on, immediate, posted, send_flags};
 
 // Bits of `enum ibv_qp_init_attr_mask`.
 const INIT_PD: u32 = 1;
@@ -152,6 +152,9 @@ extern "C" fn wr_complete(qp: Option<&Qp>) -> c_int {
             qp.qp.abort_batch();
         }
     });
+    if let Some(qp) = qp {
+        hand_on(qp.head.context);
+    }
     result
 }
 

@@ -102,10 +102,10 @@ impl<T> Queue<T> {
     /// Sleeps until there is an event, if the descriptor is blocking and the device is inside this process: this thread
     /// runs the device meanwhile. Elsewhere the read sleeps.
     fn sleep(&self) -> io::Result<()> {
-        if !self.is_empty() || !self.waits() {
-            return Ok(());
-        }
-        while let Some(woken) = foreground::sleep(self.counter.as_fd(), Limit::Never) {
+        while self.is_empty()
+            && self.waits()
+            && let Some(woken) = foreground::sleep(self.counter.as_fd(), Limit::Never)
+        {
             if woken.map_err(io::Error::from_raw_os_error)? == Woken::Readable {
                 break;
             }

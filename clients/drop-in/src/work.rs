@@ -10,6 +10,7 @@ use iwarp_verbs::{
 
 use crate::abi::{RecvWr, SendWr, Sge, Wc};
 use crate::abi_ex::BindInfo;
+use crate::context::OpenContext;
 use crate::objects::{Cq, Mw, Srq, access};
 use crate::qp::{INLINE_MAX, Qp};
 use crate::raw::{array, copy, object, write};
@@ -164,6 +165,7 @@ pub(crate) fn posted(qp: &Qp, post: impl Fn() -> Result<(), PostError>) -> Resul
     let posted = match post() {
         Err(PostError::State) => {
             if let Some(context) = object(qp.head.context) {
+                context.shared.context.progress();
                 context.shared.dispatch();
             }
             post()
@@ -173,6 +175,14 @@ pub(crate) fn posted(qp: &Qp, post: impl Fn() -> Result<(), PostError>) -> Resul
     posted.map_err(number)
 }
 
+/// Distributes the news of a device in this process, which has run for a call.
+#[inline]
+pub(crate) fn hand_on(context: *const OpenContext) {
+    if let Some(open) = object(context) {
+        open.shared.hand_on();
+    }
+}
+
 /// Posts send requests in order (`ibv_post_send`).
 pub(crate) extern "C" fn post_send(
     qp: Option<&Qp>,
@@ -180,6 +190,12 @@ pub(crate) extern "C" fn post_send(
     bad: Option<&mut *const SendWr>,
 ) -> c_int {
     let Some(qp) = qp else { return libc::EINVAL };
+    let error = post_all(qp, first, bad);
+    hand_on(qp.head.context);
+    error
+}
+
+fn post_all(qp: &Qp, first: Option<&SendWr>, bad: Option<&mut *const SendWr>) -> c_int {
     let mut next = first;
     while let Some(wr) = next {
         if let Err(error) = post_one(qp, wr) {
@@ -257,6 +273,12 @@ pub(crate) fn completion(wc: &WorkCompletion) -> Wc {
 /// Moves completions to the array of the program (`ibv_poll_cq`).
 pub(crate) extern "C" fn poll_cq(cq: Option<&Cq>, entries: c_int, out: *mut Wc) -> c_int {
     let Some(cq) = cq else { return -1 };
+    let polled = poll(cq, entries, out);
+    hand_on(cq.head.context);
+    polled
+}
+
+fn poll(cq: &Cq, entries: c_int, out: *mut Wc) -> c_int {
     let max = usize::try_from(entries).unwrap_or(0);
     let mut polled = 0_usize;
     while polled < max {

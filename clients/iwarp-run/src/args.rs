@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Parser;
+use ipnet::IpNet;
 
 /// Runs an unmodified libibverbs or librdmacm program over iWARP.
 ///
@@ -27,11 +28,15 @@ pub struct Args {
     #[arg(long, conflicts_with = "embedded")]
     pub daemon: bool,
     /// Use a device inside the program, whether there is a daemon or not
-    #[arg(long, conflicts_with = "preload")]
+    #[arg(long)]
     pub embedded: bool,
     /// Run a program of plain sockets: its TCP sockets become rsockets, which connect to others over RDMA
     #[arg(long, requires = "program")]
     pub preload: bool,
+    /// Peers whose sockets become rsockets, and own addresses where these are accepted; all others stay the kernel's.
+    /// With --preload, --embedded needs some
+    #[arg(long, value_name = "PREFIX", value_delimiter = ',', requires = "preload", value_parser = prefix)]
+    pub peers: Vec<IpNet>,
     /// Folder of the libraries; by default the one that was installed with this program
     #[arg(long, value_name = "FOLDER", env = "IWARP_RUN_LIBRARIES")]
     pub libraries: Option<PathBuf>,
@@ -43,4 +48,8 @@ pub struct Args {
         value_name = "PROGRAM"
     )]
     pub program: Vec<OsString>,
+}
+
+fn prefix(text: &str) -> Result<IpNet, String> {
+    rdma::service::parse_prefix(text).map_err(|error| format!("{error}: {}", error.help()))
 }

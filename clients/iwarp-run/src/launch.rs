@@ -47,7 +47,8 @@ enum Devices {
 }
 
 /// Finds the devices: those of the daemon, or inside the program if that was asked for, or nothing else was and no
-/// daemon listens. Plain sockets of a program stay the kernel's without a daemon, so that `--preload` needs one.
+/// daemon listens. Plain sockets of a program stay the kernel's without a daemon, so that `--preload` needs one unless
+/// the device inside the program was asked for, for the peers that were named.
 fn find_devices(args: &Args) -> Result<Devices, Failure> {
     if args.embedded {
         return Ok(Devices::Embedded);
@@ -105,6 +106,12 @@ pub(crate) fn launch(args: &Args) -> Result<Exit, Failure> {
     let Some((program, rest)) = args.program.split_first() else {
         return Err(Failure::usage("a program is missing"));
     };
+    if args.preload && args.embedded && args.peers.is_empty() {
+        return Err(Failure::usage(
+            "--preload --embedded needs --peers: the device inside the program has the addresses of this \
+                                   machine, and only these peers are spoken to over RDMA",
+        ));
+    }
     let folder = libraries(args)?;
     let devices = find_devices(args)?;
     let mut command = Command::new(program);
@@ -123,6 +130,11 @@ pub(crate) fn launch(args: &Args) -> Result<Exit, Failure> {
             return Err(Failure::new(Exit::Failed, "libraries", text).with_help("`make build` makes it"));
         }
         command.env("LD_PRELOAD", before_others(&library, "LD_PRELOAD"));
+        let peers: Vec<_> = args.peers.iter().map(ToString::to_string).collect();
+        match peers.is_empty() {
+            true => command.env_remove("IWARP_PRELOAD_PEERS"),
+            false => command.env("IWARP_PRELOAD_PEERS", peers.join(",")),
+        };
     }
     let error = command.exec();
     Err(Failure::file(Path::new(program), "run", &error))

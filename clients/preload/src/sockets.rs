@@ -6,14 +6,14 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::zeroed;
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ptr;
 
 use errno::{Errno, errno, set_errno};
-use libc::{iovec, msghdr, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
+use libc::{iovec, msghdr, sockaddr, sockaddr_storage, socklen_t};
 
 use crate::calls::{Calls, rdma, system};
 use crate::overlay::{lay, remove, route, rsocket_of, uncover};
+use crate::peers::{leave_at_bind, leave_at_connect, leave_at_listen};
 use crate::transfers::signaled;
 
 /// Flag of `close_range` that only marks the descriptors, for `exec`.
@@ -36,7 +36,6 @@ macro_rules! forward {
 }
 
 forward! {
-    fn listen(backlog: c_int) -> c_int;
     fn shutdown(how: c_int) -> c_int;
     fn recv(to: *mut c_void, length: usize, flags: c_int) -> isize;
     fn recvfrom(to: *mut c_void, length: usize, flags: c_int, peer: *mut sockaddr, size: *mut socklen_t) -> isize;
@@ -163,36 +162,6 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
     unsafe { close_range(first, c_uint::MAX, 0) };
 }
 
-/// Closes the rsocket over a socket of which the program names a loopback address: programs of one machine that are not
-/// run with this library use those.
-///
-/// # Safety
-/// `address` is null, or the program's address of `size` bytes.
-unsafe fn leave_loopback(fd: c_int, address: *const sockaddr, size: socklen_t) {
-    let size = usize::try_from(size).unwrap_or(0);
-    if address.is_null() || size < size_of::<sockaddr_in>() || rsocket_of(fd).is_none() {
-        return;
-    }
-    // SAFETY: the caller's address begins with its family.
-    let family = unsafe { (*address).sa_family };
-    let is_loopback = match family.into() {
-        libc::AF_INET => {
-            // SAFETY: an address of this family, which is long enough.
-            let found = unsafe { address.cast::<sockaddr_in>().read_unaligned() };
-            Ipv4Addr::from_bits(u32::from_be(found.sin_addr.s_addr)).is_loopback()
-        }
-        libc::AF_INET6 if size >= size_of::<sockaddr_in6>() => {
-            // SAFETY: an address of this family, which is long enough.
-            let found = unsafe { address.cast::<sockaddr_in6>().read_unaligned() };
-            Ipv6Addr::from(found.sin6_addr.s6_addr).is_loopback()
-        }
-        _ => false,
-    };
-    if is_loopback {
-        uncover(fd);
-    }
-}
-
 /// Binds a socket; to an address that no RDMA device has, without an rsocket.
 ///
 /// # Safety
@@ -200,7 +169,7 @@ unsafe fn leave_loopback(fd: c_int, address: *const sockaddr, size: socklen_t) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, size: socklen_t) -> c_int {
     // SAFETY: the caller's arguments.
-    unsafe { leave_loopback(fd, address, size) };
+    unsafe { leave_at_bind(fd, address, size) };
     let (calls, number) = route(fd);
     // SAFETY: the caller's arguments.
     let result = unsafe { (calls.bind)(number, address, size) };
@@ -219,7 +188,7 @@ pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, size: socklen
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn connect(fd: c_int, peer: *const sockaddr, size: socklen_t) -> c_int {
     // SAFETY: the caller's arguments.
-    unsafe { leave_loopback(fd, peer, size) };
+    unsafe { leave_at_connect(fd, peer, size) };
     let (calls, number) = route(fd);
     // SAFETY: the caller's arguments.
     let result = unsafe { (calls.connect)(number, peer, size) };
@@ -230,6 +199,18 @@ pub unsafe extern "C" fn connect(fd: c_int, peer: *const sockaddr, size: socklen
     uncover(fd);
     // SAFETY: the caller's arguments.
     unsafe { (system().connect)(fd, peer, size) }
+}
+
+/// Has a socket listen; without an rsocket, unless peers of rsockets reach it.
+///
+/// # Safety
+/// As for `listen`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    leave_at_listen(fd);
+    let (calls, fd) = route(fd);
+    // SAFETY: the caller's arguments.
+    unsafe { (calls.listen)(fd, backlog) }
 }
 
 /// Accepts a connection: of an rsocket, with an rsocket over a new socket of the system.

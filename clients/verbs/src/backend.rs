@@ -16,6 +16,7 @@ use rdma::verbs::{MemoryRegion, VerbsError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use crate::bell::Bell;
 use crate::context::Words;
 use crate::daemon::Daemon;
 use crate::error::Error;
@@ -27,10 +28,10 @@ pub(crate) struct Opened {
     pub(crate) backend: Arc<dyn Backend>,
     /// Memory of the queues.
     pub(crate) words: Words,
-    /// Readable once an armed completion queue has a completion.
-    pub(crate) completions: OwnedFd,
-    /// Readable once there is an event.
-    pub(crate) events: OwnedFd,
+    /// Rings once an armed completion queue has a completion.
+    pub(crate) completions: Bell,
+    /// Rings once there is an event.
+    pub(crate) events: Bell,
     /// Number of the application.
     pub(crate) app: u32,
     pub(crate) device: DeviceInfo,

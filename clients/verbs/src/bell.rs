@@ -2,7 +2,9 @@
 //! program's own, by which its threads wake each other.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
+use iwarp_engine::wake::OwnBell;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::error::Error;
@@ -10,53 +12,76 @@ use crate::error::Error;
 /// Bytes per read of the socket. The daemon leaves no more there than the kernel's smallest buffer takes.
 const BYTES: usize = 64;
 
-/// A pair of descriptors, of which one is readable when there is something to look for.
+/// Descriptors of which one is readable when there is something to look for.
 #[derive(Debug)]
-pub(crate) struct Bell {
-    /// One byte for each time that the daemon has rung; its end when the daemon has closed it.
-    daemon: OwnedFd,
-    /// Rung by threads of the program; `None` if they ring the other one.
-    own: Option<OwnedFd>,
+pub(crate) enum Bell {
+    /// That of a daemon.
+    Daemon {
+        /// One byte for each time that the daemon has rung; its end when the daemon has closed it.
+        daemon: OwnedFd,
+        /// Rung by threads of the program.
+        own: OwnedFd,
+    },
+    /// That of an engine in this process.
+    Process(Arc<OwnBell>),
 }
 
 impl Bell {
-    /// Returns a bell of an engine in this process: one event counter.
-    pub(crate) const fn of_process(counter: OwnedFd) -> Self {
-        Self { daemon: counter, own: None }
-    }
-
-    pub(crate) fn new(daemon: OwnedFd) -> Result<Self, Error> {
+    /// Returns a bell that the daemon rings through a socket.
+    pub(crate) fn of_daemon(daemon: OwnedFd) -> Result<Self, Error> {
         let own = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
             .map_err(|error| Error::System { call: "eventfd", cause: error.into() })?;
-        Ok(Self { daemon, own: Some(own) })
+        Ok(Self::Daemon { daemon, own })
     }
 
     /// Rings for the program's own threads.
     pub(crate) fn ring(&self) {
-        // Fails only if the counter is at its maximum: the thread is to wake already.
-        let _ = rustix::io::write(self.own(), &1_u64.to_ne_bytes());
+        match self {
+            // Fails only if the counter is at its maximum: the thread is to wake already.
+            Self::Daemon { own, .. } => drop(rustix::io::write(own, &1_u64.to_ne_bytes())),
+            Self::Process(bell) => bell.ring(),
+        }
     }
 
     /// Forgets that it has rung. The caller then looks for all that it may have rung for.
     pub(crate) fn reset(&self) {
-        let _ = rustix::io::read(&self.daemon, &mut [0; BYTES]);
-        if let Some(own) = &self.own {
-            let _ = rustix::io::read(own, &mut [0; 8]);
+        match self {
+            Self::Daemon { daemon, own } => {
+                let _ = rustix::io::read(daemon, &mut [0; BYTES]);
+                let _ = rustix::io::read(own, &mut [0; 8]);
+            }
+            Self::Process(bell) => bell.reset(),
         }
     }
 
-    /// Borrows its descriptors.
+    /// Returns true if it has rung, in this process, since it was reset. Otherwise a descriptor tells.
+    #[inline]
+    pub(crate) fn has_rung(&self) -> bool {
+        matches!(self, Self::Process(bell) if bell.has_rung())
+    }
+
+    /// Borrows the descriptors to sleep on.
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        std::iter::once(self.daemon.as_fd()).chain(self.own.as_ref().map(AsFd::as_fd))
+        let (first, second) = match self {
+            Self::Daemon { daemon, own } => (daemon.as_fd(), Some(own.as_fd())),
+            Self::Process(bell) => (bell.as_ref().as_fd(), None),
+        };
+        std::iter::once(first).chain(second)
     }
 
-    /// Borrows the descriptor that the daemon makes readable.
-    pub(crate) fn daemon(&self) -> BorrowedFd<'_> {
-        self.daemon.as_fd()
+    /// Borrows the descriptor that is readable when the device has rung, for the program.
+    pub(crate) fn of_device(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Daemon { daemon, .. } => daemon.as_fd(),
+            Self::Process(bell) => bell.give(),
+        }
     }
 
-    /// Borrows the descriptor that the program's threads make readable.
+    /// Borrows the event counter to which the program's threads add.
     pub(crate) fn own(&self) -> BorrowedFd<'_> {
-        self.own.as_ref().unwrap_or(&self.daemon).as_fd()
+        match self {
+            Self::Daemon { own, .. } => own.as_fd(),
+            Self::Process(bell) => bell.give(),
+        }
     }
 }

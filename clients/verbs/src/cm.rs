@@ -92,6 +92,9 @@ impl Id {
         any_port: bool,
     ) -> Result<(), Error> {
         self.context.owns("connect", qp.context())?;
+        if self.context.is_child() {
+            return Err(Error::Lost);
+        }
         // Before the request: the event may come first.
         self.context.connect(self.id, &qp.0);
         self.done(
@@ -116,6 +119,9 @@ impl Id {
     /// The device refuses, or the daemon has ended.
     pub fn accept(&self, qp: &QueuePair, private_data: &[u8]) -> Result<(), Error> {
         self.context.owns("accept", qp.context())?;
+        if self.context.is_child() {
+            return Err(Error::Lost);
+        }
         self.context.connect(self.id, &qp.0);
         // Before the answer: another thread may poll the peer's first message at once, and answer it.
         qp.0.set_ready(true);

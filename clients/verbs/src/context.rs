@@ -1,5 +1,7 @@
 //! A context: the connection to the daemon, its shared memory, and its events.
 
+mod wait;
+
 use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -23,6 +25,7 @@ use crate::error::Error;
 use crate::mapping::{MapError, Mapping};
 use crate::process::Here;
 use crate::qp::QpInner;
+pub use wait::Ready;
 
 /// Completions after which a program that finds some at each poll runs the engine.
 const TAKEN_MAX: u32 = 64;
@@ -35,15 +38,6 @@ impl AsRef<[AtomicU64]> for Words {
     fn as_ref(&self) -> &[AtomicU64] {
         self.0.words()
     }
-}
-
-/// End of a [wait](Context::wait_for).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ready {
-    /// True if the caller's descriptor is readable.
-    pub descriptor: bool,
-    /// True if there may be an event, or a completion in an armed queue.
-    pub context: bool,
 }
 
 /// An open device (`ibv_context`). Clones are handles of the same context, which closes with the last object.
@@ -144,26 +138,22 @@ impl Context {
         Self::of(Embedded::open(&options, Helper::Caller)?)
     }
 
-    /// Returns the device of [`Self::embedded`].
+    /// Returns the interfaces of [`Self::embedded`], which has all of them: each with an address is a device for itself
+    /// where programs choose by device. The loopback interface is the last.
     ///
     /// # Errors
     /// The kernel does not tell the addresses of this machine.
-    pub fn embedded_device() -> Result<DeviceInfo, Error> {
-        embedded::device().map_err(|error| Error::System { call: "getifaddrs", cause: error.into() })
+    pub fn embedded_devices() -> Result<Vec<DeviceInfo>, Error> {
+        embedded::devices().map_err(|error| Error::System { call: "getifaddrs", cause: error.into() })
     }
 
     /// Returns the context of a device that is open.
     fn of(opened: Opened) -> Result<Self, Error> {
         let Opened { backend, words, completions, events, app, device, link_up } = opened;
         let of = || -> Result<_, Error> {
-            let ring = Events::new(words.clone()).ok_or(Error::Protocol("context.open"))?;
-            let bell = |descriptor| match backend.is_here() {
-                true => Ok(Bell::of_process(descriptor)),
-                false => Bell::new(descriptor),
-            };
-            Ok((ring, bell(completions)?, bell(events)?, Here::new()?))
+            Ok((Events::new(words.clone()).ok_or(Error::Protocol("context.open"))?, Here::new()?))
         };
-        let (ring, completions, events, here) = of().inspect_err(|_| backend.close())?;
+        let (ring, here) = of().inspect_err(|_| backend.close())?;
         Ok(Self(Arc::new(Inner {
             is_here: backend.is_here(),
             polls: AtomicU32::new(0),
@@ -221,11 +211,19 @@ impl Context {
         if self.0.is_child() {
             return None;
         }
-        let polled = lock(&self.0.ring).poll();
-        let polled = polled.or_else(|| {
+        self.next_event().or_else(|| {
             self.0.run();
-            lock(&self.0.ring).poll()
-        });
+            self.next_event()
+        })
+    }
+
+    /// Returns the next event as [`Self::poll_event`] does, of those that have come: a device in this process does not
+    /// run for it.
+    pub fn next_event(&self) -> Option<Event> {
+        if self.0.is_child() {
+            return None;
+        }
+        let polled = lock(&self.0.ring).poll();
         let Some(event) = polled else {
             let is_new = self.0.is_lost() && !self.0.reported.swap(true, Ordering::AcqRel);
             return is_new.then_some(Event::DeviceFatal);
@@ -246,7 +244,7 @@ impl Context {
     /// socket, non-blocking, which the daemon writes to and closes. The program reads it (64 bytes) before it calls
     /// [`Self::poll_event`] until that returns `None`. A program that uses it does not call [`Self::wait_event`].
     pub fn event_fd(&self) -> BorrowedFd<'_> {
-        self.0.events.daemon()
+        self.0.events.of_device()
     }
 
     /// Returns an armed completion queue that has had a completion since it was armed, if there is one.
@@ -281,7 +279,7 @@ impl Context {
     /// it (64 bytes) before it calls [`Self::poll_completion`] until that returns `None`. Otherwise as
     /// [`Self::event_fd`], for [`Self::wait_completion`].
     pub fn completion_fd(&self) -> BorrowedFd<'_> {
-        self.0.completions.daemon()
+        self.0.completions.of_device()
     }
 
     /// Returns a number that changes when bytes come at a socket of a device in this process, or its kernel takes more.
@@ -292,68 +290,6 @@ impl Context {
     /// Borrows an event counter (eventfd) of the program's own. Adding to it ends [`Self::wait`].
     pub fn wake_fd(&self) -> BorrowedFd<'_> {
         self.0.completions.own()
-    }
-}
-
-impl Context {
-    /// Waits until there may be an event, or a completion in an armed queue, or [`Self::wake_fd`] is written. Returns
-    /// false once `timeout` has passed.
-    ///
-    /// # Errors
-    /// [`Error::Lost`] once the daemon has ended and the program has received [`Event::DeviceFatal`].
-    pub fn wait(&self, timeout: Duration) -> Result<bool, Error> {
-        self.wait_as(Sleeper::Program, timeout)
-    }
-
-    /// Waits as [`Self::wait`] does. Meanwhile, this thread runs a device that is in this process, but only while no
-    /// other thread does. One thread at a time does so; at its end it calls [`Self::stop_helping`].
-    ///
-    /// # Errors
-    /// As [`Self::wait`].
-    pub fn help(&self, timeout: Duration) -> Result<bool, Error> {
-        self.wait_as(Sleeper::Helper, timeout)
-    }
-
-    /// Waits as [`Self::wait`] does, or until a descriptor of the caller's is readable. For a library that hands events
-    /// and completions on: a thread that [helps](Self::help) leaves them to this one meanwhile. A signal ends the wait,
-    /// too: then nothing is ready.
-    ///
-    /// # Errors
-    /// As [`Self::wait`].
-    pub fn wait_for(&self, descriptor: BorrowedFd<'_>, timeout: Duration) -> Result<Ready, Error> {
-        let Inner { completions, events, .. } = self.0.as_ref();
-        let bells = [completions, events];
-        let (descriptor, rung) = self.0.sleep_at(Some(descriptor), bells, timeout, Sleeper::Dispatcher)?;
-        bells.into_iter().zip(rung).filter(|(_, rung)| *rung).for_each(|(bell, _)| bell.reset());
-        Ok(Ready { descriptor, context: rung.contains(&true) })
-    }
-
-    /// Ends a sleep of [`Self::help`].
-    pub fn wake_helper(&self) {
-        if !self.0.is_child() {
-            self.0.completions.ring();
-            self.0.backend.wake_helper();
-        }
-    }
-
-    /// Tells that no thread calls [`Self::help`] any more. From here on, a device in this process has a thread of its
-    /// own.
-    pub fn stop_helping(&self) {
-        if !self.0.is_child() {
-            self.0.backend.stops_helping();
-        }
-    }
-
-    fn wait_as(&self, sleeper: Sleeper, timeout: Duration) -> Result<bool, Error> {
-        let Inner { completions, events, reported, .. } = self.0.as_ref();
-        let readable = match self.0.sleep([completions, events], timeout, sleeper) {
-            Err(Error::Lost) if !self.0.is_child() && !reported.load(Ordering::Acquire) => return Ok(true),
-            readable => readable?,
-        };
-        for (bell, _) in [completions, events].into_iter().zip(readable).filter(|(_, readable)| *readable) {
-            bell.reset();
-        }
-        Ok(readable.contains(&true))
     }
 }
 
@@ -433,6 +369,13 @@ impl Inner {
         self.backend.polled_in_vain(times);
     }
 
+    /// Returns true for the second poll in a row that finds nothing: that of a program which has armed the queue, and
+    /// sleeps next. The engine has run at the first one.
+    #[inline]
+    pub(crate) fn polls_to_sleep(&self) -> bool {
+        self.polls.load(Ordering::Relaxed) == 1
+    }
+
     /// Returns true if the engine is in this process.
     #[inline]
     pub(crate) fn is_here(&self) -> bool {
@@ -469,6 +412,10 @@ impl Inner {
 
     /// Forgets a connection. Its queue pair accepts no more work to send.
     pub(crate) fn disconnect(&self, id: CmId) {
+        // A thread of the parent may have had the lock when the process was forked.
+        if self.is_child() {
+            return;
+        }
         let qp = lock(&self.connections).remove(&id).and_then(|qp| qp.upgrade());
         if let Some(qp) = qp {
             qp.set_ready(false);
@@ -480,6 +427,9 @@ impl Inner {
     }
 
     pub(crate) fn forget_cq(&self, id: CqId) {
+        if self.is_child() {
+            return;
+        }
         lock(&self.counted).remove(&id);
     }
 
@@ -568,7 +518,8 @@ impl Inner {
         let mut ready = ready.into_iter();
         let own = own.is_some() && ready.next().unwrap_or(false);
         // Without a shortcut: each bell takes all of its descriptors.
-        let rung = bells.map(|bell| bell.fds().fold(false, |rung, _| rung | ready.next().unwrap_or(false)));
+        let rung = bells
+            .map(|bell| bell.fds().fold(bell.has_rung(), |rung, _| rung | ready.next().unwrap_or(false)));
         if has_ended && !own && !rung.contains(&true) { Err(Error::Lost) } else { Ok((own, rung)) }
     }
 }

@@ -126,6 +126,10 @@ impl CqInner {
         if !self.context.is_here() {
             return polled;
         }
+        if self.context.polls_to_sleep() {
+            self.context.found_nothing();
+            return polled;
+        }
         self.context.run();
         let polled = lock(&self.queue).poll(out);
         match polled {

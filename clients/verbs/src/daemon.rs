@@ -16,6 +16,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 
 use crate::backend::{Backend, Opened, Posted, Registrable, Sleeper, poll_with};
+use crate::bell::Bell;
 use crate::context::{Inner, Words, lock, map};
 use crate::error::Error;
 use crate::exchange::OwnThread;
@@ -47,6 +48,7 @@ impl Daemon {
         let daemon = Arc::new(Self { client: Mutex::new(client), socket, doorbell, closing });
         let backend: Arc<dyn Backend> = Arc::<Self>::clone(&daemon);
         let (app, device, link_up) = (opened.app, opened.device, opened.link_up);
+        let (completions, events) = (Bell::of_daemon(completions)?, Bell::of_daemon(events)?);
         Ok((Opened { backend, words, completions, events, app, device, link_up }, daemon))
     }
 

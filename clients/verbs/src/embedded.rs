@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use iwarp_engine::Wakers;
 use iwarp_engine::memory::SharedWords;
-use iwarp_engine::wake::Waker;
+use iwarp_engine::wake::{Listening, OwnBell, Waker};
 use iwarp_shared_verbs::methods::{AllocMemory, Executed, Memory, QUEUE_BYTES_DEFAULT, RegMr};
 use iwarp_shared_verbs::{Request, words_min};
 use rdma::CrcPolicy;
@@ -38,12 +38,13 @@ use self::core::{Core, now, refused};
 use self::held::{Fate, Held};
 use self::helper::{Helping, PAUSE_MAX, PAUSE_MIN};
 use crate::backend::{Backend, Opened, Posted, Registrable, Sleeper, poll_with};
+use crate::bell::Bell;
 use crate::context::{Words, lock, map};
 use crate::error::Error;
 use crate::offer::Regions;
 pub use exit::is_exiting;
 pub use faults::survive_unmapped_memory;
-pub(crate) use interfaces::device;
+pub(crate) use interfaces::{device, devices};
 
 /// Polls in vain in a row from which on the program is taken to poll all the time.
 const POLLS_IN_ROW: u32 = 32;
@@ -92,6 +93,8 @@ pub(crate) struct Embedded {
     held: Held,
     /// Readable when the sockets have something for the engine.
     sockets: OwnedFd,
+    /// Ring for what the engine has for the program.
+    bells: [Arc<OwnBell>; 2],
     /// Event counter that wakes the helper.
     alarm: OwnedFd,
     /// Next deadline of the engine, nanoseconds of the clock, written under the lock.
@@ -119,10 +122,6 @@ fn system(call: &'static str) -> impl Fn(Errno) -> Error {
     move |error| Error::System { call, cause: error.into() }
 }
 
-fn counter() -> Result<OwnedFd, Error> {
-    eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(system("eventfd"))
-}
-
 impl Embedded {
     /// Opens the device and its context.
     pub(crate) fn open(options: &EmbeddedOptions, helper: Helper) -> Result<Opened, Error> {
@@ -132,15 +131,16 @@ impl Embedded {
         let memory = SharedWords::unfilled("queues", words).map_err(|error| no_memory(&error))?;
         let descriptor = memory.descriptor().map_err(system("fcntl"))?;
         let words = Words(Arc::new(map(&descriptor, bytes, 4096)?));
-        let dup = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(system("fcntl"));
-        let (completions, events) = (counter()?, counter()?);
+        let bell = || OwnBell::new().map(Arc::new).map_err(|cause| Error::System { call: "eventfd", cause });
+        let (completions, events) = (bell()?, bell()?);
         let wakers = Wakers {
             doorbell: None,
-            completions: Waker::of_process(dup(&completions)?),
-            events: Waker::of_process(dup(&events)?),
+            completions: Waker::of_process(Arc::clone(&completions)),
+            events: Waker::of_process(Arc::clone(&events)),
         };
         let (core, sockets) = Core::open(memory, wakers, options)?;
-        let alarm = counter()?;
+        let alarm = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(system("eventfd"))?;
+        let bells = [Arc::clone(&completions), Arc::clone(&events)];
         let embedded = Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
             has_thread: AtomicBool::new(false),
@@ -149,6 +149,7 @@ impl Embedded {
             rung: AtomicBool::new(false),
             held: Held::default(),
             sockets,
+            bells,
             alarm,
             deadline: AtomicU64::new(NEVER),
             wakes_at: AtomicU64::new(NEVER),
@@ -167,12 +168,13 @@ impl Embedded {
         exit::close_at_exit(&embedded);
         fork::give_up_in_children();
         let (backend, app): (Arc<dyn Backend>, _) = (embedded, std::process::id());
+        let (completions, events) = (Bell::Process(completions), Bell::Process(events));
         Ok(Opened { backend, words, completions, events, app, device, link_up: true })
     }
 
-    /// Runs the engine as long as there is work, unless another thread does. Returns true if the engine has found
-    /// something at a socket.
-    fn drive(&self) -> bool {
+    /// Runs the engine as long as there is work, unless another thread does: for what was posted, and also for what has
+    /// come, if it `looks` at the sockets. Returns true if the engine has found something there.
+    fn drive(&self, mut looks: bool) -> bool {
         let mut has_found = false;
         loop {
             let mut core = match self.core.try_lock() {
@@ -182,33 +184,34 @@ impl Embedded {
             };
             self.rung.store(false, Ordering::SeqCst);
             let found = core.events_found();
-            self.run_core(&mut core);
+            self.run_core(&mut core, looks);
             has_found |= core.events_found() != found;
             drop(core);
             if !self.rung.load(Ordering::SeqCst) {
                 return has_found;
             }
+            // Another thread has rung, for what was posted or has come.
+            looks = true;
         }
     }
 
-    /// Runs the engine for what was posted, or has come. If another thread has the lock, that thread runs it once more.
-    /// Returns true if the engine has run here, and has found something at a socket.
-    fn ring(&self) -> bool {
+    /// Runs the engine as [`Self::drive`]. If another thread has the lock, that thread runs it once more.
+    fn ring(&self, looks: bool) -> bool {
         self.rung.store(true, Ordering::SeqCst);
-        self.drive()
+        self.drive(looks)
     }
 
     /// Runs the engine, waiting for the lock.
     fn run_once(&self) {
-        self.look(|core| self.run_core(core));
+        self.look(|core| self.run_core(core, true));
     }
 
     /// Does something with the core, after what was posted before, and runs the engine.
     fn with<T>(&self, ask: impl FnOnce(&mut Core) -> T) -> T {
         self.look(|core| {
-            self.run_core(core);
+            self.run_core(core, true);
             let answer = ask(core);
-            self.run_core(core);
+            self.run_core(core, false);
             answer
         })
     }
@@ -218,7 +221,7 @@ impl Embedded {
         let answer = ask(&mut lock(&self.core));
         // A thread that has found the lock taken meanwhile has left its work to this one.
         if self.rung.load(Ordering::SeqCst) {
-            self.drive();
+            self.drive(true);
         }
         answer
     }
@@ -238,9 +241,9 @@ impl Embedded {
     }
 
     /// Runs the engine, and has the helper come for what is left.
-    fn run_core(&self, core: &mut Core) {
+    fn run_core(&self, core: &mut Core, looks: bool) {
         self.held.begin_run();
-        let is_done = core.run();
+        let is_done = core.run(looks);
         let deadline = core.deadline().map_or(NEVER, |deadline| deadline.as_nanos());
         self.deadline.store(deadline, Ordering::SeqCst);
         if !is_done || deadline < self.wakes_at.load(Ordering::SeqCst) {
@@ -259,20 +262,30 @@ impl Embedded {
         self.drives.load(Ordering::SeqCst).wrapping_add(self.sleeps.load(Ordering::SeqCst))
     }
 
+    /// Returns true if the engine has something for the program that nobody has looked for.
+    fn has_news(&self) -> bool {
+        self.bells.iter().any(|bell| bell.has_rung())
+    }
+
+    /// Has the bells' counters written while the result is kept, if it is to sleep on them.
+    fn listen(&self, listens: bool) -> Option<[Listening<'_>; 2]> {
+        listens.then(|| self.bells.each_ref().map(|bell| bell.listen()))
+    }
+
     /// Returns the time until the engine's next deadline; `None` if there is none.
     fn due_in(&self) -> Option<Duration> {
         let deadline = self.deadline.load(Ordering::SeqCst);
         (deadline != NEVER).then(|| Duration::from_nanos(deadline.saturating_sub(now().as_nanos())))
     }
 
-    /// Sleeps as [`Backend::sleep`], until a descriptor is readable. The owner runs the engine, unless another thread
-    /// of the program polls.
+    /// Sleeps as [`Backend::sleep`], until a descriptor is readable, or a bell has rung if the thread `listens`. The
+    /// owner runs the engine, unless another thread of the program polls.
     fn sleep_until(
         &self,
         fds: &[BorrowedFd<'_>],
         ready: &mut [bool],
         time: Duration,
-        is_owner: bool,
+        (is_owner, listens): (bool, bool),
     ) -> Result<(), Errno> {
         let began = now();
         let (mut drives, mut pause) = (self.drives.load(Ordering::SeqCst), PAUSE_MIN);
@@ -290,19 +303,17 @@ impl Embedded {
             } else {
                 pause = PAUSE_MIN;
             }
-            let has_input = match poll_with(fds, ready, sockets, limit) {
+            let listening = self.listen(listens);
+            let polled = poll_with(fds, ready, sockets, limit);
+            drop(listening);
+            let has_input = match polled {
                 Err(Errno::INTR) => return Ok(()),
                 polled => polled?,
             };
             if has_input || due.is_some_and(|due| due <= limit) {
-                self.drive();
-                // The engine has rung for what has come.
-                match poll_with(fds, ready, sockets, Duration::ZERO) {
-                    Err(Errno::INTR) => return Ok(()),
-                    polled => drop(polled?),
-                }
+                self.drive(has_input);
             }
-            if ready.contains(&true) || left <= limit && !has_input {
+            if ready.contains(&true) || listens && self.has_news() || left <= limit && !has_input {
                 return Ok(());
             }
         }
@@ -355,7 +366,7 @@ impl Backend for Embedded {
             Fate::Held => {}
             Fate::Unminded => self.call_helper(),
             Fate::Sent => {
-                self.ring();
+                self.ring(false);
                 self.held.ran(now());
             }
         }
@@ -377,7 +388,7 @@ impl Backend for Embedded {
         sleeper: Sleeper,
     ) -> Result<bool, Errno> {
         if self.held.is_waiting() {
-            self.ring();
+            self.ring(false);
         }
         if sleeper == Sleeper::Helper {
             return helper::help_until(self, fds, ready, time).map(|()| false);
@@ -392,7 +403,8 @@ impl Backend for Embedded {
         let (fds, _) = fds.split_at(others.min(fds.len()));
         let (own, of_dispatcher) = ready.split_at_mut(fds.len());
         of_dispatcher.fill(false);
-        let slept = self.sleep_until(fds, own, time, is_owner);
+        let listens = fds.len() > usize::from(is_dispatcher);
+        let slept = self.sleep_until(fds, own, time, (is_owner, listens));
         if is_owner {
             if is_dispatcher {
                 self.has_dispatcher.store(false, Ordering::SeqCst);
@@ -432,10 +444,10 @@ impl Backend for Embedded {
     }
 
     fn run(&self) {
-        if self.held.is_waiting() {
-            self.ring();
+        if self.held.has_any() {
+            self.ring(true);
         } else {
-            self.drive();
+            self.drive(true);
         }
         self.held.ran(now());
     }

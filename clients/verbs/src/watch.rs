@@ -121,7 +121,7 @@ impl Watch {
         let words = Words(Arc::new(map(&rings, ring_bytes as u64, 4096)?));
         let queue = Notifications::new(words, count, shape).ok_or_else(wrong)?;
         let region = Region::of(map(&memory, bytes, page_bytes)?, name.clone(), access);
-        let bell = Bell::new(daemon)?;
+        let bell = Bell::of_daemon(daemon)?;
         let set = set_of(&bell, &link.socket()?)?;
         // The rings are not armed yet: messages that came already are found by the first poll.
         bell.ring();
@@ -218,7 +218,7 @@ fn set_of(bell: &Bell, socket: &OwnedFd) -> Result<OwnedFd, Error> {
     let failed = |cause: rustix::io::Errno| Error::System { call: "epoll", cause: cause.into() };
     let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
     let (rung, ended) = (epoll::EventFlags::IN, epoll::EventFlags::RDHUP);
-    let members = [(bell.daemon(), BELL, rung), (bell.own(), BELL, rung), (socket.as_fd(), SOCKET, ended)];
+    let members = [(bell.of_device(), BELL, rung), (bell.own(), BELL, rung), (socket.as_fd(), SOCKET, ended)];
     for (fd, number, events) in members {
         epoll::add(&set, fd, epoll::EventData::new_u64(number), events).map_err(failed)?;
     }

@@ -160,6 +160,11 @@ impl<T: Transport, M: Memory> Engine<T, M> {
         self.shared.open == 0 || self.shared.contexts.sleep()
     }
 
+    /// Takes no more posts of programs: what they have posted so far can be finished.
+    pub const fn contexts_stop(&mut self) {
+        self.shared.contexts.stop();
+    }
+
     /// Announces to all programs that the worker is awake.
     pub fn contexts_awake(&self) {
         if self.shared.open > 0 {

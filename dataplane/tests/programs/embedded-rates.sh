@@ -1,38 +1,66 @@
 #!/bin/bash
-# Rates on the loopback interface without a daemon: perftest by `iwarp-run --embedded`, and UCX's put and sockperf over
-# the kernel's TCP. Run by turns; prints the median and the range of each. On a quiet machine.
+# Rates without a daemon, on the loopback interface and between two namespaces: perftest and pingpong.c by `iwarp-run
+# --embedded`, and UCX's put and sockperf over the kernel's TCP. Run by turns; prints the median and the range of each.
+# On a quiet machine.
 #
 #   RUNS     runs of each (default 5)
 #   WRITES   Writes of a run of 64 KiB (default 4000); ten times as many of 64 bytes
+#   GIB      GiB of a run that measures CPU time (default 4)
 cd "$(dirname "$0")/.." || exit 1
 source ./lib.sh
 
 RUN=${RUN:-${BUILT:-target/release}/iwarp-run}
 RUNS=${RUNS:-5}
 WRITES=${WRITES:-4000}
+GIB=${GIB:-4}
 lab_open ironwarp-embedded-rates
+far_open
 ahead_of_others
+cc -O2 -Wall -Wextra -Werror -o "$LAB/pingpong" dataplane/tests/programs/pingpong.c -libverbs -lrdmacm || exit 1
 
-# both SERVER… -- CLIENT…: runs a server and a client in the namespace, and prints what the client says.
+# On the loopback interface; after `apart`, between the namespaces.
+PEER=127.0.0.1 CLIENT=$NS UCX_SERVER=lo UCX_CLIENT=lo
+apart() { PEER=10.79.0.1 CLIENT=$NS-far UCX_SERVER=near UCX_CLIENT=far; }
+
+# both SERVER… -- CLIENT…: runs a server and a client, and prints what the client says. Their CPU times, in seconds, are
+# in $LAB/cpu.
 both() {
-    local server=() pid
+    local server=() pid TIMEFORMAT='%U %S'
     while [ "$1" != -- ]; do server+=("$1") && shift; done
     shift
-    ip netns exec "$NS" timeout 60 "${server[@]}" >/dev/null 2>&1 &
+    { time ip netns exec "$NS" timeout 60 "${server[@]}" >/dev/null 2>&1; } 2>"$LAB/cpu.server" &
     pid=$!
     sleep 1
-    in_ns timeout 60 "$@" 2>&1
+    { time ip netns exec "$CLIENT" timeout 60 "$@" 2>&1; } 2>"$LAB/cpu.client"
     wait "$pid"
+    cat "$LAB/cpu.server" "$LAB/cpu.client" >"$LAB/cpu"
 }
 ironwarp() { # PROGRAM SIZE COUNT COLUMN [OPTION…]
     local command=("$RUN" --embedded "$1" -R -F -s "$2" -n "$3" "${@:5}")
     [[ $1 == *_bw ]] && command+=(--report_gbits)
-    both "${command[@]}" -- "${command[@]}" 127.0.0.1 | awk -v size="$2" -v column="$4" '$1 == size { print $column }'
+    both "${command[@]}" -- "${command[@]}" "$PEER" | awk -v size="$2" -v column="$4" '$1 == size { print $column }'
 }
 ucx() { # TEST SIZE COUNT COLUMN
-    local command=(env UCX_TLS=tcp UCX_NET_DEVICES=lo ucx_perftest -t "$1" -s "$2" -n "$3")
-    both "${command[@]}" -- "${command[@]}" 127.0.0.1 | awk -v column="$4" '$1 == "Final:" { print $column }'
+    local command=(ucx_perftest -t "$1" -s "$2" -n "$3")
+    both env UCX_TLS=tcp "UCX_NET_DEVICES=$UCX_SERVER" "${command[@]}" -- \
+        env UCX_TLS=tcp "UCX_NET_DEVICES=$UCX_CLIENT" "${command[@]}" "$PEER" |
+        awk -v column="$4" '$1 == "Final:" { print $column }'
 }
+pingpong() { # HOW
+    both "$RUN" --embedded "$LAB/pingpong" "$1" -- "$RUN" --embedded "$LAB/pingpong" "$1" "$PEER"
+}
+# cpu COMMAND ARGUMENT…: CPU seconds of both ends for each GiB: of many Writes of 64 KiB without those of a few, which
+# are for the start. The command gets their number as $COUNT.
+cpu() {
+    local count total=0
+    for count in 100 $((GIB * 16384 + 100)); do
+        COUNT=$count "$@" >/dev/null
+        total=$(awk -v less="$total" '{ sum += $1 + $2 } END { print sum - less }' "$LAB/cpu")
+    done
+    awk -v seconds="$total" -v gib="$GIB" 'BEGIN { printf "%.2f\n", seconds / gib }'
+}
+bulk() { ironwarp ib_write_bw 65536 "$COUNT" 4; }
+ucx_bulk() { ucx ucp_put_bw 65536 "$COUNT" 7; }
 tcp() { # half a round trip of a program that sleeps in `recv`
     local server
     ip netns exec "$NS" sockperf server --tcp -i 127.0.0.1 >/dev/null 2>&1 &
@@ -52,12 +80,24 @@ for _ in $(seq "$RUNS"); do
     ironwarp ib_send_lat 64 "$WRITES" 5 >>"$LAB/send"
     ucx ucp_put_lat 64 "$WRITES" 3 >>"$LAB/ucx.lat"
     ironwarp ib_send_lat 64 "$WRITES" 5 -e >>"$LAB/sleep"
+    pingpong block >>"$LAB/block"
+    pingpong epoll >>"$LAB/epoll"
     tcp >>"$LAB/tcp.sleep"
+    cpu bulk >>"$LAB/cpu.bulk"
+    cpu ucx_bulk >>"$LAB/cpu.ucx"
+done
+apart
+for _ in $(seq "$RUNS"); do
+    ironwarp ib_write_bw 65536 "$WRITES" 4 >>"$LAB/apart"
+    ucx ucp_put_bw 65536 "$WRITES" 7 | awk '{ printf "%.3f\n", $1 * 8 * 1048576 / 1e9 }' >>"$LAB/ucx.apart"
 done
 median() { # FILE: the median of the rates, and their range
     sort -n "$1" | awk '{ rate[NR] = $1 } END { print rate[int((NR + 1) / 2)] " (" rate[1] " to " rate[NR] ")" }'
 }
 echo "64 KiB: ib_write_bw $(median "$LAB/bulk"), ucx put $(median "$LAB/ucx.bulk") Gbit/s"
+echo "64 KiB, CPU s/GiB: ib_write_bw $(median "$LAB/cpu.bulk"), ucx put $(median "$LAB/cpu.ucx")"
+echo "64 KiB between namespaces: ib_write_bw $(median "$LAB/apart"), ucx put $(median "$LAB/ucx.apart") Gbit/s"
 echo "64 B:   ib_write_bw $(median "$LAB/small"), ucx put $(median "$LAB/ucx.small") million/s"
-echo "64 B, asleep: ib_send_lat -e $(median "$LAB/sleep"), sockperf $(median "$LAB/tcp.sleep") µs"
+echo "64 B, asleep: blocking call $(median "$LAB/block"), own epoll $(median "$LAB/epoll"), ib_send_lat -e \
+$(median "$LAB/sleep"), sockperf $(median "$LAB/tcp.sleep") µs"
 echo "64 B:   ib_write_lat $(median "$LAB/lat"), ib_send_lat $(median "$LAB/send"), ucx put $(median "$LAB/ucx.lat") µs"

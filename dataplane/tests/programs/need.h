@@ -6,7 +6,7 @@
 #define NEED(condition)                                                                                              \
 	do {                                                                                                         \
 		if (!(condition)) {                                                                                  \
-			fprintf(stderr, "line %d: %s: %m\n", __LINE__, #condition);                                  \
+			fprintf(stderr, "%s, line %d: %s: %m\n", __FILE__, __LINE__, #condition);                    \
 			exit(1);                                                                                     \
 		}                                                                                                    \
 	} while (0)

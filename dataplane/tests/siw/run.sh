@@ -5,6 +5,7 @@
 #   IWARPD, IWARPCTL   the programs (default: those in BUILT, target/release)
 #   SIW_BYTES          how much of the region the bulk cases cover (default: all 64 MiB)
 #   SIW_SUITES         the suites to run (default: all of them)
+#   SIW_DEVICE_…       the extent of the suite `device`: device.sh
 source "$(dirname "$0")/../lib.sh"
 source dataplane/tests/dissect.sh
 source dataplane/tests/siw/guest.sh
@@ -15,6 +16,8 @@ source dataplane/tests/siw/initiator.sh
 source dataplane/tests/siw/rping.sh
 source dataplane/tests/siw/turns.sh
 source dataplane/tests/siw/rtr.sh
+source dataplane/tests/siw/device.sh
+source dataplane/tests/programs/guest.sh
 
 BYTES=${SIW_BYTES:-67108864}
 CRC_ON=7400 CRC_OFF=7401
@@ -207,7 +210,7 @@ try() {
 }
 
 # The suites, in the order in which they run.
-SUITES=${SIW_SUITES:-responder churn initiator rping turns rtr loss}
+SUITES=${SIW_SUITES:-responder churn initiator rping turns rtr loss device}
 
 # lossy PERCENT BYTES SEED ROUNDS: runs all kinds of work while frames are lost.
 lossy() {
@@ -233,8 +236,12 @@ main() {
     ahead_of_others
     source dataplane/tests/daemons.sh
     GUEST_NETNS=$NS GUEST_LOGS=$LAB
-    # The daemon of our programs.
-    OUR_VERBS=$LAB/verbs.sock OUR_HOST=10.77.0.2
+    # The daemon of our programs, and of the regions.
+    OUR_VERBS=$LAB/verbs.sock OUR_HOST=10.77.0.2 OUR_HOST6=fd77::2
+    if [[ " $SUITES " == *" device "* ]]; then
+        GUEST_INITRD=$LAB/guest.cpio
+        guest_with_programs "$GUEST_INITRD" "${DEVICE_PROGRAMS[@]}" || exit 1
+    fi
     .ci/hugepages.sh 192 || true
     write_config
     "$IWARPCTL" config check "$LAB/iwarpd.toml" >/dev/null || exit 1

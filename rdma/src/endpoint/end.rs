@@ -53,7 +53,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
     }
 
     /// Returns true if all posted work is finished and all reads of the peer are answered.
-    fn is_finished(&self) -> bool {
+    pub fn is_finished(&self) -> bool {
         self.qp.sq.len() == 0 && self.qp.irq.is_empty()
     }
 

@@ -379,6 +379,12 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(())
     }
 
+    /// Returns true if a connection has posted work that is not finished, or Reads of its peer to answer.
+    pub fn has_unfinished_work(&self) -> bool {
+        let endpoints = (0..self.ids.slots()).filter_map(|slot| self.ids.at(slot)?.1.endpoint.as_ref());
+        endpoints.into_iter().any(|endpoint| !endpoint.is_finished())
+    }
+
     /// Ends the connection of a queue pair, if it has one, as [`Endpoint::leave`](crate::Endpoint::leave), and flushes
     /// its work.
     fn leave_qp(&mut self, number: QpNum) {

@@ -25,6 +25,7 @@ use rdma::verbs::{AddressBase, Limits, MemoryRegion, VerbsError};
 use rdma::{EndpointConfig, NegotiationConfig, OutOfOrderPolicy, RegionId};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
+use rustix::process::{Resource, getrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::time::{ClockId, clock_gettime};
 use tcp_stack::{ConnOptions, Instant};
@@ -45,6 +46,8 @@ const MEMORY_REGIONS_MAX: u16 = 4096;
 const MEMORIES_MAX: u32 = 2 * MEMORY_REGIONS_MAX as u32 + REGIONS_MAX as u32;
 /// Most objects of other kinds.
 const OBJECTS_MAX: u16 = 2048;
+/// Fewest connections that may be silent at the same time.
+const SILENT_MIN: u32 = 16;
 /// Rounds of the engine before its thread does something else.
 const ROUNDS_MAX: u32 = 16;
 /// Time without an answer after which an initiator sends an empty RDMA Write, for responders that overlook the first
@@ -83,11 +86,18 @@ pub(super) struct Core {
     offers: Offers,
 }
 
+/// Returns the most connections whose peers have not sent an MPA Request: half of those for which the process has
+/// descriptors, at least some. The one that has been silent longest makes room for another.
+fn silent_max() -> u32 {
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    u32::try_from(descriptors / 2).unwrap_or(u32::MAX).clamp(SILENT_MIN, CONNECTIONS_MAX / 2)
+}
+
 fn limits() -> Limits {
     let most = Limits { mrs: MEMORY_REGIONS_MAX, mws: MEMORY_REGIONS_MAX, ..Limits::default() };
     let (pds, cqs, qps, srqs) = (OBJECTS_MAX, 2 * OBJECTS_MAX, OBJECTS_MAX, OBJECTS_MAX);
     EngineConfig::program_limits(
-        Limits { pds, cqs, qps, srqs, ids: u32::from(2 * OBJECTS_MAX), ..most },
+        Limits { pds, cqs, qps, srqs, ids: u32::from(2 * OBJECTS_MAX), silent: silent_max(), ..most },
         CONNECTIONS_MAX,
     )
 }
@@ -143,12 +153,14 @@ impl Core {
         Ok((Self { engine, context, memories, free: Vec::new(), unused: 0, offers }, sockets))
     }
 
-    /// Runs the engine until it has nothing more to do, for some rounds at most. Returns true if it has nothing: the
-    /// program rings for what it posts from here on.
-    pub(super) fn run(&mut self) -> bool {
+    /// Runs the engine until it has nothing more to do, for some rounds at most; without what has come at the sockets
+    /// unless it `looks`. Returns true if it has nothing: the program rings for what it posts from here on.
+    pub(super) fn run(&mut self, mut looks: bool) -> bool {
         self.engine.contexts_awake();
         let mut has_waited = false;
         for _ in 0..ROUNDS_MAX {
+            // One look for all rounds: who sleeps next finds what comes meanwhile.
+            self.engine.transport_mut().set_looks(std::mem::take(&mut looks));
             let now = now();
             let due = self.engine.next_deadline().is_some_and(|deadline| deadline <= now);
             // Output of one poll is sent together with that of the next one.
@@ -184,6 +196,16 @@ impl Core {
     /// Returns the engine's next deadline.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.engine.next_deadline()
+    }
+
+    /// Takes no more posts of the program.
+    pub(super) const fn stop_posts(&mut self) {
+        self.engine.contexts_stop();
+    }
+
+    /// Returns true if posted work is not finished, or Reads of peers are not answered.
+    pub(super) fn has_unfinished_work(&self) -> bool {
+        self.engine.device().has_unfinished_work()
     }
 
     /// Returns the number of connections.

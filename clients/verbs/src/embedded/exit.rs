@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once, Weak};
 use std::time::Duration;
 
+use tcp_stack::Instant;
+
 use super::Embedded;
 use super::core::now;
 use crate::context::lock;
@@ -59,24 +61,37 @@ extern "C" fn close_all() {
         .collect();
     drop(open);
     EXITING.store(true, Ordering::SeqCst);
-    let ends_at = now() + LONGEST;
+    let began = now();
     for device in &devices {
-        let mut is_closed = false;
-        while now() < ends_at {
-            // A handler of a signal may have ended the process on a thread that has the lock.
-            if let Ok(mut core) = device.core.try_lock() {
-                if !std::mem::replace(&mut is_closed, true) {
-                    // The last posts of the program are sent before the connections close.
-                    device.run_core(&mut core);
-                    core.close();
-                }
-                device.run_core(&mut core);
-                if core.connections() == 0 {
-                    break;
-                }
-            }
-            std::thread::sleep(PAUSE);
-        }
+        end(device, began + LONGEST);
         device.leave_to_helper();
+    }
+}
+
+/// Closes the connections of a device once the last posts of the program are finished. Returns when they have ended, or
+/// at `ends_at`. Those with work that is not finished then end with the process: the kernel sends what has completed,
+/// where a reset would discard it.
+#[allow(clippy::disallowed_methods, reason = "the process ends: nothing else is left to do")]
+fn end(device: &Embedded, ends_at: Instant) {
+    let (mut is_stopped, mut is_closed) = (false, false);
+    while now() < ends_at {
+        // A handler of a signal may have ended the process on a thread that has the lock.
+        if let Ok(mut core) = device.core.try_lock() {
+            device.run_core(&mut core, true);
+            if !std::mem::replace(&mut is_stopped, true) {
+                // Other threads go on.
+                core.stop_posts();
+                device.run_core(&mut core, true);
+            }
+            if !is_closed && !core.has_unfinished_work() {
+                is_closed = true;
+                core.close();
+                device.run_core(&mut core, true);
+            }
+            if is_closed && core.connections() == 0 {
+                break;
+            }
+        }
+        std::thread::sleep(PAUSE);
     }
 }

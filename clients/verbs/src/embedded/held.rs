@@ -1,11 +1,12 @@
 //! Posts that wait for company. A call of the kernel costs as much as dozens of small messages: a program that posts
 //! in quick succession has its posts sent together, when it polls or waits next.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tcp_stack::Instant;
 
+use super::helper::PAUSE_MAX;
 use crate::backend::Posted;
 
 /// Longest time between two posts, or between the engine's run and a post, in quick succession.
@@ -14,6 +15,10 @@ const GAP_MAX: Duration = Duration::from_micros(1);
 const PROMPT_POSTS: u32 = 3;
 /// Most posts that wait. The engine then runs.
 const HELD_MAX: u32 = 128;
+/// Longest time for which requests wait for the program to run the engine, and for which receive buffers do. Those have
+/// an effect of their own only on a queue pair in error, whose buffers complete at once.
+const HELD_FOR: Duration = Duration::from_millis(1);
+const RECEIVES_HELD_FOR: Duration = PAUSE_MAX;
 
 /// Outcome of a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,19 +39,26 @@ pub(super) struct Held {
     streak: AtomicU32,
     /// End of the last post or run, nanoseconds of the clock.
     last: AtomicU64,
-    /// Number of posts that wait.
+    /// Number of posts of requests that wait.
     waiting: AtomicU32,
+    /// True if receive buffers wait.
+    receives: AtomicBool,
     /// Runs of the engine that have taken posts.
     runs: AtomicU32,
-    /// True if posts have waited since the helper has looked.
-    some: AtomicBool,
-    /// True while the helper looks every now and then.
-    is_minded: AtomicBool,
+    /// Kind of posts that have waited since the helper has looked.
+    waited: AtomicU8,
+    /// Kind of posts for which the helper looks every now and then.
+    minded: AtomicU8,
 }
+
+/// Kinds of posts that wait, those last that wait for the shortest time.
+const NONE: u8 = 0;
+const RECEIVES: u8 = 1;
+const REQUESTS: u8 = 2;
 
 impl Held {
     /// Decides about a post at the time `now`. Receive buffers wait always: peers' messages make the engine run, which
-    /// takes them first.
+    /// takes them first, and requests take them along.
     #[inline]
     pub(super) fn post(&self, posted: Posted, now: impl FnOnce() -> Instant) -> Fate {
         // Posts of a burst that wait have others join them, without a look at the clock.
@@ -62,29 +74,43 @@ impl Held {
             }
         }
         // After the entry was published: a thread that sees the number sees the entry, too.
-        if self.waiting.fetch_add(1, Ordering::SeqCst).saturating_add(1) >= HELD_MAX {
-            return Fate::Sent;
-        }
-        self.some.store(true, Ordering::SeqCst);
-        if self.is_minded.load(Ordering::SeqCst) || self.is_minded.swap(true, Ordering::SeqCst) {
+        let kind = if posted == Posted::Receives {
+            self.receives.store(true, Ordering::SeqCst);
+            RECEIVES
+        } else {
+            if self.waiting.fetch_add(1, Ordering::SeqCst).saturating_add(1) >= HELD_MAX {
+                return Fate::Sent;
+            }
+            REQUESTS
+        };
+        self.waited.fetch_max(kind, Ordering::SeqCst);
+        if self.minded.load(Ordering::SeqCst) >= kind || self.minded.fetch_max(kind, Ordering::SeqCst) >= kind
+        {
             Fate::Held
         } else {
             Fate::Unminded
         }
     }
 
-    /// Returns true if posts wait.
+    /// Returns true if requests wait.
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
         self.waiting.load(Ordering::SeqCst) > 0
+    }
+
+    /// Returns true if requests or receive buffers wait.
+    #[inline]
+    pub(super) fn has_any(&self) -> bool {
+        self.is_waiting() || self.receives.load(Ordering::SeqCst)
     }
 
     /// Notes that the engine runs, and takes all that waits.
     #[inline]
     pub(super) fn begin_run(&self) {
         // A post that comes meanwhile counts again, though the engine may take it: the next run finds nothing.
-        if self.is_waiting() {
+        if self.has_any() {
             self.waiting.store(0, Ordering::SeqCst);
+            self.receives.store(false, Ordering::SeqCst);
             self.runs.store(self.runs.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         }
     }
@@ -105,22 +131,32 @@ impl Held {
     /// Brings `runs` up to date.
     pub(super) fn is_left(&self, runs: &mut u32) -> bool {
         let now = self.runs.load(Ordering::Relaxed);
-        std::mem::replace(runs, now) == now && self.is_waiting()
+        std::mem::replace(runs, now) == now && self.has_any()
     }
 
-    /// Returns true if the helper has to look again soon, since posts have waited after it has looked last.
-    pub(super) fn mind(&self) -> bool {
+    /// Returns the time after which the helper has to look again, if posts have waited since it has looked last.
+    pub(super) fn mind(&self) -> Option<Duration> {
+        let mut kind = self.take_waited();
+        if self.minded.swap(kind, Ordering::SeqCst) > kind {
+            // A post that has come before the line above has not called.
+            kind = kind.max(self.take_waited());
+            self.minded.fetch_max(kind, Ordering::SeqCst);
+        }
+        match kind {
+            NONE => None,
+            RECEIVES => Some(RECEIVES_HELD_FOR),
+            _ => Some(HELD_FOR),
+        }
+    }
+
+    fn take_waited(&self) -> u8 {
         // A post that waits still may have come after the engine's last run, which the helper takes for the program's.
-        if self.some.swap(false, Ordering::SeqCst) || self.is_waiting() {
-            return true;
-        }
-        self.is_minded.store(false, Ordering::SeqCst);
-        // A post that has come before the line above has not called.
-        let has_some = self.some.swap(false, Ordering::SeqCst) || self.is_waiting();
-        if has_some {
-            self.is_minded.store(true, Ordering::SeqCst);
-        }
-        has_some
+        let waits = match (self.is_waiting(), self.receives.load(Ordering::SeqCst)) {
+            (true, _) => REQUESTS,
+            (false, true) => RECEIVES,
+            (false, false) => NONE,
+        };
+        self.waited.swap(NONE, Ordering::SeqCst).max(waits)
     }
 }
 
@@ -181,7 +217,7 @@ mod tests {
         let held = Held::default();
         assert_eq!(held.post(Posted::Receives, || at(5_000_000)), Fate::Unminded);
         assert_eq!(held.post(Posted::Receives, || at(9_000_000)), Fate::Held);
-        assert!(held.is_waiting());
+        assert!(held.has_any() && !held.is_waiting());
         assert_eq!(held.post(Posted::Work, || at(10_000_000)), Fate::Sent);
     }
 
@@ -202,14 +238,29 @@ mod tests {
     #[test]
     fn the_helper_minds_posts_until_none_has_waited_between_two_looks() {
         let held = Held::default();
-        assert!(!held.mind());
+        assert_eq!(held.mind(), None);
         assert_eq!(held.post(Posted::Receives, || at(1)), Fate::Unminded);
-        assert!(held.mind());
+        assert_eq!(held.mind(), Some(RECEIVES_HELD_FOR));
         assert_eq!(held.post(Posted::Receives, || at(2)), Fate::Held);
-        assert!(held.mind());
-        assert!(held.mind(), "one waits still");
+        assert_eq!(held.mind(), Some(RECEIVES_HELD_FOR));
+        assert_eq!(held.mind(), Some(RECEIVES_HELD_FOR), "one waits still");
         held.begin_run();
-        assert!(!held.mind());
+        assert_eq!(held.mind(), None);
         assert_eq!(held.post(Posted::Receives, || at(3)), Fate::Unminded);
+    }
+
+    #[test]
+    fn requests_call_a_helper_that_minds_buffers_alone() {
+        let held = Held::default();
+        assert_eq!(held.post(Posted::Receives, || at(1)), Fate::Unminded);
+        assert_eq!(held.mind(), Some(RECEIVES_HELD_FOR));
+        let fates: Vec<_> = (0..5).map(|k| held.post(Posted::Work, || at(1_000_000 + k))).collect();
+        assert_eq!(fates, [Fate::Sent, Fate::Sent, Fate::Sent, Fate::Unminded, Fate::Held]);
+        assert_eq!(held.post(Posted::Receives, || at(1_000_010)), Fate::Held);
+        assert_eq!(held.mind(), Some(HELD_FOR));
+        held.begin_run();
+        held.post(Posted::Receives, || at(1_000_020));
+        assert_eq!(held.mind(), Some(RECEIVES_HELD_FOR));
+        assert_eq!(held.post(Posted::Work, || at(1_000_030)), Fate::Unminded);
     }
 }

@@ -21,8 +21,6 @@ pub(super) const PAUSE_MIN: Duration = Duration::from_millis(1);
 pub(super) const PAUSE_MAX: Duration = Duration::from_millis(16);
 /// Times in a row without anything to do from which on the helper leaves the sockets to the program.
 const VAIN_MAX: u32 = 3;
-/// Longest time for which posts wait for the program to run the engine.
-const HELD_FOR: Duration = Duration::from_millis(1);
 /// Time after which a thread that hands events on, and has not slept anew, is taken to have left.
 const OWNER_MAX: Duration = Duration::from_millis(900);
 /// Longest sleep without a deadline of the engine.
@@ -89,21 +87,21 @@ pub(super) fn help_until(
     let began = now();
     loop {
         let left = time.saturating_sub(now().saturating_since(began));
-        turn(device, &mut helping, (fds, ready), left)?;
-        if ready.contains(&true) || left.is_zero() || device.asks_helper.swap(false, Ordering::SeqCst) {
+        let has_news = turn(device, &mut helping, (fds, ready), left)?;
+        if has_news || left.is_zero() || device.asks_helper.swap(false, Ordering::SeqCst) {
             return Ok(());
         }
     }
 }
 
-/// Sleeps once, until there is something to do, one of the descriptors is readable, or the time is over, and runs the
-/// engine if no thread of the program does.
+/// Sleeps once, and runs the engine if no thread of the program does. Returns true if one of the descriptors is
+/// readable, or its bell has rung without it, and no other thread hands on what that tells of.
 fn turn(
     device: &Embedded,
     helping: &mut Helping,
     (mut fds, ready): (&[BorrowedFd<'_>], &mut [bool]),
     longest: Duration,
-) -> Result<(), Errno> {
+) -> Result<bool, Errno> {
     ready.fill(false);
     let dispatches = device.dispatches.load(Ordering::SeqCst);
     let has_dispatcher = device.has_dispatcher.load(Ordering::SeqCst);
@@ -112,9 +110,22 @@ fn turn(
     }
     let leaves_events = fds.is_empty() && !ready.is_empty();
     let (ready, _) = ready.split_at_mut(fds.len());
+    help_once(device, helping, (fds, &mut *ready), leaves_events, longest)?;
+    Ok(ready.contains(&true) || !fds.is_empty() && device.has_news())
+}
+
+/// Sleeps once, until there is something to do, one of the descriptors is readable, or the time is over, and runs the
+/// engine if no thread of the program does.
+fn help_once(
+    device: &Embedded,
+    helping: &mut Helping,
+    (fds, ready): (&[BorrowedFd<'_>], &mut [bool]),
+    leaves_events: bool,
+    longest: Duration,
+) -> Result<(), Errno> {
     let fds = (fds, ready);
     let is_closing = device.closing.load(Ordering::SeqCst);
-    let longest = if device.held.mind() { longest.min(HELD_FOR) } else { longest };
+    let longest = device.held.mind().map_or(longest, |pause| pause.min(longest));
     let activity = device.activity();
     let is_active = std::mem::replace(&mut helping.activity, activity) != activity;
     let is_vain = helping.vain >= VAIN_MAX;
@@ -142,7 +153,7 @@ fn turn(
         && !device.has_owner.load(Ordering::SeqCst)
     {
         // A thread that runs the engine meanwhile runs it once more.
-        if device.ring() {
+        if device.ring(true) {
             (helping.pause, helping.vain) = (PAUSE_MIN, 0);
         } else {
             helping.vain = helping.vain.saturating_add(1);
@@ -219,7 +230,10 @@ fn sleep(
     all.extend(fds.iter().copied().chain(sockets));
     let mut readable = vec![false; all.len()];
     let alarm = (device.alarm.as_fd(), PollFlags::IN);
-    let called = match poll_with(&all, &mut readable, alarm, time) {
+    let listening = device.listen(!fds.is_empty());
+    let polled = poll_with(&all, &mut readable, alarm, time);
+    drop(listening);
+    let called = match polled {
         // A signal ends the sleep early: everything is looked at again.
         Err(Errno::INTR) => false,
         polled => polled?,

@@ -11,12 +11,15 @@ use super::core::refused;
 use crate::error::Error;
 use crate::offer::{NewOffer, OfferStats, Regions};
 
+/// Connections that may wait for the engine, as far as the kernel allows.
+const BACKLOG: u32 = 1024;
+
 /// Options of the service's connections: a peer that has vanished is given up after two minutes, and its grant with it.
 fn options() -> ListenOptions {
     let keepalive = Keepalive { idle_ms: 60_000, interval_ms: 10_000, probes: 6 };
     let conn =
         ConnOptions { keepalive: Some(keepalive), user_timeout_ms: Some(120_000), ..ConnOptions::default() };
-    ListenOptions { conn, ..ListenOptions::default() }
+    ListenOptions { conn, backlog: BACKLOG, ..ListenOptions::default() }
 }
 
 impl Regions for Embedded {

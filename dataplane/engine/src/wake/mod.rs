@@ -14,6 +14,7 @@
 //! those of all processes. Beside adaptive workers it runs on a worker's CPU: that sleeps next anyway, and another one
 //! would have to be woken from its idle state, which takes ten times as long as the wake.
 
+mod own;
 mod turns;
 
 use std::io;
@@ -32,6 +33,7 @@ use rustix::time::ClockId;
 use tcp_stack::Instant;
 
 use crate::Clock;
+pub use own::{Listening, OwnBell};
 use turns::{Next, Turns};
 
 /// Descriptors of one user that wait to be closed, from which on the user gets no further ones. Closing takes as long
@@ -94,13 +96,13 @@ enum Target {
     /// A descriptor of another process.
     Held(Held),
     /// An event counter of this process.
-    Own(OwnedFd),
+    Own(Arc<OwnBell>),
 }
 
 impl Waker {
-    /// Returns a waker of a program in this process, which sleeps on the event counter. It is non-blocking.
-    pub fn of_process(counter: OwnedFd) -> Self {
-        Self(Target::Own(counter))
+    /// Returns a waker of a program in this process.
+    pub const fn of_process(bell: Arc<OwnBell>) -> Self {
+        Self(Target::Own(bell))
     }
 
     /// Makes the program's descriptor readable soon. A program that is to wake already is not marked again.
@@ -108,10 +110,7 @@ impl Waker {
     pub fn wake(&self) {
         match &self.0 {
             Target::Held(held) => held.shared.mark(held.place),
-            Target::Own(counter) => {
-                // Fails only if the counter is at its maximum: the program is to wake already.
-                let _ = rustix::io::write(counter, &1_u64.to_ne_bytes());
-            }
+            Target::Own(bell) => bell.ring(),
         }
     }
 }

@@ -75,6 +75,8 @@ pub struct Contexts<M> {
     users: Users,
     /// True if completions or asynchronous events are left that the next poll can deliver at once.
     undelivered: bool,
+    /// True once no more work is posted.
+    stopped: bool,
     /// Rings of completion queues, by [`CqId::index`].
     cqs: Vec<Option<CqRing<M>>>,
     /// Completion queues whose ring is full.
@@ -94,6 +96,7 @@ impl<M: ContextMemory> Contexts<M> {
             places: core::iter::repeat_with(|| None).take(contexts_max as usize).collect(),
             users: Users::default(),
             undelivered: false,
+            stopped: false,
             cqs: none(cqs_max.into()),
             full: std::collections::VecDeque::with_capacity(cqs_max.into()),
             events_kept: false,
@@ -164,7 +167,9 @@ impl<M: ContextMemory> Contexts<M> {
             self.full.retain(|full| !context.objects.cqs.contains_key(full));
             return Poll::Pending;
         }
-        if let Some(qp) = context.objects.ids.iter().next().and_then(|id| device.qp_of(*id)) {
+        if let Some(qp) = context.objects.ids.iter().next().and_then(|id| device.qp_of(*id))
+            && !self.stopped
+        {
             context.fail_if_unposted(qp, device);
         }
         match context.objects.destroy_next(device, stags, released) {
@@ -364,10 +369,18 @@ impl<M: ContextMemory> Contexts<M> {
         if self.users.count() > 1 { USER_ENTRIES_MAX } else { ENTRIES_MAX }
     }
 
+    /// Posts no more work: what programs queue from here on was never posted, and is not unfinished when they go.
+    pub const fn stop(&mut self) {
+        self.stopped = true;
+    }
+
     /// Posts work that programs have queued, up to a bound: the users in turn, and the contexts of each in turn.
     /// Returns true if work is left that the next call can do at once.
     #[inline]
     pub fn post<C: AsRef<[u8]>>(&mut self, device: &mut Device<C>) -> bool {
+        if self.stopped {
+            return false;
+        }
         let (mut left, share) = (ENTRIES_MAX, self.share());
         let mut busy = false;
         for _ in 0..self.users.turns() {

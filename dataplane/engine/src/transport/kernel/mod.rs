@@ -10,6 +10,7 @@ mod buf;
 mod conn;
 mod connecting;
 mod listen;
+mod look;
 mod segments;
 mod socket;
 #[cfg(test)]
@@ -23,7 +24,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, connect_unspec, recv};
 use socket2::Socket;
@@ -44,8 +45,6 @@ use socket::{emss_of, listening, number, set_options, set_traffic_class, source,
 const READS_PER_TURN: u8 = 4;
 /// Reads of all connections per poll.
 const READS_PER_POLL: u32 = 64;
-/// Events of epoll per poll.
-const EVENTS_PER_POLL: usize = 64;
 /// Receive buffer of a connection within this machine, as the option takes it, bytes: a longer queue leaves the
 /// processor's cache. Elsewhere the kernel tunes the buffer.
 const RECEIVE_BUFFER_HERE: usize = 256 << 10;
@@ -96,6 +95,10 @@ pub struct KernelTcp {
     /// Connections that have something to send, and room for it in the kernel, each at most once.
     unsent: VecDeque<ConnId>,
     reads_left: u32,
+    /// False if [`Transport::receive`] leaves the events of sockets to a later one.
+    looks: bool,
+    /// True if the kernel may have more events of sockets than it has reported.
+    has_more: bool,
     /// Number of events of sockets.
     found: u64,
     buffers: ReadBuffers,
@@ -124,6 +127,8 @@ impl KernelTcp {
             connecting: VecDeque::new(),
             unsent: VecDeque::new(),
             reads_left: 0,
+            looks: true,
+            has_more: false,
             found: 0,
             buffers: ReadBuffers::default(),
             spare: Some(spare()?),
@@ -141,6 +146,12 @@ impl KernelTcp {
         self.conns.clear();
         self.listeners.clear();
         self.spare = None;
+    }
+
+    /// From here on, [`Transport::receive`] asks the kernel for events of sockets, or leaves them where they are. At
+    /// first it asks. It asks in any case while the kernel may have more than it has reported.
+    pub const fn set_looks(&mut self, looks: bool) {
+        self.looks = looks;
     }
 
     /// Returns the number of events of sockets so far.
@@ -324,35 +335,8 @@ impl Transport for KernelTcp {
 
     fn receive(&mut self, now: Instant, _: &mut impl Iterator<Item = RxFrame<Chunk>>) {
         (self.now, self.reads_left) = (now, READS_PER_POLL);
-        let mut found =
-            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
-                EVENTS_PER_POLL];
-        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let count = epoll::wait(&self.epoll, &mut found, Some(&none)).unwrap_or(0);
-        self.found = self.found.wrapping_add(count as u64);
-        for event in found.iter().take(count) {
-            let (flags, token) = (event.flags, event.data.u64());
-            let index = (token & u64::from(u32::MAX)).try_into().unwrap_or(u32::MAX);
-            if token & LISTENER != 0 {
-                if let Some(Some(listener)) = self.listeners.get_mut(index as usize) {
-                    listener.has_waiting = true;
-                }
-                continue;
-            }
-            let id = ConnId::new(index, (token >> 32).try_into().unwrap_or(u32::MAX));
-            let Some(conn) = self.get_mut(id) else { continue };
-            if conn.stage == Stage::Connecting {
-                self.connected(id);
-            }
-            let Some(conn) = self.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { continue };
-            if flags.intersects(epoll::EventFlags::OUT) {
-                conn.is_blocked = false;
-            }
-            let ends = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
-            conn.may_read |= flags.intersects(epoll::EventFlags::IN | ends);
-            conn.has_end |= flags.intersects(ends);
-            self.queue_readable(id);
-            self.queue_unsent(id);
+        if self.looks || self.has_more {
+            self.look();
         }
         for at in 0..self.listeners.len() {
             if self
@@ -415,7 +399,8 @@ impl Transport for KernelTcp {
 
     fn has_output(&self) -> bool {
         let waits = |place: &Option<Listener>| place.as_ref().is_some_and(|listener| listener.has_waiting);
-        !self.events.is_empty()
+        self.has_more
+            || !self.events.is_empty()
             || !self.readable.is_empty()
             || !self.unsent.is_empty()
             || !self.is_full() && self.listeners.iter().any(waits)

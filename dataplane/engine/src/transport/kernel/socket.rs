@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use tcp_stack::{ConnOptions, ListenOptions, ListenScope};
 
@@ -32,10 +33,12 @@ pub(super) fn number(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
-/// Creates a non-blocking socket of the address's family.
+/// Creates a non-blocking socket of the address's family; by the system call, because `socket` of the C library may be
+/// that of a library which makes rsockets of streams.
 pub(super) fn stream(ip: IpAddr) -> io::Result<Socket> {
-    let domain = if ip.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
-    Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))
+    let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    Ok(socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?.into())
 }
 
 /// Creates a socket that listens.
