@@ -96,6 +96,8 @@ run: root build ## iwarpd in the foreground on the TAP iw0
 ALONE := \
     ports \
     hostile \
+    hostile-peers \
+    embedded-hard \
     flat \
     load \
     crowd-out \
@@ -112,8 +114,6 @@ TOGETHER := \
     verbs \
     programs-quick \
     embedded \
-    embedded-hard \
-    hostile-peers \
     container \
     serve \
     python \

@@ -176,6 +176,37 @@ refuses_tcp() { # the listener at the named peers' address speaks MPA
     ! LIMIT=5 transfer 10.79.0.1 "$NS-far" "${PEERS[@]}" -- 2>/dev/null && [ ! -s "$LAB/copy" ]
 }
 row "a socket that listens at a named address accepts nobody over TCP" refuses_tcp nc
+exits() { # with an open rsocket: its peer receives what was sent, and an end of file
+    local pid
+    ip netns exec "$NS" "${NOBODY[@]}" timeout "$LIMIT" "${PEERS[@]}" nc -l 10.79.0.1 7000 >"$LAB/copy" 2>"$LAB/err" \
+        </dev/null &
+    pid=$!
+    hears 7000
+    ip netns exec "$NS-far" "${NOBODY[@]}" timeout "$LIMIT" "${PEERS[@]}" \
+        python3 -c 'import socket
+s = socket.create_connection(("10.79.0.1", 7000))
+s.sendall(b"sent")
+s.detach()' || kill "$pid"
+    wait "$pid" && [ "$(<"$LAB/copy")" = sent ]
+}
+row "a program that exits closes its rsockets" exits python3
+taken() { # a port of the kernel's
+    local pid status=0
+    ip netns exec "$NS" "${NOBODY[@]}" timeout "$LIMIT" python3 -m http.server 7001 >"$LAB/server.out" 2>&1 &
+    pid=$!
+    hears 7001
+    ip netns exec "$NS" "${NOBODY[@]}" timeout 5 "${PEERS[@]}" python3 -c 'import socket
+s = socket.socket()
+s.bind(("", 7001))
+s.listen()' 2>"$LAB/err" || status=$?
+    kill "$pid"
+    wait "$pid"
+    [ "$status" = 1 ] && grep -q "already in use" "$LAB/err" && return
+    echo "exit status $status"
+    cat "$LAB/err"
+    return 1
+}
+row "a port that is taken is refused to a socket that leaves RDMA" taken python3
 unnamed() { # without peers, nothing would be captured
     "$LAB/iwarp-run" --preload --embedded true 2>"$LAB/err"
     [ $? = 2 ] && grep -q -- --peers "$LAB/err"

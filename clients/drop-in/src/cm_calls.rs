@@ -15,7 +15,7 @@ use crate::abi_cm::ConnParam;
 use crate::addresses::{device_at, devices_to, is_any, unspecified};
 use crate::cm::{self, CmEvent, Id, ROUTE_RESOLVED, Stage};
 use crate::context::{OpenContext, Shared, context_at, context_of, failed_read, lock, null, number};
-use crate::device_list::{devices, is_embedded};
+use crate::device_list::{Device, devices, is_embedded};
 use crate::endpoint::complete;
 use crate::event_channel::EventChannel;
 use crate::options::set_option;
@@ -87,6 +87,12 @@ fn some_port() -> u16 {
     EPHEMERAL.start + u16::try_from(offset).unwrap_or(0)
 }
 
+/// Returns the devices on which an id listens that is bound to any address: all, or one interface of the device inside
+/// this process, which listens for all of them.
+fn every_listener(all: &'static [Option<&'static Device>]) -> impl Iterator<Item = &'static Device> {
+    all.iter().flatten().copied().take(if is_embedded() { 1 } else { usize::MAX })
+}
+
 /// Gives an id an address of this machine, and its device. Some programs send their port to the peer before they
 /// listen, so what takes time is done here.
 pub(crate) fn bind(id: &Id, local: SocketAddr) -> Result<(), c_int> {
@@ -101,7 +107,7 @@ pub(crate) fn bind(id: &Id, local: SocketAddr) -> Result<(), c_int> {
         }
         ip => {
             // A device that does not open now fails the call that needs it.
-            for device in devices().iter().flatten() {
+            for device in every_listener(devices()) {
                 let _ = context_of(device);
             }
             unspecified(ip)
@@ -322,16 +328,7 @@ pub(crate) fn listen(id: &Id, backlog: c_int) -> Result<(), c_int> {
     let backlog = NonZeroU16::MAX;
     let opens: Vec<&'static OpenContext> = match object(id.head.verbs.load(Ordering::Acquire)) {
         Some(open) => vec![open],
-        None => {
-            // All interfaces of the device inside this process have one listener.
-            let count = if is_embedded() { 1 } else { usize::MAX };
-            devices()
-                .iter()
-                .flatten()
-                .take(count)
-                .map(|device| context_of(device))
-                .collect::<Result<_, _>>()?
-        }
+        None => every_listener(devices()).map(context_of).collect::<Result<_, _>>()?,
     };
     if opens.is_empty() {
         return Err(libc::ENODEV);

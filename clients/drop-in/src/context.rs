@@ -317,8 +317,12 @@ const fn operations() -> abi::ContextOps {
 impl Shared {
     /// Distributes all events and completions that have come.
     pub(crate) fn dispatch(self: &Arc<Self>) {
+        // A thread of the parent may have had the lock when the process was forked.
+        if self.context.is_inherited() {
+            return;
+        }
         let one = lock(&self.dispatching);
-        self.dispatch_all();
+        uncanceled(|| self.dispatch_all());
         drop(one);
         self.hand_on();
     }
@@ -335,6 +339,7 @@ impl Shared {
     /// A thread that distributes looks once more when it has ended, for those who have found it here.
     #[cold]
     fn hand_on_news(self: &Arc<Self>) {
+        let unplaced = lock(&self.unplaced).len();
         while self.context.has_news()
             && let Ok(_one) = self.dispatching.try_lock()
         {
@@ -343,10 +348,15 @@ impl Shared {
                 self.dispatch_all();
             });
         }
+        // The helper looks after requests that wait for a place.
+        if lock(&self.unplaced).len() > unplaced {
+            self.context.wake_helper();
+        }
     }
 
     fn dispatch_all(self: &Arc<Self>) {
-        while let Some(event) = self.context.next_event() {
+        let mut next = self.context.next_event();
+        while let Some(event) = next {
             match event {
                 Event::Cm(event) => cm::dispatch(self, event),
                 Event::Async(event) => self.dispatch_async(event),
@@ -355,6 +365,8 @@ impl Shared {
                 Event::PortDown => self.report_port(10),
                 Event::DeviceFatal => self.dispatch_fatal(),
             }
+            // The engine keeps events for which the ring had no room: it runs once the ring is empty.
+            next = self.context.poll_event();
         }
         while let Some(cq) = self.context.poll_completion() {
             let state = lock(&self.cqs).get(&cq).cloned();
@@ -466,7 +478,9 @@ pub(crate) fn context_of(device: &'static Device) -> Result<&'static OpenContext
 }
 
 /// Returns the context of a connection that has come in at an address of this machine.
-pub(crate) fn context_at(shared: &Shared, local: IpAddr) -> Option<&'static OpenContext> {
-    let device = if is_embedded() { device_at(local)? } else { shared.device };
-    context_of(device).ok()
+pub(crate) fn context_at(shared: &Arc<Shared>, local: IpAddr) -> Option<&'static OpenContext> {
+    let device = if is_embedded() { device_at(local) } else { Some(shared.device) };
+    let found = device.and_then(|device| context_of(device).ok());
+    // The address may have gone meanwhile, or there is no descriptor left: another interface has the same connection.
+    found.or_else(|| lock(&OPENED).iter().find(|open| Arc::ptr_eq(&open.shared, shared)).copied())
 }

@@ -100,6 +100,7 @@ extern "C" fn next_poll(cq: Option<&Cq>) -> c_int {
 extern "C" fn end_poll(cq: Option<&Cq>) {
     if let Some(cq) = cq {
         cq.iterator.leave();
+        hand_on(cq.head.context);
     }
 }
 

@@ -153,5 +153,5 @@ pub(crate) fn devices() -> &'static [Option<&'static Device>] {
 pub(crate) fn known_interface(ip: IpAddr) -> Option<&'static Device> {
     let table = lock(&DEVICES);
     let has = |device: &&&Device| device.addresses().any(|own| own == ip);
-    table.0.iter().find(has).copied()
+    table.1.iter().flatten().find(has).copied()
 }

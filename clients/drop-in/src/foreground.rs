@@ -41,6 +41,10 @@ pub(crate) fn sleep(descriptor: BorrowedFd<'_>, limit: Limit) -> Option<Result<W
         let shared = lock(&DEVICE).upgrade()?;
         if shared.context.has_news() {
             shared.hand_on();
+            if shared.context.has_news() {
+                // Another thread distributes: this one waits for it.
+                shared.dispatch();
+            }
             return Some(Ok(Woken::Dispatched));
         }
         let (began, time) = (Instant::now(), limit.left().unwrap_or(SLEEP).min(SLEEP));

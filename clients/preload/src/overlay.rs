@@ -67,6 +67,16 @@ extern "C" fn close_all() {
     }
 }
 
+/// Notes that a device has been opened. One inside the program closes its connections at the program's end, by a
+/// function that it has registered; rsockets close before, by one that is registered later.
+pub(crate) fn device_is_open() {
+    static ENDS: Once = Once::new();
+    ENDS.call_once(|| {
+        // SAFETY: the function is valid until the process ends: the library is never unloaded.
+        unsafe { libc::atexit(close_all) };
+    });
+}
+
 /// Lays an rsocket over a socket. Returns false if the number of the socket is too high.
 pub(crate) fn lay(fd: c_int, rsocket: c_int) -> bool {
     static ENDS: Once = Once::new();

@@ -21,7 +21,7 @@ const VARIABLE: &str = "IWARP_PRELOAD_PEERS";
 
 /// Peers that are spoken to by rsockets.
 #[derive(Debug)]
-enum Peers {
+pub(crate) enum Peers {
     /// Those that are not this machine's loopback addresses.
     NotLoopback,
     /// Those whose addresses have one of these prefixes.
@@ -44,7 +44,8 @@ impl Peers {
     }
 }
 
-fn peers() -> &'static Peers {
+/// Returns the peers, as of the program's first socket: it may change its environment later.
+pub(crate) fn peers() -> &'static Peers {
     static PEERS: OnceLock<Peers> = OnceLock::new();
     PEERS.get_or_init(|| Peers::parse(std::env::var(VARIABLE).ok().as_deref()))
 }
@@ -93,28 +94,32 @@ pub(crate) unsafe fn leave_at_bind(fd: c_int, address: *const sockaddr, size: so
 }
 
 /// Closes the rsocket over a socket that connects to another peer. The socket keeps its address and port.
+/// Returns false, with `errno`, if it cannot.
 ///
 /// # Safety
 /// As for `connect`.
-pub(crate) unsafe fn leave_at_connect(fd: c_int, peer: *const sockaddr, size: socklen_t) {
+pub(crate) unsafe fn leave_at_connect(fd: c_int, peer: *const sockaddr, size: socklen_t) -> bool {
     if rsocket_of(fd).is_some()
         // SAFETY: the caller's arguments.
         && let Some(ip) = unsafe { ip_of(peer, size) }
         && !peers().contain(ip)
     {
-        leave(fd);
+        return leave(fd);
     }
+    true
 }
 
 /// Closes the rsocket over a socket that listens, if there are prefixes, and none has its address: the kernel's peers
-/// are to reach it. One that stands for any is in `0.0.0.0/0` or `::/0` alone.
-pub(crate) fn leave_at_listen(fd: c_int) {
+/// are to reach it. One that stands for any is in `0.0.0.0/0` or `::/0` alone. Returns false, with `errno`, if the
+/// socket cannot have the address.
+pub(crate) fn leave_at_listen(fd: c_int) -> bool {
     if rsocket_of(fd).is_some()
         && matches!(peers(), Peers::Of(_))
         && !bound(fd).is_some_and(|(ip, ..)| peers().contain(ip))
     {
-        leave(fd);
+        return leave(fd);
     }
+    true
 }
 
 /// Returns the address of a socket, and as `bind` takes it.
@@ -130,15 +135,21 @@ fn bound(fd: c_int) -> Option<(IpAddr, sockaddr_storage, socklen_t)> {
     Some((ip, own, size))
 }
 
-/// Closes the rsocket over a socket, which gets the rsocket's address.
-fn leave(fd: c_int) {
+/// Closes the rsocket over a socket, which gets the rsocket's address if the program has bound it. Returns false, with
+/// `errno`, if it cannot.
+fn leave(fd: c_int) -> bool {
     let before = errno();
-    let bound = bound(fd);
+    let bound = bound(fd).filter(|(ip, own, _)| !ip.is_unspecified() || port_of(own) != 0);
     uncover(fd);
-    if let Some((_, own, size)) = bound {
-        // Fails for a port that a program has taken meanwhile: the kernel then chooses another one.
-        // SAFETY: an address, and its size.
-        unsafe { (system().bind)(fd, (&raw const own).cast(), size) };
-    }
     set_errno(before);
+    let Some((_, own, size)) = bound else { return true };
+    // SAFETY: an address, and its size.
+    unsafe { (system().bind)(fd, (&raw const own).cast(), size) == 0 }
+}
+
+/// Returns the port of an address of IPv4 or IPv6: both have it at the same place.
+fn port_of(address: &sockaddr_storage) -> u16 {
+    // SAFETY: the storage is longer than this, aligned for it, and plain data.
+    let address = unsafe { &*(&raw const *address).cast::<sockaddr_in>() };
+    u16::from_be(address.sin_port)
 }

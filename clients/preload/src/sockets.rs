@@ -12,8 +12,8 @@ use errno::{Errno, errno, set_errno};
 use libc::{iovec, msghdr, sockaddr, sockaddr_storage, socklen_t};
 
 use crate::calls::{Calls, rdma, system};
-use crate::overlay::{lay, remove, route, rsocket_of, uncover};
-use crate::peers::{leave_at_bind, leave_at_connect, leave_at_listen};
+use crate::overlay::{device_is_open, lay, remove, route, rsocket_of, uncover};
+use crate::peers::{leave_at_bind, leave_at_connect, leave_at_listen, peers};
 use crate::transfers::signaled;
 
 /// Flag of `close_range` that only marks the descriptors, for `exec`.
@@ -110,6 +110,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
         return fd;
     }
     let Some(rdma) = rdma() else { return fd };
+    peers();
     let before = errno();
     // SAFETY: any arguments.
     let rsocket = unsafe { (rdma.socket)(domain, kind, protocol) };
@@ -188,10 +189,15 @@ pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, size: socklen
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn connect(fd: c_int, peer: *const sockaddr, size: socklen_t) -> c_int {
     // SAFETY: the caller's arguments.
-    unsafe { leave_at_connect(fd, peer, size) };
+    if !unsafe { leave_at_connect(fd, peer, size) } {
+        return -1;
+    }
     let (calls, number) = route(fd);
     // SAFETY: the caller's arguments.
     let result = unsafe { (calls.connect)(number, peer, size) };
+    if number != fd {
+        device_is_open();
+    }
     let unreachable = [libc::EADDRNOTAVAIL, libc::ENETUNREACH, libc::EHOSTUNREACH, libc::ENODEV];
     if result == 0 || number == fd || !unreachable.contains(&errno().0) {
         return result;
@@ -207,10 +213,16 @@ pub unsafe extern "C" fn connect(fd: c_int, peer: *const sockaddr, size: socklen
 /// As for `listen`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
-    leave_at_listen(fd);
-    let (calls, fd) = route(fd);
+    if !leave_at_listen(fd) {
+        return -1;
+    }
+    let (calls, number) = route(fd);
     // SAFETY: the caller's arguments.
-    unsafe { (calls.listen)(fd, backlog) }
+    let result = unsafe { (calls.listen)(number, backlog) };
+    if number != fd {
+        device_is_open();
+    }
+    result
 }
 
 /// Accepts a connection: of an rsocket, with an rsocket over a new socket of the system.

@@ -200,6 +200,11 @@ impl Context {
         !self.0.is_lost() && !self.0.is_child()
     }
 
+    /// Returns true in a child (`fork`) of the process that has opened the context. The child cannot use it.
+    pub fn is_inherited(&self) -> bool {
+        self.0.is_child()
+    }
+
     /// Returns the number of this context, as `iwarpctl app list` shows it.
     pub fn app(&self) -> u32 {
         self.0.app
@@ -374,6 +379,12 @@ impl Inner {
     #[inline]
     pub(crate) fn polls_to_sleep(&self) -> bool {
         self.polls.load(Ordering::Relaxed) == 1
+    }
+
+    /// Returns true if posts wait for the program to run the engine.
+    #[inline]
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.backend.has_waiting()
     }
 
     /// Returns true if the engine is in this process.

@@ -126,7 +126,7 @@ impl CqInner {
         if !self.context.is_here() {
             return polled;
         }
-        if self.context.polls_to_sleep() {
+        if self.context.polls_to_sleep() && !self.context.has_waiting() {
             self.context.found_nothing();
             return polled;
         }

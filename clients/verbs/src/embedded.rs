@@ -313,7 +313,14 @@ impl Embedded {
             if has_input || due.is_some_and(|due| due <= limit) {
                 self.drive(has_input);
             }
-            if ready.contains(&true) || listens && self.has_news() || left <= limit && !has_input {
+            // Kept: another thread may hand the news on before the caller looks.
+            if listens
+                && self.has_news()
+                && let Some(last) = ready.last_mut()
+            {
+                *last = true;
+            }
+            if ready.contains(&true) || left <= limit && !has_input {
                 return Ok(());
             }
         }

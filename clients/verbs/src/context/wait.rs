@@ -56,7 +56,7 @@ impl Context {
     /// [`Self::take_news`] comes before the look.
     #[inline]
     pub fn has_news(&self) -> bool {
-        self.0.completions.has_rung() || self.0.events.has_rung()
+        (self.0.completions.has_rung() || self.0.events.has_rung()) && !self.0.is_child()
     }
 
     /// Forgets that the device has something. The caller then looks for all events and completions.

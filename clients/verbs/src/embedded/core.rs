@@ -160,9 +160,10 @@ impl Core {
         let mut has_waited = false;
         for _ in 0..ROUNDS_MAX {
             // One look for all rounds: who sleeps next finds what comes meanwhile.
-            self.engine.transport_mut().set_looks(std::mem::take(&mut looks));
             let now = now();
             let due = self.engine.next_deadline().is_some_and(|deadline| deadline <= now);
+            // What a deadline is for may have come.
+            self.engine.transport_mut().set_looks(std::mem::take(&mut looks) || due);
             // Output of one poll is sent together with that of the next one.
             self.engine.poll(now, due, &mut std::iter::empty(), &mut Chunks, &mut |_| {}, 0);
             self.engine.run_deferred(now, &mut Chunks);

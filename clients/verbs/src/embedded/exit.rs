@@ -14,8 +14,10 @@ use super::Embedded;
 use super::core::now;
 use crate::context::lock;
 
-/// Longest time for which connections end.
+/// Longest time for which connections end while no peer takes or sends anything.
 const LONGEST: Duration = Duration::from_millis(200);
+/// Longest time for which they end at all.
+const LIMIT: Duration = Duration::from_secs(2);
 /// Time between two looks.
 const PAUSE: Duration = Duration::from_micros(200);
 
@@ -62,22 +64,32 @@ extern "C" fn close_all() {
     drop(open);
     EXITING.store(true, Ordering::SeqCst);
     let began = now();
+    // All of them, before the peers of one are waited for.
     for device in &devices {
-        end(device, began + LONGEST);
+        if let Ok(mut core) = device.core.try_lock() {
+            device.run_core(&mut core, true);
+        }
+    }
+    for device in &devices {
+        end(device, began);
         device.leave_to_helper();
     }
 }
 
 /// Closes the connections of a device once the last posts of the program are finished. Returns when they have ended, or
-/// at `ends_at`. Those with work that is not finished then end with the process: the kernel sends what has completed,
-/// where a reset would discard it.
+/// nothing has come from a peer, or been taken, for [`LONGEST`]. Connections with work that is not finished then end
+/// with the process: the kernel sends what has completed, where a reset would discard it.
 #[allow(clippy::disallowed_methods, reason = "the process ends: nothing else is left to do")]
-fn end(device: &Embedded, ends_at: Instant) {
+fn end(device: &Embedded, began: Instant) {
     let (mut is_stopped, mut is_closed) = (false, false);
+    let (mut ends_at, mut events) = (began + LONGEST, 0);
     while now() < ends_at {
         // A handler of a signal may have ended the process on a thread that has the lock.
         if let Ok(mut core) = device.core.try_lock() {
             device.run_core(&mut core, true);
+            if std::mem::replace(&mut events, core.events_found()) != core.events_found() {
+                ends_at = (now() + LONGEST).min(began + LIMIT);
+            }
             if !std::mem::replace(&mut is_stopped, true) {
                 // Other threads go on.
                 core.stop_posts();

@@ -93,3 +93,14 @@ fn a_child_may_open_a_context_of_its_own() {
     });
     assert_eq!(failed, None);
 }
+
+#[test]
+fn a_child_has_no_news_of_its_parents_device() {
+    let context = Context::embedded().unwrap();
+    assert!(!context.has_news());
+    context.wake_helper();
+    assert!(context.has_news());
+    assert_eq!(in_child(|| (context.has_news() || !context.is_inherited()).then_some(1)), None);
+    context.take_news();
+    assert!(!context.has_news() && !context.is_inherited());
+}

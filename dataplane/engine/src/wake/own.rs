@@ -83,7 +83,8 @@ impl OwnBell {
 
     /// Forgets that the bell has rung. The caller then looks for all that it may have rung for.
     pub fn reset(&self) {
-        self.has_rung.store(false, Ordering::SeqCst);
+        // What was published before a ring is seen after this.
+        self.has_rung.swap(false, Ordering::SeqCst);
         if self.is_written.swap(false, Ordering::SeqCst) || self.is_given.load(Ordering::SeqCst) {
             let _ = rustix::io::read(&self.counter, &mut [0; 8]);
         }

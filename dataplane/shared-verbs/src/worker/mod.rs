@@ -329,7 +329,7 @@ impl<M: ContextMemory> Contexts<M> {
     /// Returns true if a program has rung since the last [`Self::post`].
     #[inline]
     pub fn has_rung(&self) -> bool {
-        self.contexts().any(Context::has_rung)
+        !self.stopped && self.contexts().any(Context::has_rung)
     }
 
     /// Returns true if completions, events or entries wait for a change that no signal announces, such as room in a
@@ -343,6 +343,9 @@ impl<M: ContextMemory> Contexts<M> {
     pub fn sleep(&self) -> bool {
         let sleeps =
             self.contexts().all(|context| doorbells(context.memory().as_ref()).is_none_or(Doorbells::sleep));
+        if self.stopped {
+            return true;
+        }
         if !sleeps {
             self.awake();
         }
