@@ -373,7 +373,8 @@ impl Backend for Embedded {
             Fate::Held => {}
             Fate::Unminded => self.call_helper(),
             Fate::Sent => {
-                self.ring(false);
+                // What the peer has sent comes first: its Terminate tells why it takes no more.
+                self.ring(true);
                 self.held.ran(now());
             }
         }
@@ -395,7 +396,7 @@ impl Backend for Embedded {
         sleeper: Sleeper,
     ) -> Result<bool, Errno> {
         if self.held.is_waiting() {
-            self.ring(false);
+            self.ring(true);
         }
         if sleeper == Sleeper::Helper {
             return helper::help_until(self, fds, ready, time).map(|()| false);
