@@ -373,8 +373,7 @@ impl Backend for Embedded {
             Fate::Held => {}
             Fate::Unminded => self.call_helper(),
             Fate::Sent => {
-                // What the peer has sent comes first: its Terminate tells why it takes no more.
-                self.ring(true);
+                self.ring(false);
                 self.held.ran(now());
             }
         }
@@ -396,7 +395,7 @@ impl Backend for Embedded {
         sleeper: Sleeper,
     ) -> Result<bool, Errno> {
         if self.held.is_waiting() {
-            self.ring(true);
+            self.ring(false);
         }
         if sleeper == Sleeper::Helper {
             return helper::help_until(self, fds, ready, time).map(|()| false);

@@ -155,14 +155,15 @@ impl Core {
 
     /// Runs the engine until it has nothing more to do, for some rounds at most; without what has come at the sockets
     /// unless it `looks`. Returns true if it has nothing: the program rings for what it posts from here on.
-    pub(super) fn run(&mut self, looks: bool) -> bool {
+    pub(super) fn run(&mut self, mut looks: bool) -> bool {
         self.engine.contexts_awake();
         let mut has_waited = false;
         for _ in 0..ROUNDS_MAX {
+            // One look for all rounds: who sleeps next finds what comes meanwhile.
             let now = now();
             let due = self.engine.next_deadline().is_some_and(|deadline| deadline <= now);
-            // What a deadline is for may have come.
-            self.engine.transport_mut().set_looks(looks || due);
+            // A deadline is for an answer, which may be at its socket.
+            self.engine.transport_mut().set_looks(std::mem::take(&mut looks) || due);
             // Output of one poll is sent together with that of the next one.
             self.engine.poll(now, due, &mut std::iter::empty(), &mut Chunks, &mut |_| {}, 0);
             self.engine.run_deferred(now, &mut Chunks);

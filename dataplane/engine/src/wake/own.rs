@@ -83,7 +83,7 @@ impl OwnBell {
 
     /// Forgets that the bell has rung. The caller then looks for all that it may have rung for.
     pub fn reset(&self) {
-        // What was published before a ring is seen after this.
+        // A swap: the caller sees what a thread had stored before it rang.
         self.has_rung.swap(false, Ordering::SeqCst);
         if self.is_written.swap(false, Ordering::SeqCst) || self.is_given.load(Ordering::SeqCst) {
             let _ = rustix::io::read(&self.counter, &mut [0; 8]);

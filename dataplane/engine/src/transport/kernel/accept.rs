@@ -75,7 +75,7 @@ impl KernelTcp {
         let Some(id) = self.insert(socket, Stage::Open, ends, Some(listener)) else { return };
         self.opened(id);
         self.events.push_back(Event::Accepted { conn: id, listener });
-        // What the peer has sent meanwhile is read in this poll, before others that are accepted count it as silent.
+        // This poll reads what the peer has sent, before connections that are accepted next count it as silent.
         if let Some(conn) = self.get_mut(id) {
             conn.may_read = true;
         }

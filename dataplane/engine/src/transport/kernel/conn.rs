@@ -70,6 +70,8 @@ pub(super) struct Conn {
     /// True once the engine has closed its half.
     pub(super) is_closing: bool,
     pub(super) fin_sent: bool,
+    /// Reason of its end, which the kernel has reported for bytes to send: those that it has received are read first.
+    pub(super) ended: Option<CloseReason>,
     /// Bytes that wait lie in `staged[first..end]`.
     staged: Vec<u8>,
     first: usize,
@@ -110,6 +112,7 @@ impl Conn {
             peer_closed: false,
             is_closing: false,
             fin_sent: false,
+            ended: None,
             staged: Vec::new(),
             first: 0,
             end: 0,
@@ -125,7 +128,7 @@ impl Conn {
 
     /// Returns the number of bytes that [`Self::stage`] takes.
     pub(super) fn room(&self) -> usize {
-        let may_send = self.stage == Stage::Open && !self.is_closing;
+        let may_send = self.stage == Stage::Open && !self.is_closing && self.ended.is_none();
         if may_send { STAGED_MAX.saturating_sub(self.end) } else { 0 }
     }
 

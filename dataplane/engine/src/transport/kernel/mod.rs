@@ -230,7 +230,7 @@ impl KernelTcp {
     fn queue_unsent(&mut self, id: ConnId) {
         let Some(conn) = self.get_mut(id) else { return };
         let has_output = conn.waiting() > 0 || conn.is_closing && !conn.fin_sent;
-        let may_send = conn.stage == Stage::Open && !conn.is_blocked;
+        let may_send = conn.stage == Stage::Open && !conn.is_blocked && conn.ended.is_none();
         if has_output && may_send && !std::mem::replace(&mut conn.is_unsent, true) {
             self.unsent.push_back(id);
         }
@@ -250,6 +250,17 @@ impl KernelTcp {
         }
     }
 
+    /// Ends a connection to which nothing can be sent any more, once all is read that the peer has sent before: its
+    /// Terminate tells why.
+    fn end_after_reads(&mut self, id: ConnId, reason: CloseReason) {
+        let Some(conn) = self.get_mut(id) else { return };
+        (conn.ended, conn.may_read, conn.has_end) = (Some(reason), true, true);
+        self.queue_readable(id);
+        if self.get(id).is_some_and(|conn| !conn.is_readable) {
+            self.end(id, reason);
+        }
+    }
+
     /// Reads once from a connection.
     fn read(&mut self, id: ConnId) {
         let Self { conns, buffers, now, .. } = self;
@@ -257,6 +268,7 @@ impl KernelTcp {
         let Some(Some(conn)) = conns.get_mut(id.index() as usize) else { return };
         let Some(bytes) = Arc::get_mut(buffer) else { return };
         match recv(conn.socket.as_fd(), bytes, RecvFlags::DONTWAIT).map(|(_, len)| len) {
+            Ok(0) | Err(Errno::AGAIN) if let Some(reason) = conn.ended => self.end(id, reason),
             Ok(0) => {
                 (conn.peer_closed, conn.may_read) = (true, false);
                 let has_ended = conn.fin_sent;
@@ -288,7 +300,10 @@ impl KernelTcp {
             }
             Err(Errno::INTR) => self.queue_readable(id),
             Err(Errno::AGAIN) => (conn.may_read, conn.turns) = (false, 0),
-            Err(error) => self.end(id, reason(error)),
+            Err(error) => {
+                let reason = conn.ended.unwrap_or_else(|| reason(error));
+                self.end(id, reason);
+            }
         }
     }
 
@@ -312,7 +327,7 @@ impl KernelTcp {
             self.events.push_back(Event::Writable { conn: id });
         }
         match flushed {
-            Flushed::Ended(reason) => self.end(id, reason),
+            Flushed::Ended(reason) => self.end_after_reads(id, reason),
             Flushed::All if has_ended => self.end(id, CloseReason::Normal),
             Flushed::All | Flushed::Blocked => {}
         }

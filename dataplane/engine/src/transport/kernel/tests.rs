@@ -365,3 +365,33 @@ fn a_half_that_is_closed_within_a_request_ends_the_connection() {
     }
     until("no connection", &mut nodes, |nodes| (nodes[0].engine.connections() == 0).then_some(()));
 }
+
+#[test]
+fn what_a_peer_has_sent_before_its_reset_is_read_before_the_end() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = KernelTcpConfig { connections_max: 1, listeners_max: 1, connect_timeout: None };
+    let mut tcp = KernelTcp::new(config).unwrap();
+    let at = listener.local_addr().unwrap();
+    let options = ConnOptions::default();
+    let id = tcp.connect_from(Instant::ZERO, (None, 0), at, options, &mut |_| true).unwrap();
+    let (mut peer, _) = listener.accept().unwrap();
+    let send = |tcp: &mut KernelTcp| {
+        assert!(tcp.append(id, 4, &mut |out| out.copy_from_slice(b"more")));
+        tcp.transmit(Instant::ZERO, &mut Chunks, &mut |_| {}, usize::MAX);
+    };
+    tcp.receive(Instant::ZERO, &mut std::iter::empty());
+    assert!(matches!(tcp.poll_event(), Some(Event::Connected { .. })));
+    send(&mut tcp);
+    // The peer leaves bytes unread: its kernel sends a reset behind its own.
+    peer.peek(&mut [0; 4]).unwrap();
+    peer.write_all(b"why").unwrap();
+    drop(peer);
+
+    tcp.set_looks(false);
+    send(&mut tcp);
+    tcp.receive(Instant::ZERO, &mut std::iter::empty());
+    let Some(Event::Data { segment, .. }) = tcp.poll_event() else { panic!("it is lost") };
+    assert_eq!(segment.bytes(), b"why");
+    assert!(matches!(tcp.poll_event(), Some(Event::Closed { reason: CloseReason::Reset, .. })));
+    assert!(!tcp.append(id, 1, &mut |_| {}), "it has ended");
+}
