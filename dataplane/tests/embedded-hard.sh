@@ -30,8 +30,8 @@ HARD=$LAB/hard
 PORT=7200
 AT=127.0.0.1
 
-# What runs a command in the namespace as the user, and an unmodified program. All of them replace themselves, so that
-# $! is the program.
+# Prefixes of commands: the user in the namespace, and the device inside a program. Both replace themselves by the
+# command, so that $! is the program.
 USER_RUNS=(ip netns exec "$NS" "${NOBODY[@]}")
 EMBEDDED=("$LAB/iwarp-run" --embedded)
 
@@ -89,10 +89,7 @@ rping_with() {
     local pid status=0
     spawn "$LAB/server.out" "${USER_RUNS[@]}" "$@" "${EMBEDDED[@]}" rping -s -a "$AT" -C 30 -V
     pid=$PID
-    for _ in $(seq 200); do
-        in_ns ss -Hltn 'sport = :7174' | grep -q . && break
-        sleep 0.05
-    done
+    awaits "$pid" "$LAB/server.out" hears 7174
     timeout -k 5 "$LIMIT" "${USER_RUNS[@]}" "$@" "${EMBEDDED[@]}" rping -c -a "$AT" -C 30 -V >"$LAB/client.out" 2>&1 ||
         status=$?
     [ "$status" = 0 ] || kill "$pid" 2>/dev/null

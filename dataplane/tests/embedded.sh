@@ -17,12 +17,7 @@ cp "$RUN" "$LAB/"
 cp -r "$(dirname "$RUN")/lib" "$LAB/"
 # alone NAMESPACE COMMAND…: runs a program as this user, without a daemon.
 alone() { ip netns exec "$1" "${NOBODY[@]}" timeout -k 5 "$LIMIT" "$LAB/iwarp-run" --embedded "${@:2}"; }
-hears() { # PORT: waits until a program listens there
-    for _ in $(seq 200); do
-        ip netns exec "$NS" ss -Hltn "sport = :$1" | grep -q . && return
-        sleep 0.05
-    done
-}
+heard() { awaits $$ /dev/null hears "$1"; } # PORT: waits until a program listens there
 
 # pair PORT SERVER… -- CLIENT…: a server, which listens on this port, and a client in $CLIENT. Both must succeed.
 # They run again if the client came while the server did not listen: the programs of perftest close their first
@@ -37,7 +32,7 @@ pair() {
         ip netns exec "$NS" "${NOBODY[@]}" timeout -k 5 "$LIMIT" "$LAB/iwarp-run" --embedded "${server[@]}" \
             >"$LAB/server.out" 2>&1 &
         pid=$!
-        hears "$port"
+        heard "$port"
         alone "${CLIENT:-$NS}" "$@" >"$LAB/client.out" 2>&1 || status=$?
         [ "$status" = 0 ] || kill "$pid" 2>/dev/null
         wait "$pid" || [ "$status" != 0 ] || status=1
@@ -98,7 +93,7 @@ loopback_alone() { # a server at a loopback address is not reached from elsewher
     ip netns exec "$NS" "${NOBODY[@]}" timeout "$LIMIT" "$LAB/iwarp-run" --embedded rping -s -a 127.0.0.1 \
         >"$LAB/server.out" 2>&1 &
     local server=$! status
-    hears 7174
+    heard 7174
     ip netns exec "$NS" ss -Hltn 'sport = :7174' | grep -q '127.0.0.1:7174'
     status=$?
     alone "$NS-far" rping -c -a 10.79.0.1 -C 1 >"$LAB/client.out" 2>&1 && status=1
@@ -121,7 +116,7 @@ persistent() {
     ip netns exec "$NS" "${NOBODY[@]}" timeout -k 5 "$LIMIT" "$LAB/iwarp-run" --embedded rping -s -P -a 127.0.0.1 \
         >"$LAB/server.out" 2>&1 &
     local server=$!
-    hears 7174
+    heard 7174
     for k in $(seq 10); do
         alone "$NS" rping -c -a 127.0.0.1 -C 20 -V >"$LAB/client.$k" 2>&1 & pids+=($!)
     done
@@ -159,7 +154,7 @@ transfer() { # ADDRESS NAMESPACE SERVER… -- CLIENT…: both are commands befor
     rm -f "$LAB/copy"
     ip netns exec "$NS" "${NOBODY[@]}" timeout "$LIMIT" "${server[@]}" nc -l -N "$address" 7000 >"$LAB/copy" &
     pid=$!
-    hears 7000
+    heard 7000
     ip netns exec "$from" "${NOBODY[@]}" timeout "$LIMIT" "$@" nc -N "${address/0.0.0.0/10.79.0.1}" 7000 <"$LAB/file"
     status=$?
     [ "$status" = 0 ] || kill "$pid" 2>/dev/null
@@ -181,7 +176,7 @@ exits() { # with an open rsocket: its peer receives what was sent, and an end of
     ip netns exec "$NS" "${NOBODY[@]}" timeout "$LIMIT" "${PEERS[@]}" nc -l 10.79.0.1 7000 >"$LAB/copy" 2>"$LAB/err" \
         </dev/null &
     pid=$!
-    hears 7000
+    heard 7000
     ip netns exec "$NS-far" "${NOBODY[@]}" timeout "$LIMIT" "${PEERS[@]}" \
         python3 -c 'import socket
 s = socket.create_connection(("10.79.0.1", 7000))
@@ -194,7 +189,7 @@ taken() { # a port of the kernel's
     local pid status=0
     ip netns exec "$NS" "${NOBODY[@]}" timeout "$LIMIT" python3 -m http.server 7001 >"$LAB/server.out" 2>&1 &
     pid=$!
-    hears 7001
+    heard 7001
     ip netns exec "$NS" "${NOBODY[@]}" timeout 5 "${PEERS[@]}" python3 -c 'import socket
 s = socket.socket()
 s.bind(("", 7001))
@@ -254,7 +249,7 @@ daemon_asks() { # PORT PROGRAM OPTIONS… -- CLIENT OPTIONS…: the client is a 
     ip netns exec "$NS" "${NOBODY[@]}" timeout -k 5 "$LIMIT" "$LAB/iwarp-run" --embedded "${server[@]}" \
         >"$LAB/server.out" 2>&1 &
     pid=$!
-    hears "$port"
+    heard "$port"
     on 0 "$@" >"$LAB/client.out" 2>&1 || status=$?
     [ "$status" = 0 ] || kill "$pid" 2>/dev/null
     wait "$pid" || [ "$status" != 0 ] || status=1

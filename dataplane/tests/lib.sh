@@ -175,14 +175,23 @@ spawn() {
 }
 
 # prints PATTERN FILE: waits until a line of the file matches; after 10 s, prints the file and fails.
-prints() {
+prints() { awaits $$ "$2" grep -q "$1" "$2"; }
+
+# awaits PID FILE COMMAND…: waits until the command succeeds; prints the file and fails once the process has ended, or
+# after 10 s.
+awaits() {
+    local pid=$1 file=$2
+    shift 2
     for _ in $(seq 200); do
-        grep -q "$1" "$2" && return
+        "$@" && return
+        kill -0 "$pid" 2>/dev/null || break
         sleep 0.05
     done
-    cat "$2"
+    cat "$file"
     return 1
 }
+# hears PORT [NAMESPACE]: true if a program listens there with the kernel's TCP
+hears() { ip netns exec "${2:-$NS}" ss -Hltn "sport = :$1" | grep -q .; }
 
 # wait_at_most SECONDS PID: waits for a child and returns its exit status. It kills a child that does not end in time.
 wait_at_most() {

@@ -19,7 +19,6 @@ lab_open ironwarp-programs
 source dataplane/tests/programs/two.sh
 
 listens() { "$IWARPCTL" --socket "$LAB/0.control" -j app list | jq -e 'length > 0' >/dev/null; }
-hears() { in_ns ss -Hltn "sport = :$1" | grep -q .; } # PORT: a program listens with the kernel's TCP
 # pair SERVER… -- CLIENT…: a server on daemon 0, and a client on daemon $CLIENT. Both must succeed; with $ENDLESS, the
 # server is stopped; $READY waits for what is not `listens`. Both run again if the client came before the server
 # listened, and was refused: the programs of perftest do not listen between their first connection, which agrees on the

@@ -26,13 +26,7 @@ serve() {
     : >"$LAB/ready"
     ip netns exec "$NS" "${NOBODY[@]}" "$LAB/iwarpctl" -j serve "$@" >"$LAB/ready" 2>"$LAB/server.err" &
     PID=$!
-    for _ in $(seq 200); do
-        [ -s "$LAB/ready" ] && return
-        kill -0 "$PID" 2>/dev/null || break
-        sleep 0.05
-    done
-    cat "$LAB/server.err"
-    return 1
+    awaits "$PID" "$LAB/server.err" test -s "$LAB/ready"
 }
 # ends [SIGNAL]: ends the server, and fails if it does not end with 0 at once.
 ends() {

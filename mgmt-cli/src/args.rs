@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum, ValueHint};
 use ipnet::IpNet;
 use iwarp_config::RegionName;
-use iwarp_control::bounds;
+use iwarp_control::{bounds, parse_prefix};
 use iwarp_remote::bench::Bench;
 use iwarp_remote::{Remote, options};
 use iwarp_terminal::{Color, Format, Output, examples};
@@ -307,7 +307,7 @@ pub(crate) struct Register {
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
     /// Admit peers from this address or prefix only; may be given more than once.
-    #[arg(long, value_name = "PREFIX", value_delimiter = ',', value_parser = prefix)]
+    #[arg(long, value_name = "PREFIX", value_delimiter = ',', value_parser = parse_prefix)]
     pub(crate) allow: Vec<IpNet>,
 }
 
@@ -341,7 +341,7 @@ pub(crate) enum Conn {
         #[arg(group = "which", add = complete::conns())]
         id: Option<u64>,
         /// Every connection from an address, or from a prefix.
-        #[arg(long, group = "which", value_name = "PREFIX", value_parser = prefix)]
+        #[arg(long, group = "which", value_name = "PREFIX", value_parser = parse_prefix)]
         peer: Option<IpNet>,
         /// Every connection that the listener on a TCP port accepted.
         #[arg(long, group = "which", value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
@@ -533,10 +533,6 @@ fn right(text: &str) -> Result<Access, String> {
     let [first, second, last] = Access::REGION_NAMES;
     Access::from_region_name(text)
         .ok_or_else(|| format!("not a right; the rights are {first}, {second} and {last}"))
-}
-
-fn prefix(text: &str) -> Result<IpNet, String> {
-    rdma::service::parse_prefix(text).map_err(|error| format!("{error}: {}", error.help()))
 }
 
 /// Parses seconds: from a millisecond to a day.

@@ -12,10 +12,10 @@ use iwarp_verbs::{ConnParam as Param, NextHop, QueuePair, RtrOptions};
 
 use crate::abi::QpAttr;
 use crate::abi_cm::ConnParam;
-use crate::addresses::{device_at, devices_to, is_any, unspecified};
+use crate::addresses::{device_at, devices_at_any, devices_to, is_any, unspecified};
 use crate::cm::{self, CmEvent, Id, ROUTE_RESOLVED, Stage};
 use crate::context::{OpenContext, Shared, context_at, context_of, failed_read, lock, null, number};
-use crate::device_list::{Device, devices, is_embedded};
+use crate::device_list::devices;
 use crate::endpoint::complete;
 use crate::event_channel::EventChannel;
 use crate::options::set_option;
@@ -87,12 +87,6 @@ fn some_port() -> u16 {
     EPHEMERAL.start + u16::try_from(offset).unwrap_or(0)
 }
 
-/// Returns the devices on which an id listens that is bound to any address: all, or one interface of the device inside
-/// this process, which listens for all of them.
-fn every_listener(all: &'static [Option<&'static Device>]) -> impl Iterator<Item = &'static Device> {
-    all.iter().flatten().copied().take(if is_embedded() { 1 } else { usize::MAX })
-}
-
 /// Gives an id an address of this machine, and its device. Some programs send their port to the peer before they
 /// listen, so what takes time is done here.
 pub(crate) fn bind(id: &Id, local: SocketAddr) -> Result<(), c_int> {
@@ -107,7 +101,7 @@ pub(crate) fn bind(id: &Id, local: SocketAddr) -> Result<(), c_int> {
         }
         ip => {
             // A device that does not open now fails the call that needs it.
-            for device in every_listener(devices()) {
+            for device in devices_at_any() {
                 let _ = context_of(device);
             }
             unspecified(ip)
@@ -328,7 +322,7 @@ pub(crate) fn listen(id: &Id, backlog: c_int) -> Result<(), c_int> {
     let backlog = NonZeroU16::MAX;
     let opens: Vec<&'static OpenContext> = match object(id.head.verbs.load(Ordering::Acquire)) {
         Some(open) => vec![open],
-        None => every_listener(devices()).map(context_of).collect::<Result<_, _>>()?,
+        None => devices_at_any().map(context_of).collect::<Result<_, _>>()?,
     };
     if opens.is_empty() {
         return Err(libc::ENODEV);

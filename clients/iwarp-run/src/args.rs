@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use ipnet::IpNet;
+use iwarp_control::parse_prefix;
 
 /// Runs an unmodified libibverbs or librdmacm program over iWARP.
 ///
@@ -35,7 +36,7 @@ pub struct Args {
     pub preload: bool,
     /// Peers whose sockets become rsockets, and own addresses where these are accepted; all others stay the kernel's.
     /// With --preload, --embedded needs some
-    #[arg(long, value_name = "PREFIX", value_delimiter = ',', requires = "preload", value_parser = prefix)]
+    #[arg(long, value_name = "PREFIX", value_delimiter = ',', requires = "preload", value_parser = parse_prefix)]
     pub peers: Vec<IpNet>,
     /// Folder of the libraries; by default the one that was installed with this program
     #[arg(long, value_name = "FOLDER", env = "IWARP_RUN_LIBRARIES")]
@@ -48,8 +49,4 @@ pub struct Args {
         value_name = "PROGRAM"
     )]
     pub program: Vec<OsString>,
-}
-
-fn prefix(text: &str) -> Result<IpNet, String> {
-    rdma::service::parse_prefix(text).map_err(|error| format!("{error}: {}", error.help()))
 }

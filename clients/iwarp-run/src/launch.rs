@@ -107,10 +107,9 @@ pub(crate) fn launch(args: &Args) -> Result<Exit, Failure> {
         return Err(Failure::usage("a program is missing"));
     };
     if args.preload && args.embedded && args.peers.is_empty() {
-        return Err(Failure::usage(
-            "--preload --embedded needs --peers: the device inside the program has the addresses of this \
-                                   machine, and only these peers are spoken to over RDMA",
-        ));
+        let text = "--preload --embedded needs --peers: the device inside the program has the addresses of this \
+                    machine, and only these peers are spoken to over RDMA";
+        return Err(Failure::usage(text));
     }
     let folder = libraries(args)?;
     let devices = find_devices(args)?;

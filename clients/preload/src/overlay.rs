@@ -67,9 +67,9 @@ extern "C" fn close_all() {
     }
 }
 
-/// Notes that a device has been opened. One inside the program closes its connections at the program's end, by a
-/// function that it has registered; rsockets close before, by one that is registered later.
-pub(crate) fn device_is_open() {
+/// Has rsockets close at the program's end, once one connects or listens. Its device may be inside the program, and has
+/// a function of its own for that end: what is registered last runs first.
+pub(crate) fn close_at_exit() {
     static ENDS: Once = Once::new();
     ENDS.call_once(|| {
         // SAFETY: the function is valid until the process ends: the library is never unloaded.
@@ -79,12 +79,10 @@ pub(crate) fn device_is_open() {
 
 /// Lays an rsocket over a socket. Returns false if the number of the socket is too high.
 pub(crate) fn lay(fd: c_int, rsocket: c_int) -> bool {
-    static ENDS: Once = Once::new();
-    ENDS.call_once(|| {
+    static FORKS: Once = Once::new();
+    FORKS.call_once(|| {
         // SAFETY: the function only stores to atomics.
         unsafe { libc::pthread_atfork(None, None, Some(forget)) };
-        // SAFETY: the function is valid until the process ends: the library is never unloaded.
-        unsafe { libc::atexit(close_all) };
     });
     place(fd).is_some_and(|place| {
         place.store(rsocket, Ordering::Release);

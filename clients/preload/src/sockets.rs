@@ -12,7 +12,7 @@ use errno::{Errno, errno, set_errno};
 use libc::{iovec, msghdr, sockaddr, sockaddr_storage, socklen_t};
 
 use crate::calls::{Calls, rdma, system};
-use crate::overlay::{device_is_open, lay, remove, route, rsocket_of, uncover};
+use crate::overlay::{close_at_exit, lay, remove, route, rsocket_of, uncover};
 use crate::peers::{leave_at_bind, leave_at_connect, leave_at_listen, peers};
 use crate::transfers::signaled;
 
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn connect(fd: c_int, peer: *const sockaddr, size: socklen
     // SAFETY: the caller's arguments.
     let result = unsafe { (calls.connect)(number, peer, size) };
     if number != fd {
-        device_is_open();
+        close_at_exit();
     }
     let unreachable = [libc::EADDRNOTAVAIL, libc::ENETUNREACH, libc::EHOSTUNREACH, libc::ENODEV];
     if result == 0 || number == fd || !unreachable.contains(&errno().0) {
@@ -220,7 +220,7 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     // SAFETY: the caller's arguments.
     let result = unsafe { (calls.listen)(number, backlog) };
     if number != fd {
-        device_is_open();
+        close_at_exit();
     }
     result
 }

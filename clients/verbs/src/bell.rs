@@ -15,14 +15,14 @@ const BYTES: usize = 64;
 /// Descriptors of which one is readable when there is something to look for.
 #[derive(Debug)]
 pub(crate) enum Bell {
-    /// That of a daemon.
+    /// A daemon rings it.
     Daemon {
         /// One byte for each time that the daemon has rung; its end when the daemon has closed it.
         daemon: OwnedFd,
         /// Rung by threads of the program.
         own: OwnedFd,
     },
-    /// That of an engine in this process.
+    /// An engine in this process rings it.
     Process(Arc<OwnBell>),
 }
 

@@ -31,14 +31,7 @@ device_open() {
 }
 
 # device_hears PORT FILE: waits until a program of the device listens; prints the file otherwise.
-device_hears() {
-    for _ in $(seq 100); do
-        in_device ss -Hltn "sport = :$1" | grep -q . && return
-        sleep 0.1
-    done
-    cat "$2"
-    return 1
-}
+device_hears() { awaits $$ "$2" hears "$1" "$NS-device"; }
 
 # device_serve PORT RIGHTS OPTIONS…: starts a server of regions with these rights.
 device_serve() {
@@ -101,54 +94,43 @@ device_rping() { # TITLE
     guest_run siw 'kill $rping; wait $rping' >/dev/null
 }
 
-# --- perftest, in both roles
+# --- perftest: its clients on siw. Its servers there do not listen between their first connection and the others, and a
+# client on the device comes before the emulated guest listens again: rping and iwarpctl have that role.
 # siw_closed_early FILE: true if a program on soft-iWARP has failed with its last Send only, which has arrived:
 # docs/programs.md says why.
 siw_closed_early() {
     grep -q 'Bad wc status 2' "$1" && grep -q 'Failed to close connection between server and client' "$1"
 }
-device_perftest_once() { # ours|theirs PROGRAM OPTIONS…: the server's place
-    local pid status=0 ended=0 line
-    line="$2 -R -F -d siw0 ${*:3}"
-    if [ "$1" = ours ]; then
-        ip netns exec "$NS-device" timeout -k 5 40 "$RUN" --embedded "$2" -R -F "${@:3}" >"$LAB/ours.out" 2>&1 &
-        pid=$!
-        device_hears 18515 "$LAB/ours.out"
-        guest_run siw "timeout -s KILL 40 $line $OUR_HOST" 50 >"$LAB/theirs.out" 2>&1 || status=$?
-        [ $status = 0 ] || siw_closed_early "$LAB/theirs.out" || kill $pid 2>/dev/null
-        wait $pid || ended=$?
-    else
-        guest_run siw "timeout -s KILL 40 $line >/tmp/perftest 2>&1 & server=\$!; for i in \$(seq 100); do \
-grep -qi ':4853 .* 0A ' /proc/net/tcp /proc/net/tcp6 && break; sleep 0.1; done" 20
-        in_device timeout -k 5 40 "$RUN" --embedded "$2" -R -F "${@:3}" 10.77.0.3 >"$LAB/ours.out" 2>&1 || ended=$?
-        guest_run siw "$([ $ended = 0 ] || echo 'kill $server; ')wait \$server; code=\$?; cat /tmp/perftest; \
-(exit \$code)" 50 >"$LAB/theirs.out" 2>&1 || status=$?
-    fi
+device_perftest_once() { # PROGRAM OPTIONS…
+    local pid status=0 ended=0
+    ip netns exec "$NS-device" timeout -k 5 40 "$RUN" --embedded "$1" -R -F "${@:2}" >"$LAB/ours.out" 2>&1 &
+    pid=$!
+    device_hears 18515 "$LAB/ours.out"
+    guest_run siw "timeout -s KILL 40 $1 -R -F -d siw0 ${*:2} $OUR_HOST" 50 >"$LAB/theirs.out" 2>&1 || status=$?
     ! siw_closed_early "$LAB/theirs.out" || status=0
+    [ $status = 0 ] || kill $pid 2>/dev/null
+    wait $pid || ended=$?
     [ $status = 0 ] && [ $ended = 0 ] || { echo "siw: $status, ours: $ended"; return 1; }
 }
-# device_perftest ours|theirs PROGRAM OPTIONS…: runs it again if it gives up because the guest's clock varies, or
-# because the server does not listen between its first connection and the others, as in programs-siw.sh. The role
-# `theirs` is for a look by hand: our client comes before the emulated server listens again, nearly always.
+# device_perftest PROGRAM OPTIONS…: runs it again if it gives up because the guest's clock varies, or because it came
+# between the server's connections, as in programs-siw.sh.
 device_perftest() {
     local attempt again='Correlation coefficient|REJECTED|CM event|Connection refused'
     again+='|rdma_connect failed|Failed to connect through RDMA CM'
-    for attempt in {1..20}; do
+    for attempt in {1..6}; do
         device_perftest_once "$@" && break
-        grep -qE "$again" "$LAB/theirs.out" "$LAB/ours.out" && [ "$attempt" -lt 20 ] && continue
+        grep -qE "$again" "$LAB/theirs.out" "$LAB/ours.out" && [ "$attempt" -lt 6 ] && continue
         tail -n 20 "$LAB/theirs.out" "$LAB/ours.out"
         return 1
     done
     echo "RESULT attempt $attempt, size, iterations, MB/s:" \
         "$(grep -hE '^ *[0-9]+ +[0-9]+ +[0-9.]+ ' "$LAB/ours.out" "$LAB/theirs.out" | tail -n 1)"
 }
-device_perftests() { # TITLE PROGRAM ROLE…: this one, unless SIW_DEVICE_PERFTEST has others
-    local program role
+device_perftests() { # TITLE PROGRAM: this one, unless SIW_DEVICE_PERFTEST has others
+    local program
     for program in ${SIW_DEVICE_PERFTEST:-$2}; do
         command -v "$program" >/dev/null || { echo "not installed: $program"; continue; }
-        for role in "${@:3}"; do
-            try "$1: $program, the server is $role" device_perftest "$role" "$program" -n 20 -s 16384
-        done
+        try "$1: $program, a client on siw" device_perftest "$program" -n 20 -s 16384
     done
 }
 
@@ -166,13 +148,12 @@ device_remote() { # TITLE CRC…: a region that siw serves, of which initiator.s
     done
 }
 
-device_everything() { # TITLE SEED PROGRAM ROLES CRC…
+device_everything() { # TITLE SEED PROGRAM CRC…
     local BYTES=${SIW_DEVICE_BYTES:-2097152}
     bulk 7400 "$2" "$1"
     device_rping "$1"
-    # shellcheck disable=SC2086 # words
-    device_perftests "$1" "$3" $4
-    device_remote "$1" "${@:5}"
+    device_perftests "$1" "$3"
+    device_remote "$1" "${@:4}"
 }
 suite_device() {
     local OUR_HOST=$DEVICE_HOST OUR_HOST6=$DEVICE_HOST6 CRC_ON=7400 pair before=$SECONDS
@@ -186,14 +167,14 @@ suite_device() {
 iwserver --listen 10.77.0.3 --port 7402 --region theirs:4194304:rw <>/tmp/device.in >/tmp/device.out 2>&1 & \
 device_server=\$!; for i in \$(seq 50); do grep -q LISTENING /tmp/device.out && break; sleep 0.1; done; \
 grep LISTENING /tmp/device.out"
-    device_everything "device" 910 ib_write_bw ours on off
+    device_everything "device" 910 ib_write_bw on off
     regions
     for pair in "0 1" "16 16" "128 128"; do
         # shellcheck disable=SC2086 # two numbers
         try "device: IRD and ORD ${pair/ / and }" deep $pair 911
     done
     loss_on 100
-    device_everything "device, 1 % loss" 920 ib_read_bw ours on
+    device_everything "device, 1 % loss" 920 ib_read_bw on
     try "device: 1 % loss happened" loss_happened
     loss_off
     guest_run siw 'kill $device_server; wait $device_server' >/dev/null

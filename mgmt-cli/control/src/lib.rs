@@ -61,6 +61,7 @@ pub use method::{
 pub use port::{
     Interrupts, Link, LinkChange, MovedInterface, PortDetails, PortInfo, PortShow, PortStats, PortStatsRow,
 };
+pub use prefix::parse_prefix;
 pub use region::{
     Backing, Origin, RegionAttached, RegionDeregister, RegionDeregistered, RegionInfo, RegionQuery,
     RegionRegister,

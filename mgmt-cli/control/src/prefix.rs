@@ -1,11 +1,19 @@
-//! Deserializes source prefixes under the rule of the configuration and the command line ([`parse_prefix`]).
+//! Reads source prefixes under the rule of the configuration ([`rdma::service::parse_prefix`]): of messages, and of
+//! command lines.
 
 use ipnet::IpNet;
-use rdma::service::parse_prefix;
 use serde::de::{Deserialize as _, Deserializer};
 
+/// Parses a prefix, or an address that stands for itself.
+///
+/// # Errors
+/// What is wrong with the text, and what to write instead.
+pub fn parse_prefix(text: &str) -> Result<IpNet, String> {
+    rdma::service::parse_prefix(text).map_err(|error| format!("{error}: {}", error.help()))
+}
+
 fn parse<E: serde::de::Error>(text: &str) -> Result<IpNet, E> {
-    parse_prefix(text).map_err(|error| E::custom(format!("{error}: {}", error.help())))
+    parse_prefix(text).map_err(E::custom)
 }
 
 /// Deserializes a list of prefixes.

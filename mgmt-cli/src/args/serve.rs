@@ -5,11 +5,12 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, ValueHint};
 use ipnet::IpNet;
+use iwarp_control::parse_prefix;
 use iwarp_terminal::examples;
 use iwarp_verbs::REGION_PORT;
 use rdma::Access;
 
-use super::{prefix, region_name, right};
+use super::{region_name, right};
 use crate::complete;
 
 /// Command line of `iwarpctl serve`.
@@ -41,7 +42,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) token_file: Option<PathBuf>,
     /// Admit peers from this address or prefix only; may be given more than once.
-    #[arg(long, value_name = "PREFIX", value_delimiter = ',', value_parser = prefix)]
+    #[arg(long, value_name = "PREFIX", value_delimiter = ',', value_parser = parse_prefix)]
     pub(crate) allow: Vec<IpNet>,
 }
 

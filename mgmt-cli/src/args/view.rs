@@ -5,10 +5,10 @@ use std::time::Duration;
 use clap::builder::PossibleValuesParser;
 use clap::{Args as ClapArgs, ValueEnum};
 use ipnet::IpNet;
-use iwarp_control::ConnInfo;
+use iwarp_control::{ConnInfo, parse_prefix};
 use iwarp_terminal::examples;
 
-use super::{prefix, region_name, seconds};
+use super::{region_name, seconds};
 use crate::complete;
 
 /// Options of every command that shows the daemon's state.
@@ -74,7 +74,7 @@ pub(crate) struct ConnList {
     #[arg(long, value_delimiter = ',', ignore_case = true, value_parser = PossibleValuesParser::new(STATES))]
     pub(crate) state: Vec<String>,
     /// Only connections from an address, or from a prefix.
-    #[arg(long, value_name = "PREFIX", value_parser = prefix)]
+    #[arg(long, value_name = "PREFIX", value_parser = parse_prefix)]
     pub(crate) peer: Option<IpNet>,
     /// Only connections with a grant of this region.
     #[arg(long, value_name = "NAME", value_parser = region_name, add = complete::regions())]

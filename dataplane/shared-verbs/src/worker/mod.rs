@@ -341,11 +341,11 @@ impl<M: ContextMemory> Contexts<M> {
     /// Announces that the worker sleeps, until [`Self::awake`]. Returns false if a program has rung meanwhile: the
     /// worker must not sleep.
     pub fn sleep(&self) -> bool {
-        let sleeps =
-            self.contexts().all(|context| doorbells(context.memory().as_ref()).is_none_or(Doorbells::sleep));
         if self.stopped {
             return true;
         }
+        let sleeps =
+            self.contexts().all(|context| doorbells(context.memory().as_ref()).is_none_or(Doorbells::sleep));
         if !sleeps {
             self.awake();
         }
