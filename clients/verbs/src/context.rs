@@ -374,11 +374,11 @@ impl Inner {
         self.backend.polled_in_vain(times);
     }
 
-    /// Returns true for the second poll in a row that finds nothing: that of a program which has armed the queue, and
-    /// sleeps next. The engine has run at the first one.
+    /// Returns true for a poll that the engine need not run for: the first two in a row that find nothing, with which a
+    /// program drains its queue, and one after it has armed the queue. The program sleeps next, or polls on.
     #[inline]
-    pub(crate) fn polls_to_sleep(&self) -> bool {
-        self.polls.load(Ordering::Relaxed) == 1
+    pub(crate) fn polls_to_sleep(&self, is_armed: bool) -> bool {
+        (is_armed || self.polls.load(Ordering::Relaxed) < 2) && !self.has_waiting()
     }
 
     /// Returns true if posts wait for the program to run the engine.

@@ -1,5 +1,6 @@
 //! Completion queues of a context.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use iwarp_shared_verbs::program::{CompletionQueue as Queue, Slots};
@@ -21,6 +22,8 @@ pub(crate) struct CqInner {
     pub(crate) queue: Mutex<Queue<Words>>,
     /// Queue pairs that complete here.
     pub(crate) qps: Mutex<Vec<Weak<QpInner>>>,
+    /// True from the time that the program arms the queue until it polls next.
+    is_armed: AtomicBool,
 }
 
 impl Context {
@@ -39,6 +42,7 @@ impl Context {
             id,
             queue: Mutex::new(queue),
             qps: Mutex::default(),
+            is_armed: AtomicBool::new(false),
         });
         self.0.count_events(id, &inner);
         Ok(CompletionQueue(inner))
@@ -95,6 +99,7 @@ impl CompletionQueue {
     pub fn req_notify(&self, solicited_only: bool) {
         if !self.is_inherited() {
             lock(&self.0.queue).req_notify(solicited_only);
+            self.0.is_armed.store(true, Ordering::Relaxed);
         }
     }
 
@@ -126,7 +131,7 @@ impl CqInner {
         if !self.context.is_here() {
             return polled;
         }
-        if self.context.polls_to_sleep() && !self.context.has_waiting() {
+        if self.context.polls_to_sleep(self.is_armed.swap(false, Ordering::Relaxed)) {
             self.context.found_nothing();
             return polled;
         }

@@ -134,9 +134,13 @@ impl Held {
         std::mem::replace(runs, now) == now && self.has_any()
     }
 
-    /// Returns the time after which the helper has to look again, if posts have waited since it has looked last.
-    pub(super) fn mind(&self) -> Option<Duration> {
+    /// Returns the time after which the helper has to look again, if posts have waited since it has looked last, or it
+    /// has not slept for that time since: events that wake it earlier are no reason to have the next post call it.
+    pub(super) fn mind(&self, has_slept: bool) -> Option<Duration> {
         let mut kind = self.take_waited();
+        if !has_slept {
+            kind = kind.max(self.minded.load(Ordering::SeqCst));
+        }
         if self.minded.swap(kind, Ordering::SeqCst) > kind {
             // A post that has come before the line above has not called.
             kind = kind.max(self.take_waited());
@@ -238,29 +242,44 @@ mod tests {
     #[test]
     fn the_helper_minds_posts_until_none_has_waited_between_two_looks() {
         let held = Held::default();
-        assert_eq!(held.mind(), None);
+        assert_eq!(held.mind(true), None);
         assert_eq!(held.post(Posted::Receives, || at(1)), Fate::Unminded);
-        assert_eq!(held.mind(), Some(RECEIVES_HELD_FOR));
+        assert_eq!(held.mind(true), Some(RECEIVES_HELD_FOR));
         assert_eq!(held.post(Posted::Receives, || at(2)), Fate::Held);
-        assert_eq!(held.mind(), Some(RECEIVES_HELD_FOR));
-        assert_eq!(held.mind(), Some(RECEIVES_HELD_FOR), "one waits still");
+        assert_eq!(held.mind(true), Some(RECEIVES_HELD_FOR));
+        assert_eq!(held.mind(true), Some(RECEIVES_HELD_FOR), "one waits still");
         held.begin_run();
-        assert_eq!(held.mind(), None);
+        assert_eq!(held.mind(true), None);
         assert_eq!(held.post(Posted::Receives, || at(3)), Fate::Unminded);
+    }
+
+    #[test]
+    fn a_helper_that_events_wake_minds_posts_until_it_has_slept() {
+        let held = Held::default();
+        assert_eq!(held.post(Posted::Receives, || at(1)), Fate::Unminded);
+        for _ in 0..3 {
+            held.begin_run();
+            assert_eq!(held.mind(false), Some(RECEIVES_HELD_FOR));
+            assert_eq!(held.mind(false), Some(RECEIVES_HELD_FOR), "woken again before the next post");
+            assert_eq!(held.post(Posted::Receives, || at(2)), Fate::Held);
+        }
+        held.begin_run();
+        assert_eq!(held.mind(true), Some(RECEIVES_HELD_FOR), "one has waited since the last look");
+        assert_eq!(held.mind(true), None);
     }
 
     #[test]
     fn requests_call_a_helper_that_minds_buffers_alone() {
         let held = Held::default();
         assert_eq!(held.post(Posted::Receives, || at(1)), Fate::Unminded);
-        assert_eq!(held.mind(), Some(RECEIVES_HELD_FOR));
+        assert_eq!(held.mind(true), Some(RECEIVES_HELD_FOR));
         let fates: Vec<_> = (0..5).map(|k| held.post(Posted::Work, || at(1_000_000 + k))).collect();
         assert_eq!(fates, [Fate::Sent, Fate::Sent, Fate::Sent, Fate::Unminded, Fate::Held]);
         assert_eq!(held.post(Posted::Receives, || at(1_000_010)), Fate::Held);
-        assert_eq!(held.mind(), Some(HELD_FOR));
+        assert_eq!(held.mind(true), Some(HELD_FOR));
         held.begin_run();
         held.post(Posted::Receives, || at(1_000_020));
-        assert_eq!(held.mind(), Some(RECEIVES_HELD_FOR));
+        assert_eq!(held.mind(true), Some(RECEIVES_HELD_FOR));
         assert_eq!(held.post(Posted::Work, || at(1_000_030)), Fate::Unminded);
     }
 }

@@ -39,11 +39,13 @@ pub(super) struct Helping {
     activity: u64,
     dispatches: u64,
     runs: u32,
+    /// True if nothing has ended its last sleep before its time.
+    has_slept: bool,
 }
 
 impl Default for Helping {
     fn default() -> Self {
-        Self { pause: PAUSE_MIN, vain: 0, activity: 0, dispatches: 0, runs: 0 }
+        Self { pause: PAUSE_MIN, vain: 0, activity: 0, dispatches: 0, runs: 0, has_slept: false }
     }
 }
 
@@ -125,7 +127,7 @@ fn help_once(
 ) -> Result<(), Errno> {
     let fds = (fds, ready);
     let is_closing = device.closing.load(Ordering::SeqCst);
-    let longest = device.held.mind().map_or(longest, |pause| pause.min(longest));
+    let longest = device.held.mind(helping.has_slept).map_or(longest, |pause| pause.min(longest));
     let activity = device.activity();
     let is_active = std::mem::replace(&mut helping.activity, activity) != activity;
     let is_vain = helping.vain >= VAIN_MAX;
@@ -133,7 +135,8 @@ fn help_once(
         helping.vain = 0;
     }
     if (is_active || is_vain) && !is_closing {
-        let woken = sleep(device, fds, None, longest.min(helping.pause))?;
+        let longest = longest.min(helping.pause);
+        let woken = sleep(device, helping, fds, None, longest)?;
         if device.held.is_left(&mut helping.runs) || woken == Woken::Due {
             device.run_once();
         }
@@ -145,7 +148,7 @@ fn help_once(
     }
     // A thread that hands events on may have left: its descriptors are looked at soon.
     let longest = if is_closing || leaves_events { longest.min(PAUSE_MAX) } else { longest };
-    let woken = sleep(device, fds, Some(device.sockets.as_fd()), longest)?;
+    let woken = sleep(device, helping, fds, Some(device.sockets.as_fd()), longest)?;
     if device.held.is_left(&mut helping.runs) || woken == Woken::Due || is_closing {
         device.run_once();
     } else if woken == Woken::Input
@@ -172,7 +175,7 @@ fn sleep_long(
     device.calls_helper.store(true, Ordering::SeqCst);
     let (sleeps, began) = (device.sleeps.load(Ordering::SeqCst), now());
     let has_owner = device.has_owner.load(Ordering::SeqCst);
-    let woken = if has_owner { sleep(device, fds, None, longest) } else { Ok(Woken::Time) };
+    let woken = if has_owner { sleep(device, helping, fds, None, longest) } else { Ok(Woken::Time) };
     device.calls_helper.store(false, Ordering::SeqCst);
     // A thread that hands events on sleeps for a tenth of this at most. A handler of a signal has made it leave.
     let is_over =
@@ -208,6 +211,7 @@ enum Woken {
 /// or for this time at most.
 fn sleep(
     device: &Embedded,
+    helping: &mut Helping,
     (fds, ready): (&[BorrowedFd<'_>], &mut [bool]),
     sockets: Option<BorrowedFd<'_>>,
     longest: Duration,
@@ -238,6 +242,7 @@ fn sleep(
         Err(Errno::INTR) => false,
         polled => polled?,
     };
+    helping.has_slept = !called && !readable.contains(&true);
     device.wakes_at.store(0, Ordering::SeqCst);
     let (of_caller, of_sockets) = readable.split_at(fds.len());
     ready.copy_from_slice(of_caller);
