@@ -302,6 +302,12 @@ threads() {
 }
 shows "four threads on queue pairs of their own, then on one that they share" threads
 
+canceled() {
+    runs "$LAB/client.out" canceled "$AT" "$PORT" $((SECONDS_EACH * 3)) || return 1
+    detail "$(cat "$LAB/client.out")"
+}
+shows "a thread that is canceled ends while a call waits, and harms nothing" canceled
+
 # --- peers that stall, stop, reset or half-close
 HOWS="bytes stall stall-close silent stop-early stop-late reset-early reset-late half-early half-late half-clean-late"
 strange() {

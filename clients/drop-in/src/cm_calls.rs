@@ -20,7 +20,7 @@ use crate::endpoint::complete;
 use crate::event_channel::EventChannel;
 use crate::options::set_option;
 use crate::qp::{self, Qp};
-use crate::raw::{address, array, export, object, write};
+use crate::raw::{address, array, export, export_waiting, object, write};
 use crate::resolve::{self, Resolution};
 
 /// Reads at a time of a connection if the program asks for as many as possible.
@@ -428,7 +428,9 @@ export! {
         cm::destroy(id);
         0
     }
+}
 
+export_waiting! {
     fn rdma_bind_addr(id: Option<&Id>, local: *const u8) -> c_int {
         let Some((id, local)) = id.zip(address(local)) else { return answer(Err(libc::EINVAL)) };
         answer(bind(id, local))

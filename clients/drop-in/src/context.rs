@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use iwarp_verbs::{AsyncEvent, ClientError, CmId, CqId, Error, Event, QpNum, QpState, QueuePair};
+use iwarp_verbs::{AsyncEvent, ClientError, CmId, CqId, Error, Event, QpNum, QpState, QueuePair, uncanceled};
 
 use crate::abi;
 use crate::abi_ex::Extended;
@@ -21,7 +21,7 @@ use crate::foreground;
 use crate::objects::{self, CqState};
 use crate::qp::Qp;
 use crate::queue::Queue;
-use crate::raw::{object, take_context, uncanceled, with_signals_blocked};
+use crate::raw::{object, take_context, with_signals_blocked};
 use crate::users::Users;
 use crate::{cq_ex, qp_ex, unplaced, work};
 

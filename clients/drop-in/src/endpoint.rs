@@ -19,7 +19,7 @@ use crate::objects::{
 };
 use crate::qp::{self, QPT_RC, SEND_SLOTS_MIN};
 use crate::qp_ex;
-use crate::raw::{export, object, take};
+use crate::raw::{export_waiting, object, take};
 
 /// Time limit for the resolution of an endpoint's peer, as librdmacm's.
 const RESOLVE_LIMIT: Duration = Duration::from_secs(2);
@@ -199,7 +199,7 @@ fn create_srq(id: &Id, pd: Option<&Pd>, init: Option<&mut SrqInitAttr>) -> c_int
     }
 }
 
-export! {
+export_waiting! {
     fn rdma_create_qp(id: Option<&Id>, pd: Option<&Pd>, init: Option<&mut QpInitAttr>) -> c_int {
         let Some((id, init)) = id.zip(init) else { return answer(Err(libc::EINVAL)) };
         answer(create_qp(id, pd, init, None))

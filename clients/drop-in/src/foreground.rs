@@ -5,8 +5,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+use iwarp_verbs::uncanceled;
+
 use crate::context::{Shared, lock};
-use crate::raw::{end_if_canceled, restarts_calls, uncanceled};
+use crate::raw::{end_if_canceled, restarts_calls};
 use crate::sleepers::Limit;
 
 /// Longest sleep at once. A thread that is canceled meanwhile ends after it.

@@ -16,7 +16,7 @@ use crate::context::{AsyncEntry, OpenContext, failed_read, lock, null, number};
 use crate::cq_ex::Iterator;
 use crate::devices::CQE_MAX;
 use crate::queue::Queue;
-use crate::raw::{export, object, take, write};
+use crate::raw::{export, export_waiting, object, take, write};
 use crate::users::{Use, Users, status, unused};
 
 // `IBV_MW_TYPE_2`
@@ -259,6 +259,39 @@ pub(crate) fn create_cq(
     Ok(cq)
 }
 
+export_waiting! {
+    fn ibv_get_cq_event(
+        channel: Option<&Channel>,
+        cq: Option<&mut usize>,
+        cq_context: Option<&mut *mut c_void>,
+    ) -> c_int {
+        let (Some(channel), Some(cq), Some(cq_context)) = (channel, cq, cq_context) else {
+            return null::<()>(libc::EINVAL).map_or(-1, |()| 0);
+        };
+        raise_left_events(channel);
+        let state = match channel.queue.take() {
+            Ok(state) => state,
+            Err(error) => return failed_read(&error),
+        };
+        let mut unacknowledged = lock(&state.unacknowledged);
+        *unacknowledged = unacknowledged.saturating_add(1);
+        *cq = state.address();
+        let pointer = ptr::with_exposed_provenance::<Cq>(*cq);
+        *cq_context = object(pointer).map_or(ptr::null_mut(), |cq| cq.head.cq_context.load(Ordering::Acquire));
+        0
+    }
+
+    fn ibv_get_async_event(context: Option<&OpenContext>, out: *mut AsyncEvent) -> c_int {
+        let Some(context) = context.filter(|_| !out.is_null()) else { return -1 };
+        let AsyncEntry { element, kind } = match context.take_async() {
+            Ok(entry) => entry,
+            Err(error) => return failed_read(&error),
+        };
+        write(out, 0, AsyncEvent { element, event_type: kind });
+        0
+    }
+}
+
 export! {
     fn ibv_alloc_pd(context: Option<&OpenContext>) -> Option<Box<Pd>> {
         let Some(context) = context else { return null(libc::EINVAL) };
@@ -399,27 +432,6 @@ export! {
         0
     }
 
-    fn ibv_get_cq_event(
-        channel: Option<&Channel>,
-        cq: Option<&mut usize>,
-        cq_context: Option<&mut *mut c_void>,
-    ) -> c_int {
-        let (Some(channel), Some(cq), Some(cq_context)) = (channel, cq, cq_context) else {
-            return null::<()>(libc::EINVAL).map_or(-1, |()| 0);
-        };
-        raise_left_events(channel);
-        let state = match channel.queue.take() {
-            Ok(state) => state,
-            Err(error) => return failed_read(&error),
-        };
-        let mut unacknowledged = lock(&state.unacknowledged);
-        *unacknowledged = unacknowledged.saturating_add(1);
-        *cq = state.address();
-        let pointer = ptr::with_exposed_provenance::<Cq>(*cq);
-        *cq_context = object(pointer).map_or(ptr::null_mut(), |cq| cq.head.cq_context.load(Ordering::Acquire));
-        0
-    }
-
     fn ibv_ack_cq_events(cq: Option<&Cq>, count: u32) {
         if let Some(cq) = cq {
             let mut unacknowledged = lock(&cq.state.unacknowledged);
@@ -429,16 +441,6 @@ export! {
                 cq.state.acknowledged.notify_all();
             }
         }
-    }
-
-    fn ibv_get_async_event(context: Option<&OpenContext>, out: *mut AsyncEvent) -> c_int {
-        let Some(context) = context.filter(|_| !out.is_null()) else { return -1 };
-        let AsyncEntry { element, kind } = match context.take_async() {
-            Ok(entry) => entry,
-            Err(error) => return failed_read(&error),
-        };
-        write(out, 0, AsyncEvent { element, event_type: kind });
-        0
     }
 
     fn ibv_ack_async_event(event: Option<&AsyncEvent>) {

@@ -1,9 +1,8 @@
 //! Queues of events with a descriptor for poll and epoll: of completions, asynchronous events and connections.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -11,13 +10,14 @@ use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::context::lock;
 use crate::foreground::{self, Woken};
+use crate::raw::read_counter;
 use crate::sleepers::{Limit, Sleepers};
 
 /// Events, and a descriptor that is readable while there are some. The program may make it non-blocking.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
-    /// Counts the events. Read by the standard library, whose reads end when the thread is canceled.
-    counter: File,
+    /// Counts the events.
+    counter: OwnedFd,
     items: Mutex<VecDeque<T>>,
     /// Threads that are woken by an event; the descriptor does not tell of any then.
     sleepers: OnceLock<Arc<Sleepers>>,
@@ -25,7 +25,7 @@ pub(crate) struct Queue<T> {
 
 impl<T> Queue<T> {
     pub(crate) fn new() -> io::Result<Self> {
-        let counter = File::from(eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC)?);
+        let counter = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC)?;
         Ok(Self { counter, items: Mutex::default(), sleepers: OnceLock::new() })
     }
 
@@ -52,7 +52,7 @@ impl<T> Queue<T> {
             return;
         }
         // Fails only if there are 2^64 events.
-        let _ = (&self.counter).write(&1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.counter, &1_u64.to_ne_bytes());
     }
 
     /// Adds an event unless it waits already.
@@ -96,7 +96,7 @@ impl<T> Queue<T> {
     }
 
     fn count_down(&self) -> io::Result<()> {
-        (&self.counter).read(&mut [0; 8]).map(drop)
+        read_counter(self.counter.as_fd()).map_err(io::Error::from_raw_os_error)
     }
 
     /// Sleeps until there is an event, if the descriptor is blocking and the device is inside this process: this thread

@@ -10,14 +10,28 @@ macro_rules! export {
         $(#[$attribute])*
         #[allow(unsafe_code, reason = "a symbol that C programs bind to")]
         #[unsafe(no_mangle)]
-        pub(crate) extern "C" fn $name($($arg: $type),*) $(-> $result)? $body
+        pub(crate) extern "C" fn $name($($arg: $type),*) $(-> $result)? {
+            iwarp_verbs::uncanceled(move || $body)
+        }
     )*};
 }
 pub(crate) use export;
 
+/// Exports functions that may wait. A thread that waits may be canceled.
+macro_rules! export_waiting {
+    ($($(#[$attribute:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block)*) => {$(
+        $(#[$attribute])*
+        #[allow(unsafe_code, reason = "a symbol that C programs bind to")]
+        #[unsafe(no_mangle)]
+        pub(crate) extern "C-unwind" fn $name($($arg: $type),*) $(-> $result)? $body
+    )*};
+}
+pub(crate) use export_waiting;
+
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::offset_of;
 use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
 use iwarp_verbs::{Access, Error, Mr, ProtectionDomain};
@@ -71,8 +85,16 @@ pub(crate) fn array_mut<'a, T>(pointer: *mut T, length: u64) -> &'a mut [T] {
 pub(crate) fn poll_descriptors(entries: &mut [PollEntry], timeout_ms: c_int) -> Result<c_int, c_int> {
     let count = libc::nfds_t::try_from(entries.len()).unwrap_or(0);
     // SAFETY: `PollEntry` has the layout of `struct pollfd`, and there are `count` of them.
-    let ready = unsafe { libc::poll(entries.as_mut_ptr().cast(), count, timeout_ms) };
+    let ready = unsafe { poll(entries.as_mut_ptr().cast(), count, timeout_ms) };
     if ready < 0 { Err(errno::errno().0) } else { Ok(ready) }
+}
+
+/// Reads an event counter, which blocks unless the program has made it non-blocking.
+pub(crate) fn read_counter(counter: BorrowedFd<'_>) -> Result<(), c_int> {
+    let mut count = 0_u64;
+    // SAFETY: `count` has room for the eight bytes.
+    let bytes = unsafe { read(counter.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
+    if bytes < 0 { Err(errno::errno().0) } else { Ok(()) }
 }
 
 /// Returns true if no handler of the program asks that signals end calls: each has `SA_RESTART`. Signals that tell of a
@@ -112,26 +134,28 @@ pub(crate) fn with_signals_blocked<T>(act: impl FnOnce() -> T) -> T {
     done
 }
 
-unsafe extern "C-unwind" {
-    fn pthread_testcancel();
-    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+/// Cancellation points (`pthreads(7)`): a thread that the program has canceled ends here, which unwinds its stack, with
+/// the library's frames and the exported function (`C-unwind`). No thread holds a lock here. Other calls of the library
+/// are no such points: those of rustix are not.
+macro_rules! cancellation_points {
+    ($abi:literal) => {
+        unsafe extern $abi {
+            fn pthread_testcancel();
+            fn poll(entries: *mut libc::pollfd, count: libc::nfds_t, timeout_ms: c_int) -> c_int;
+            fn read(descriptor: c_int, to: *mut c_void, bytes: usize) -> isize;
+        }
+    };
 }
+#[cfg(panic = "unwind")]
+cancellation_points!("C-unwind");
+// Where panics abort, a call that may unwind has the process abort; frames of the others have nothing to undo.
+#[cfg(panic = "abort")]
+cancellation_points!("C");
 
 /// Ends the thread if the program has canceled it (`pthread_cancel`).
 pub(crate) fn end_if_canceled() {
     // SAFETY: the call unwinds the thread's stack, or does nothing.
     unsafe { pthread_testcancel() };
-}
-
-/// Does something that a canceled thread does to its end.
-pub(crate) fn uncanceled(act: impl FnOnce()) {
-    // `PTHREAD_CANCEL_DISABLE`
-    let mut before = 1;
-    // SAFETY: `before` has room for the state of the thread before.
-    unsafe { pthread_setcancelstate(1, &raw mut before) };
-    act();
-    // SAFETY: the state is one that the thread had.
-    unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
 }
 
 /// Writes one element of an array of the program.

@@ -7,9 +7,7 @@
 
 use std::cell::RefCell;
 use std::ffi::c_int;
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -18,7 +16,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::context::lock;
 use crate::foreground::{self, Woken};
-use crate::raw::poll_descriptors;
+use crate::raw::{poll_descriptors, read_counter};
 use crate::rsocket::PollEntry;
 
 /// Time until which a call waits.
@@ -58,7 +56,7 @@ impl Limit {
 #[derive(Debug)]
 pub(crate) struct Sleeper {
     /// Readable while the thread was woken.
-    counter: File,
+    counter: OwnedFd,
     /// True from a wake to the thread's next look: the counter need not be written again.
     woken: AtomicBool,
 }
@@ -77,7 +75,7 @@ impl Sleeper {
             return Ok(sleeper);
         }
         let counter = eventfd(0, EventfdFlags::CLOEXEC).map_err(rustix::io::Errno::raw_os_error)?;
-        let new = Arc::new(Self { counter: counter.into(), woken: AtomicBool::new(false) });
+        let new = Arc::new(Self { counter, woken: AtomicBool::new(false) });
         // A thread that is ending has one for this wait alone.
         let _ = OWN.try_with(|own| *own.borrow_mut() = Some((process, Arc::clone(&new))));
         Ok(new)
@@ -112,16 +110,16 @@ impl Sleeper {
 
     /// Forgets a wake, for which `fd` is readable.
     pub(crate) fn take(&self) -> Result<(), c_int> {
-        let read = (&self.counter).read(&mut [0; 8]);
+        let read = read_counter(self.counter.as_fd());
         // In this order: a wake between the two is not written, and the caller looks again now.
         self.woken.store(false, Ordering::SeqCst);
-        read.map(drop).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
+        read
     }
 
     fn wake(&self) {
         if !self.woken.swap(true, Ordering::SeqCst) {
             // Fails only if there are 2^64 wakes.
-            let _ = (&self.counter).write(&1_u64.to_ne_bytes());
+            let _ = rustix::io::write(&self.counter, &1_u64.to_ne_bytes());
         }
     }
 }

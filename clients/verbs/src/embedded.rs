@@ -10,6 +10,7 @@
 //! program that polls or waits: it then looks after 1, 2, 4, … 16 ms if the program still does. Posts in quick
 //! succession wait for the next poll or sleep ([`held`]).
 
+mod canceled;
 mod core;
 mod exit;
 mod faults;
@@ -42,6 +43,7 @@ use crate::bell::Bell;
 use crate::context::{Words, lock, map};
 use crate::error::Error;
 use crate::offer::Regions;
+pub use canceled::uncanceled;
 pub use exit::is_exiting;
 pub use faults::survive_unmapped_memory;
 pub(crate) use interfaces::{device, devices};
@@ -174,7 +176,11 @@ impl Embedded {
 
     /// Runs the engine as long as there is work, unless another thread does: for what was posted, and also for what has
     /// come, if it `looks` at the sockets. Returns true if the engine has found something there.
-    fn drive(&self, mut looks: bool) -> bool {
+    fn drive(&self, looks: bool) -> bool {
+        uncanceled(|| self.drive_all(looks))
+    }
+
+    fn drive_all(&self, mut looks: bool) -> bool {
         let mut has_found = false;
         loop {
             let mut core = match self.core.try_lock() {
@@ -218,7 +224,7 @@ impl Embedded {
 
     /// Does something with the core that leaves the engine as it is.
     fn look<T>(&self, ask: impl FnOnce(&mut Core) -> T) -> T {
-        let answer = ask(&mut lock(&self.core));
+        let answer = uncanceled(|| ask(&mut lock(&self.core)));
         // A thread that has found the lock taken meanwhile has left its work to this one.
         if self.rung.load(Ordering::SeqCst) {
             self.drive(true);

@@ -31,7 +31,7 @@ use self::stream::first_length;
 use crate::abi_cm::encode;
 use crate::context::{lock, number};
 use crate::objects::Pd;
-use crate::raw::{address, array, array_mut, bytes, bytes_mut, export, object, register};
+use crate::raw::{address, array, array_mut, bytes, bytes_mut, export_waiting, object, register};
 
 /// Sockets by their descriptor.
 static SOCKETS: Mutex<Option<HashMap<c_int, Arc<Socket>>>> = Mutex::new(None);
@@ -236,7 +236,7 @@ impl MsgHdr {
     }
 }
 
-export! {
+export_waiting! {
     fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         let domains = [libc::AF_INET, libc::AF_INET6];
         let made = if !domains.contains(&domain) || ![0, libc::IPPROTO_TCP].contains(&protocol) {

@@ -80,4 +80,5 @@ int fault(char **arguments);
 int stream_server(char **arguments);
 int stream(char **arguments);
 int fork_beside(char **arguments);
+int canceled(char **arguments);
 int filtered(char **names);

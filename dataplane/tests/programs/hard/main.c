@@ -19,6 +19,8 @@
  *   hard fork ADDRESS PORT COUNT HOW        COUNT children beside a stream; then the end, by exit or kill, which a
  *                                           child survives
  *
+ *   hard canceled ADDRESS PORT COUNT        threads that are canceled, COUNT in each call that waits
+ *
  *   hard fault ADDRESS                      opens a device, and dereferences a null pointer
  *   hard filtered NAME… -- PROGRAM…         runs a program without the system calls that container profiles refuse,
  *                                           and without others by name
@@ -50,6 +52,7 @@ static const struct command commands[] = {
 	{ "stream-server", 1, 0, stream_server },
 	{ "stream", 2, 0, stream },
 	{ "fork", 2, 0, fork_beside },
+	{ "canceled", 1, 0, canceled },
 	{ 0 },
 };
 
