@@ -5,8 +5,6 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use iwarp_verbs::uncanceled;
-
 use crate::context::{Shared, lock};
 use crate::raw::{end_if_canceled, restarts_calls};
 use crate::sleepers::Limit;
@@ -40,6 +38,7 @@ pub(crate) fn begin(shared: &Arc<Shared>) {
 #[allow(clippy::disallowed_methods, reason = "a wait with a time limit reads the clock")]
 pub(crate) fn sleep(descriptor: BorrowedFd<'_>, limit: Limit) -> Option<Result<Woken, libc::c_int>> {
     loop {
+        end_if_canceled();
         let shared = lock(&DEVICE).upgrade()?;
         if shared.context.has_news() {
             shared.hand_on();
@@ -53,7 +52,7 @@ pub(crate) fn sleep(descriptor: BorrowedFd<'_>, limit: Limit) -> Option<Result<W
         // Fails in a child of the process, which has no device, or for want of memory.
         let ready = shared.context.wait_for(descriptor, time).ok()?;
         if ready.context {
-            uncanceled(|| shared.dispatch());
+            shared.dispatch();
             if !lock(&shared.unplaced).is_empty() {
                 shared.context.wake_helper();
             }
@@ -68,7 +67,6 @@ pub(crate) fn sleep(descriptor: BorrowedFd<'_>, limit: Limit) -> Option<Result<W
         if limit.left() == Some(Duration::ZERO) {
             return Some(Err(libc::EAGAIN));
         }
-        end_if_canceled();
         // A sleep that has ended early was ended by a signal.
         if began.elapsed() < time && !restarts_calls() {
             return Some(Err(libc::EINTR));

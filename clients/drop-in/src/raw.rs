@@ -17,13 +17,15 @@ macro_rules! export {
 }
 pub(crate) use export;
 
-/// Exports functions that may wait. A thread that waits may be canceled.
+/// Exports functions that may wait. A thread that waits may be canceled, and ends at a point of those below.
 macro_rules! export_waiting {
     ($($(#[$attribute:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block)*) => {$(
         $(#[$attribute])*
         #[allow(unsafe_code, reason = "a symbol that C programs bind to")]
         #[unsafe(no_mangle)]
-        pub(crate) extern "C-unwind" fn $name($($arg: $type),*) $(-> $result)? $body
+        pub(crate) extern "C-unwind" fn $name($($arg: $type),*) $(-> $result)? {
+            iwarp_verbs::uncanceled(move || $body)
+        }
     )*};
 }
 pub(crate) use export_waiting;
@@ -34,7 +36,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
-use iwarp_verbs::{Access, Error, Mr, ProtectionDomain};
+use iwarp_verbs::{Access, Error, Mr, ProtectionDomain, cancelable};
 
 use crate::abi_cm::{ADDRESS_BYTES, decode};
 use crate::context::{OpenContext, Whole};
@@ -85,7 +87,7 @@ pub(crate) fn array_mut<'a, T>(pointer: *mut T, length: u64) -> &'a mut [T] {
 pub(crate) fn poll_descriptors(entries: &mut [PollEntry], timeout_ms: c_int) -> Result<c_int, c_int> {
     let count = libc::nfds_t::try_from(entries.len()).unwrap_or(0);
     // SAFETY: `PollEntry` has the layout of `struct pollfd`, and there are `count` of them.
-    let ready = unsafe { poll(entries.as_mut_ptr().cast(), count, timeout_ms) };
+    let ready = cancelable(|| unsafe { poll(entries.as_mut_ptr().cast(), count, timeout_ms) });
     if ready < 0 { Err(errno::errno().0) } else { Ok(ready) }
 }
 
@@ -93,7 +95,8 @@ pub(crate) fn poll_descriptors(entries: &mut [PollEntry], timeout_ms: c_int) -> 
 pub(crate) fn read_counter(counter: BorrowedFd<'_>) -> Result<(), c_int> {
     let mut count = 0_u64;
     // SAFETY: `count` has room for the eight bytes.
-    let bytes = unsafe { read(counter.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
+    let bytes =
+        cancelable(|| unsafe { read(counter.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) });
     if bytes < 0 { Err(errno::errno().0) } else { Ok(()) }
 }
 
@@ -135,8 +138,8 @@ pub(crate) fn with_signals_blocked<T>(act: impl FnOnce() -> T) -> T {
 }
 
 /// Cancellation points (`pthreads(7)`): a thread that the program has canceled ends here, which unwinds its stack, with
-/// the library's frames and the exported function (`C-unwind`). No thread holds a lock here. Other calls of the library
-/// are no such points: those of rustix are not.
+/// the library's frames and the exported function (`C-unwind`). No thread holds a lock here. Everything else that an
+/// exported function does goes on to its end.
 macro_rules! cancellation_points {
     ($abi:literal) => {
         unsafe extern $abi {
@@ -148,14 +151,15 @@ macro_rules! cancellation_points {
 }
 #[cfg(panic = "unwind")]
 cancellation_points!("C-unwind");
-// Where panics abort, a call that may unwind has the process abort; frames of the others have nothing to undo.
+// Where panics abort, a call that may unwind has the process abort. The others' frames are passed by, without their
+// destructors: what the waiting call holds is never given back.
 #[cfg(panic = "abort")]
 cancellation_points!("C");
 
 /// Ends the thread if the program has canceled it (`pthread_cancel`).
 pub(crate) fn end_if_canceled() {
     // SAFETY: the call unwinds the thread's stack, or does nothing.
-    unsafe { pthread_testcancel() };
+    cancelable(|| unsafe { pthread_testcancel() });
 }
 
 /// Writes one element of an array of the program.

@@ -115,6 +115,9 @@ pub(crate) trait Backend: Debug + Send + Sync {
     /// Returns true if posts wait for the program to run the engine, which is in this process.
     fn has_waiting(&self) -> bool;
 
+    /// As [`Self::has_waiting`], for receive buffers, too.
+    fn has_posts(&self) -> bool;
+
     /// Returns a number that changes when bytes come at a socket of a device in this process, or its kernel takes more.
     fn socket_events(&self) -> u64 {
         0

@@ -49,8 +49,6 @@ pub(crate) struct Inner {
     backend: Arc<dyn Backend>,
     /// True if the engine is in this process: threads that poll or sleep run it.
     is_here: bool,
-    /// Polls in a row that have found nothing.
-    polls: AtomicU32,
     /// Completions that were found since the engine has run.
     taken: AtomicU32,
     pub(crate) words: Words,
@@ -156,7 +154,6 @@ impl Context {
         let (ring, here) = of().inspect_err(|_| backend.close())?;
         Ok(Self(Arc::new(Inner {
             is_here: backend.is_here(),
-            polls: AtomicU32::new(0),
             taken: AtomicU32::new(0),
             backend,
             words,
@@ -353,10 +350,6 @@ impl Inner {
     /// and now and then: nothing would be received otherwise.
     #[inline]
     pub(crate) fn found(&self, completions: usize) {
-        if !self.is_here {
-            return;
-        }
-        self.polls.store(0, Ordering::Relaxed);
         let more = u32::try_from(completions).unwrap_or(u32::MAX);
         let taken = self.taken.fetch_add(more, Ordering::Relaxed).saturating_add(more);
         if taken >= TAKEN_MAX || self.backend.has_waiting() {
@@ -365,26 +358,23 @@ impl Inner {
         }
     }
 
-    /// Notes that the program has polled in vain, and tells the device.
+    /// Notes that the engine has run for a poll, and the queue was empty still: for so many polls of it in a row.
     #[inline]
-    pub(crate) fn found_nothing(&self) {
+    pub(crate) fn found_nothing(&self, times: u32) {
         self.taken.store(0, Ordering::Relaxed);
-        let times = self.polls.load(Ordering::Relaxed).saturating_add(1);
-        self.polls.store(times, Ordering::Relaxed);
         self.backend.polled_in_vain(times);
     }
 
-    /// Returns true for a poll that the engine need not run for: the first two in a row that find nothing, with which a
-    /// program drains its queue, and one after it has armed the queue. The program sleeps next, or polls on.
+    /// Notes a poll in vain without a run of the engine.
     #[inline]
-    pub(crate) fn polls_to_sleep(&self, is_armed: bool) -> bool {
-        (is_armed || self.polls.load(Ordering::Relaxed) < 2) && !self.has_waiting()
+    pub(crate) fn polled_in_passing(&self) {
+        self.backend.polled_in_vain(1);
     }
 
     /// Returns true if posts wait for the program to run the engine.
     #[inline]
-    pub(crate) fn has_waiting(&self) -> bool {
-        self.backend.has_waiting()
+    pub(crate) fn has_posts(&self) -> bool {
+        self.backend.has_posts()
     }
 
     /// Returns true if the engine is in this process.

@@ -1,6 +1,6 @@
 //! Completion queues of a context.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use iwarp_shared_verbs::program::{CompletionQueue as Queue, Slots};
@@ -15,6 +15,9 @@ use crate::qp::QpInner;
 #[derive(Clone, Debug)]
 pub struct CompletionQueue(pub(crate) Arc<CqInner>);
 
+/// Polls in a row that find nothing for which the engine does not run.
+const DRAINING_POLLS: u32 = 2;
+
 #[derive(Debug)]
 pub(crate) struct CqInner {
     pub(crate) context: Arc<Inner>,
@@ -22,7 +25,9 @@ pub(crate) struct CqInner {
     pub(crate) queue: Mutex<Queue<Words>>,
     /// Queue pairs that complete here.
     pub(crate) qps: Mutex<Vec<Weak<QpInner>>>,
-    /// True from the time that the program arms the queue until it polls next.
+    /// Polls in a row that have found nothing.
+    vain: AtomicU32,
+    /// True from the time that the program arms the queue until a poll finds nothing.
     is_armed: AtomicBool,
 }
 
@@ -42,6 +47,7 @@ impl Context {
             id,
             queue: Mutex::new(queue),
             qps: Mutex::default(),
+            vain: AtomicU32::new(0),
             is_armed: AtomicBool::new(false),
         });
         self.0.count_events(id, &inner);
@@ -88,7 +94,7 @@ impl CompletionQueue {
         match polled {
             Ok(0) | Err(_) => self.0.poll_again(polled, out),
             Ok(found) => {
-                self.0.context.found(found);
+                self.0.found(found);
                 Ok(found)
             }
         }
@@ -131,17 +137,31 @@ impl CqInner {
         if !self.context.is_here() {
             return polled;
         }
-        if self.context.polls_to_sleep(self.is_armed.swap(false, Ordering::Relaxed)) {
-            self.context.found_nothing();
+        let times = self.vain.load(Ordering::Relaxed).saturating_add(1);
+        self.vain.store(times, Ordering::Relaxed);
+        // A program drains its queue, arms it, and looks once more, each with a poll in vain. Then it sleeps, or its
+        // next poll runs the engine.
+        let most = DRAINING_POLLS + u32::from(self.is_armed.swap(false, Ordering::Relaxed));
+        if times <= most && !self.context.has_posts() {
+            self.context.polled_in_passing();
             return polled;
         }
         self.context.run();
         let polled = lock(&self.queue).poll(out);
         match polled {
-            Ok(found @ 1..) => self.context.found(found),
-            _ => self.context.found_nothing(),
+            Ok(found @ 1..) => self.found(found),
+            _ => self.context.found_nothing(times),
         }
         polled
+    }
+
+    /// Notes that the program has found completions.
+    #[inline]
+    fn found(&self, completions: usize) {
+        if self.context.is_here() {
+            self.vain.store(0, Ordering::Relaxed);
+            self.context.found(completions);
+        }
     }
 
     /// Polls a queue of a daemon that has ended: completes the outstanding work of all queue pairs with an error.

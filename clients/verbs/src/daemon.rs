@@ -181,5 +181,9 @@ impl Backend for Daemon {
         false
     }
 
+    fn has_posts(&self) -> bool {
+        false
+    }
+
     fn polled_in_vain(&self, _: u32) {}
 }

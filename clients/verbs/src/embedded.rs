@@ -43,7 +43,7 @@ use crate::bell::Bell;
 use crate::context::{Words, lock, map};
 use crate::error::Error;
 use crate::offer::Regions;
-pub use canceled::uncanceled;
+pub use canceled::{cancelable, uncanceled};
 pub use exit::is_exiting;
 pub use faults::survive_unmapped_memory;
 pub(crate) use interfaces::{device, devices};
@@ -387,6 +387,10 @@ impl Backend for Embedded {
 
     fn has_waiting(&self) -> bool {
         self.held.is_waiting()
+    }
+
+    fn has_posts(&self) -> bool {
+        self.held.has_any()
     }
 
     fn socket_events(&self) -> u64 {

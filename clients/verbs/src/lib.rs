@@ -118,7 +118,7 @@ mod watch;
 pub use cm::Id;
 pub use context::{Context, Ready};
 pub use cq::CompletionQueue;
-pub use embedded::{is_exiting, survive_unmapped_memory, uncanceled};
+pub use embedded::{cancelable, is_exiting, survive_unmapped_memory, uncanceled};
 pub use error::Error;
 pub use mapping::{Mapping, OutOfBounds};
 pub use mr::{MemoryWindow, Mr, ProtectionDomain};

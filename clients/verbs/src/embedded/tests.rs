@@ -338,3 +338,27 @@ fn a_receive_buffer_of_a_broken_queue_pair_completes_although_the_program_only_w
     let completion = server.polled();
     assert_eq!((completion.wr_id, completion.status), (5, WcStatus::WrFlushError));
 }
+
+#[test]
+fn a_program_that_arms_before_each_poll_is_served_however_long_it_has_idled() {
+    let [client, server] = pair("127.0.0.1");
+    let rights = Access::LOCAL_READ | Access::LOCAL_WRITE;
+    let (ours, theirs) = (client.pd.alloc_mr(64, rights).unwrap(), server.pd.alloc_mr(64, rights).unwrap());
+    server.qp.post_recv(&[RecvWr { wr_id: 9, sg_list: &[theirs.sge(0, 64)] }]).unwrap();
+    let mut out = [WorkCompletion::default()];
+    for tick in 0..120 {
+        server.cq.req_notify(false);
+        assert_eq!(server.cq.poll(&mut out), Ok(0));
+        if tick % 2 == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    client.post(1, SendOp::SEND, &[ours.sge(0, 64)]);
+    let began = Instant::now();
+    while server.cq.poll(&mut out).unwrap() == 0 {
+        server.cq.req_notify(false);
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(began.elapsed() < Duration::from_secs(5), "nobody reads");
+    }
+    assert_eq!(out[0].wr_id, 9);
+}

@@ -11,7 +11,7 @@
 static struct rdma_event_channel *events;
 static struct ibv_comp_channel *completions;
 static struct ibv_context *device;
-static int streams[2], listener;
+static int streams[2], listener, fresh = -1;
 static atomic_int is_over;
 
 static void *takes_completion(void *unused)
@@ -52,6 +52,16 @@ static void *polls_stream(void *unused)
 	struct pollfd entry = { .fd = streams[1], .events = POLLIN };
 
 	rpoll(&entry, 1, -1);
+	return unused;
+}
+
+/* Canceled before it does anything: what the call makes before it waits is whole. */
+static void *connects_stream(void *unused)
+{
+	fresh = rsocket(AF_INET, SOCK_STREAM, 0);
+	pthread_cancel(pthread_self());
+	rconnect(fresh, (struct sockaddr *)&address, sizeof(address));
+	rrecv(fresh, &fresh, 1, 0);
 	return unused;
 }
 
@@ -96,12 +106,13 @@ static void cancel(void *(*call)(void *), unsigned after_us)
 	NEED(pthread_cancel(thread) == 0);
 	NEED(pthread_join(thread, &result) == 0);
 	NEED(result == PTHREAD_CANCELED);
+	NEED(call != connects_stream || rclose(fresh) == 0);
 }
 
 int canceled(char **arguments)
 {
 	static void *(*const calls[])(void *) = {
-		takes_completion, takes_asynchronous, takes_connection, reads_stream, polls_stream,
+		takes_completion, takes_asynchronous, takes_connection, reads_stream, polls_stream, connects_stream,
 	};
 	unsigned rounds = number_of(arguments[0]);
 	struct rdma_cm_event *event;
