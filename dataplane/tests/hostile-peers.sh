@@ -44,7 +44,7 @@ alone() { ulimit -S -n "$DESCRIPTORS"; exec ip netns exec "$1" "${NOBODY[@]}" "$
 # --- what the server holds
 descriptors() { find "/proc/$SERVER/fd" -type l 2>/dev/null | wc -l; }
 memory() { awk -v name="$1:" '$1 == name {print $2}' "/proc/$SERVER/status"; } # VmRSS or VmHWM, in KiB
-# What its allocator has given out, in KiB.
+# heap: prints how much the server's allocator has given out, in KiB.
 heap() {
     rm -f "$HEAP"
     kill -USR2 "$SERVER"

@@ -6,27 +6,22 @@
 
 /// Defines functions that programs call by their names.
 macro_rules! export {
-    ($($(#[$attribute:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block)*) => {$(
+    ($abi:literal $($(#[$attribute:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)?
+        $body:block)*) => {$(
         $(#[$attribute])*
         #[allow(unsafe_code, reason = "a symbol that C programs bind to")]
         #[unsafe(no_mangle)]
-        pub(crate) extern "C" fn $name($($arg: $type),*) $(-> $result)? {
+        pub(crate) extern $abi fn $name($($arg: $type),*) $(-> $result)? {
             iwarp_verbs::uncanceled(move || $body)
         }
     )*};
+    ($($functions:tt)*) => { $crate::raw::export! { "C" $($functions)* } };
 }
 pub(crate) use export;
 
 /// Exports functions that may wait. A thread that waits may be canceled, and ends at a point of those below.
 macro_rules! export_waiting {
-    ($($(#[$attribute:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block)*) => {$(
-        $(#[$attribute])*
-        #[allow(unsafe_code, reason = "a symbol that C programs bind to")]
-        #[unsafe(no_mangle)]
-        pub(crate) extern "C-unwind" fn $name($($arg: $type),*) $(-> $result)? {
-            iwarp_verbs::uncanceled(move || $body)
-        }
-    )*};
+    ($($functions:tt)*) => { $crate::raw::export! { "C-unwind" $($functions)* } };
 }
 pub(crate) use export_waiting;
 

@@ -358,7 +358,7 @@ impl Inner {
         }
     }
 
-    /// Notes that the engine has run for a poll, and the queue was empty still: for so many polls of it in a row.
+    /// Notes that the engine has run for a poll that found nothing, the latest of `times` in a row at its queue.
     #[inline]
     pub(crate) fn found_nothing(&self, times: u32) {
         self.taken.store(0, Ordering::Relaxed);

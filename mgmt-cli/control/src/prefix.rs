@@ -7,7 +7,7 @@ use serde::de::{Deserialize as _, Deserializer};
 /// Parses a prefix, or an address that stands for itself.
 ///
 /// # Errors
-/// What is wrong with the text, and what to write instead.
+/// The text is no prefix. The message names the mistake, and a text to write instead.
 pub fn parse_prefix(text: &str) -> Result<IpNet, String> {
     rdma::service::parse_prefix(text).map_err(|error| format!("{error}: {}", error.help()))
 }
