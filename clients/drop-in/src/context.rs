@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use iwarp_verbs::{AsyncEvent, ClientError, CmId, CqId, Error, Event, QpNum, QpState, QueuePair, uncanceled};
+use iwarp_verbs::{
+    AsyncEvent, ClientError, CmId, CqId, Error, Event, QpNum, QpState, QueuePair, start_thread, uncanceled,
+};
 
 use crate::abi;
 use crate::abi_ex::Extended;
@@ -21,7 +23,7 @@ use crate::foreground;
 use crate::objects::{self, CqState};
 use crate::qp::Qp;
 use crate::queue::Queue;
-use crate::raw::{object, take_context, with_signals_blocked};
+use crate::raw::{object, take_context};
 use crate::users::Users;
 use crate::{cq_ex, qp_ex, unplaced, work};
 
@@ -219,9 +221,7 @@ fn distribute(shared: Arc<Shared>) -> Result<(), c_int> {
         }
         shared.context.stop_helping();
     };
-    let start = || std::thread::Builder::new().name("iwarp-events".to_owned()).spawn(run);
-    let thread = with_signals_blocked(start);
-    thread.map(drop).map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))
+    start_thread("iwarp-events", run).map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))
 }
 
 /// Opens a device. The program gets the address of the [`OpenContext`].

@@ -12,7 +12,7 @@ macro_rules! export {
         #[allow(unsafe_code, reason = "a symbol that C programs bind to")]
         #[unsafe(no_mangle)]
         pub(crate) extern $abi fn $name($($arg: $type),*) $(-> $result)? {
-            iwarp_verbs::uncanceled(move || $body)
+            iwarp_verbs::aborts_on_panic(|| iwarp_verbs::uncanceled(move || $body))
         }
     )*};
     ($($functions:tt)*) => { $crate::raw::export! { "C" $($functions)* } };
@@ -113,43 +113,14 @@ pub(crate) fn restarts_calls() -> bool {
     !(1..=64).filter(|signal| !FAULTS.contains(signal) && !OF_LIBRARY.contains(signal)).any(ends_calls)
 }
 
-/// Does something with all signals blocked but those of faults, such as to start a thread, which inherits that: signals
-/// are for the threads of the program.
-pub(crate) fn with_signals_blocked<T>(act: impl FnOnce() -> T) -> T {
-    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: fills the set.
-    unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
-        // SAFETY: the set is filled, and the signals exist.
-        unsafe { libc::sigdelset(all.as_mut_ptr(), signal) };
-    }
-    // SAFETY: the sets are filled, or have room for the mask before.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
-    let done = act();
-    // SAFETY: the mask is that which the call above has stored.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
-    done
+// Cancellation points (`pthreads(7)`): a thread that the program has canceled ends here, which unwinds its stack, with
+// the library's frames and the exported function (`C-unwind`). No thread holds a lock here. Everything else that an
+// exported function does goes on to its end.
+unsafe extern "C-unwind" {
+    fn pthread_testcancel();
+    fn poll(entries: *mut libc::pollfd, count: libc::nfds_t, timeout_ms: c_int) -> c_int;
+    fn read(descriptor: c_int, to: *mut c_void, bytes: usize) -> isize;
 }
-
-/// Cancellation points (`pthreads(7)`): a thread that the program has canceled ends here, which unwinds its stack, with
-/// the library's frames and the exported function (`C-unwind`). No thread holds a lock here. Everything else that an
-/// exported function does goes on to its end.
-macro_rules! cancellation_points {
-    ($abi:literal) => {
-        unsafe extern $abi {
-            fn pthread_testcancel();
-            fn poll(entries: *mut libc::pollfd, count: libc::nfds_t, timeout_ms: c_int) -> c_int;
-            fn read(descriptor: c_int, to: *mut c_void, bytes: usize) -> isize;
-        }
-    };
-}
-#[cfg(panic = "unwind")]
-cancellation_points!("C-unwind");
-// Where panics abort, a call that may unwind has the process abort. The others' frames are passed by, without their
-// destructors: what the waiting call holds is never given back.
-#[cfg(panic = "abort")]
-cancellation_points!("C");
 
 /// Ends the thread if the program has canceled it (`pthread_cancel`).
 pub(crate) fn end_if_canceled() {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use iwarp_verbs::NextHop;
+use iwarp_verbs::{NextHop, start_thread};
 
 use crate::cm::{ADDR_ERROR, ADDR_RESOLVED, IdState, Stage};
 use crate::context::{Shared, lock};
@@ -66,7 +66,7 @@ impl Resolution {
         }
         // A child after fork has no thread.
         waiting.asks = process;
-        if std::thread::Builder::new().name("iwarp-resolve".to_owned()).spawn(ask).is_err() {
+        if start_thread("iwarp-resolve", ask).is_err() {
             waiting.asks = 0;
             let failed = waiting.all.pop();
             drop(waiting);

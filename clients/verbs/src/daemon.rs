@@ -20,6 +20,7 @@ use crate::bell::Bell;
 use crate::context::{Inner, Words, lock, map};
 use crate::error::Error;
 use crate::exchange::OwnThread;
+use crate::threads::start_thread;
 
 /// A connection to the daemon.
 #[derive(Debug)]
@@ -74,8 +75,7 @@ impl Daemon {
             let _own = OwnThread::enter();
             watch();
         };
-        std::thread::Builder::new().name("iwarp-verbs".to_owned()).spawn(run).map_err(failed("clone"))?;
-        Ok(())
+        start_thread("iwarp-verbs", run).map_err(failed("clone"))
     }
 
     /// Opens another descriptor of the socket.

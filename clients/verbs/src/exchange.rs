@@ -13,7 +13,6 @@
 #![allow(unsafe_code, reason = "replaces mappings of the program; listed in UNSAFE.md")]
 
 use std::ffi::c_void;
-use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::ptr;
@@ -28,6 +27,7 @@ use rustix::mm::{
 };
 
 use crate::context::lock;
+use crate::threads::SignalsBlocked;
 
 /// Bytes of a page.
 pub(crate) const PAGE: usize = 4096;
@@ -179,7 +179,7 @@ pub(crate) unsafe fn to_private(pages: Pages) -> Result<(), Errno> {
 /// Copies pages to the other mapping while nobody writes them, and moves that to their address.
 fn replace(pages: Pages, other: *mut c_void, copy: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
     // A handler on this thread would wait for itself.
-    let signals = SignalsBlocked::new();
+    let signals = SignalsBlocked::all();
     let done = Writers::stop(pages).and_then(|writers| {
         let moved = copy().and_then(|()| {
             let flags = MremapFlags::MAYMOVE;
@@ -263,7 +263,7 @@ pub(crate) struct OwnThread {
 impl OwnThread {
     /// Marks the calling thread until the mark is dropped, on the same thread.
     pub(crate) fn enter() -> Self {
-        let _signals = SignalsBlocked::new();
+        let _signals = SignalsBlocked::all();
         let thread = this_thread();
         lock(&OWN_THREADS).push(thread);
         Self { thread, _signals }
@@ -337,29 +337,6 @@ fn request<const REQUEST: Opcode, const WORDS: usize>(
     let update = unsafe { Updater::<REQUEST, [u64; WORDS]>::new(&mut words) };
     // SAFETY: the ranges are the caller's, and are only protected, not filled.
     unsafe { ioctl(faults, update) }
-}
-
-/// All signals of this thread, blocked until dropped.
-struct SignalsBlocked(libc::sigset_t);
-
-impl SignalsBlocked {
-    fn new() -> Self {
-        let mut all = MaybeUninit::uninit();
-        // SAFETY: writes the set.
-        unsafe { libc::sigfillset(all.as_mut_ptr()) };
-        let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
-        // SAFETY: reads one set, written above, and writes the other.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
-        // SAFETY: zeroed, which is a set without signals, or written by the call.
-        Self(unsafe { before.assume_init() })
-    }
-}
-
-impl Drop for SignalsBlocked {
-    fn drop(&mut self) {
-        // SAFETY: reads a set that the kernel has written.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
-    }
 }
 
 #[cfg(test)]

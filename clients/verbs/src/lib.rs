@@ -113,6 +113,7 @@ mod region;
 mod remote;
 #[cfg(test)]
 mod tests;
+mod threads;
 mod watch;
 
 pub use cm::Id;
@@ -129,6 +130,7 @@ pub use remote::{
     Ending, RegionConnection, RegionOptions, RegionRequest, RegionShape, RegionTarget, RemoteError,
     RemoteRegion, connect_region,
 };
+pub use threads::{aborts_on_panic, start_thread};
 pub use watch::{Notification, Watch, watch};
 
 pub use iwarp_control::{ClientError, ErrorKind};

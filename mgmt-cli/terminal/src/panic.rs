@@ -2,8 +2,7 @@
 
 /// Lets a panic of any thread end the process with SIGABRT, once its message is written.
 ///
-/// Released programs do so anyway, because they are compiled with `panic = "abort"`. Those of the profile `tests`
-/// unwind; without this call a thread would die alone, and the tests would not see the program's behavior.
+/// Panics unwind; without this call a thread would die alone.
 pub fn abort_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

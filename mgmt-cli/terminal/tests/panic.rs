@@ -1,4 +1,4 @@
-//! A panic of any thread ends a program, although tests are compiled so that panics unwind.
+//! A panic of any thread ends a program, although panics unwind.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::os::unix::process::ExitStatusExt as _;

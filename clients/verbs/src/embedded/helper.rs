@@ -15,6 +15,7 @@ use super::{Embedded, NEVER};
 use crate::backend::poll_with;
 use crate::error::Error;
 use crate::exchange::OwnThread;
+use crate::threads::start_thread;
 
 /// Shortest and longest time after which a thread looks if the program still runs the engine.
 pub(super) const PAUSE_MIN: Duration = Duration::from_millis(1);
@@ -58,7 +59,7 @@ pub(super) fn start(device: Arc<Embedded>) -> Result<(), Error> {
         help(&device);
     };
     let failed = |cause| Error::System { call: "clone", cause };
-    std::thread::Builder::new().name("iwarp-device".to_owned()).spawn(run).map(drop).map_err(failed)
+    start_thread("iwarp-device", run).map_err(failed)
 }
 
 fn help(device: &Embedded) {

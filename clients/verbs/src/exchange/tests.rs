@@ -174,7 +174,7 @@ fn signals_are_blocked_only_meanwhile() {
         status.lines().find(|line| line.starts_with("SigBlk")).unwrap().to_owned()
     };
     let before = blocked();
-    let guard = SignalsBlocked::new();
+    let guard = SignalsBlocked::all();
     assert_ne!(blocked(), before);
     drop(guard);
     assert_eq!(blocked(), before);
