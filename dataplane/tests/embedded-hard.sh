@@ -308,6 +308,12 @@ canceled() {
 }
 shows "a thread that is canceled ends while a call waits, and harms nothing" canceled
 
+strangers() {
+    runs "$LAB/client.out" strangers "$AT" "$PORT" $((SECONDS_EACH * 60)) || return 1
+    detail "$(cat "$LAB/client.out")"
+}
+shows "a listening rsocket rejects peers that are none, and keeps nothing of them" strangers
+
 # --- peers that stall, stop, reset or half-close
 HOWS="bytes stall stall-close silent stop-early stop-late reset-early reset-late half-early half-late half-clean-late"
 strange() {

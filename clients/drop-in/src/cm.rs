@@ -481,13 +481,16 @@ pub(crate) fn destroy(id: Box<Id>) {
         acknowledge(event);
     }
     id.state.settle();
-    let ids = {
+    let (stage, ids) = {
         let mut inner = lock(&id.state.inner);
         // A resolution under way reports nothing more.
-        inner.stage = Stage::Idle;
-        std::mem::take(&mut inner.ids)
+        (std::mem::replace(&mut inner.stage, Stage::Idle), std::mem::take(&mut inner.ids))
     };
     for (connection, shared) in &ids {
+        // A request without an answer is rejected, as the kernel's CM does. Fails only if the peer has gone.
+        if stage == Stage::Requested {
+            let _ = connection.reject(&[]);
+        }
         lock(&shared.ids).remove(&connection.handle());
     }
     drop(ids);

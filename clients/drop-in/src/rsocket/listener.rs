@@ -6,7 +6,9 @@ use std::ffi::c_int;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use super::socket::{Backlog, Direction, Inner, Phase, Socket, new_channel};
+use iwarp_verbs::start_thread;
+
+use super::socket::{Backlog, Direction, Endpoint, Inner, Phase, Socket, new_channel};
 use super::stream::Stream;
 use super::wire::ConnData;
 use crate::cm::{self, CONNECT_REQUEST, Entry};
@@ -36,9 +38,7 @@ impl Socket {
         }
         cm_calls::listen(inner.endpoint.id()?, limit.saturating_add(WAITING_MAX).into())?;
         let socket = Arc::clone(self);
-        let thread = std::thread::Builder::new().name("iwarp-accept".to_owned());
-        thread
-            .spawn(move || socket.accept_requests())
+        start_thread("iwarp-accept", move || socket.accept_requests())
             .map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))?;
         // The thread waits for the lock until then.
         inner.phase = Phase::Listening(Backlog { accepted: VecDeque::new(), limit: limit.into() });
@@ -88,18 +88,20 @@ impl Socket {
         let sleepers = Arc::default();
         channel.queue().wake_instead(&sleepers);
         let request = entry.request.ok_or(libc::EPROTO)?;
-        let (id, sizes, options) = {
+        // Destroyed, with the connection, if anything fails below; after the stream.
+        let (endpoint, sizes, options) = {
             let inner = lock(&self.inner);
             let id = cm::accepted(inner.endpoint.id()?, request, &channel);
-            (id, inner.sizes, inner.options.clone())
+            (Endpoint { id: Some(id), channel }, inner.sizes, inner.options.clone())
         };
+        let id = endpoint.id()?;
         let peer = ConnData::decode(&entry.private_data).ok_or(libc::EPROTO)?;
-        let mut stream = Stream::new(&id, sizes, &sleepers)?;
+        let mut stream = Stream::new(id, sizes, &sleepers)?;
         stream.open(&peer)?;
-        cm_calls::accept_with(&id, &stream.qp, &stream.conn_data().encode())?;
+        cm_calls::accept_with(id, &stream.qp, &stream.conn_data().encode())?;
         let is_ipv6 = id.head.src.get().is_some_and(|local| local.is_ipv6());
         let domain = if is_ipv6 { libc::AF_INET6 } else { libc::AF_INET };
-        Ok(Self::with(channel, id, sleepers, (domain, sizes, options), Phase::Opening(Box::new(stream))))
+        Ok(Self::with(endpoint, sleepers, (domain, sizes, options), Phase::Opening(Box::new(stream))))
     }
 
     /// Takes the next connection of a listener.

@@ -91,7 +91,7 @@ pub(super) struct Backlog {
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) id: Option<Box<Id>>,
-    _channel: Box<EventChannel>,
+    pub(super) channel: Box<EventChannel>,
 }
 
 impl Drop for Endpoint {
@@ -127,21 +127,20 @@ pub(super) enum Direction {
 impl Socket {
     pub(super) fn new(domain: c_int) -> Result<Self, c_int> {
         let channel = new_channel()?;
-        let id = Id::create(&channel, false);
         let sleepers = Arc::default();
         channel.queue().wake_instead(&sleepers);
-        Ok(Self::with(channel, id, sleepers, (domain, SIZES, Options::default()), Phase::New))
+        let endpoint = Endpoint { id: Some(Id::create(&channel, false)), channel };
+        Ok(Self::with(endpoint, sleepers, (domain, SIZES, Options::default()), Phase::New))
     }
 
-    /// Makes a socket of an id whose events wake `sleepers`.
+    /// Makes a socket of an endpoint whose events wake `sleepers`.
     pub(super) fn with(
-        channel: Box<EventChannel>,
-        id: Box<Id>,
+        endpoint: Endpoint,
         sleepers: Arc<Sleepers>,
         (domain, sizes, options): (c_int, Sizes, Options),
         phase: Phase,
     ) -> Self {
-        let (fd, connection) = (channel.fd, channel.queue());
+        let (fd, connection) = (endpoint.channel.fd, endpoint.channel.queue());
         let inner = Inner {
             phase,
             domain,
@@ -150,7 +149,7 @@ impl Socket {
             descriptor_flags: 0,
             options,
             error: 0,
-            endpoint: Endpoint { id: Some(id), _channel: channel },
+            endpoint,
         };
         Self { inner: Mutex::new(inner), connection, fd, sleepers }
     }

@@ -96,6 +96,11 @@ static void open_streams(void)
 	NEED(pthread_join(thread, NULL) == 0 && streams[0] >= 0);
 }
 
+static void close_streams(void)
+{
+	NEED(rclose(streams[0]) == 0 && rclose(streams[1]) == 0 && rclose(listener) == 0);
+}
+
 static void cancel(void *(*call)(void *), unsigned after_us)
 {
 	pthread_t thread;
@@ -114,7 +119,7 @@ int canceled(char **arguments)
 	static void *(*const calls[])(void *) = {
 		takes_completion, takes_asynchronous, takes_connection, reads_stream, polls_stream, connects_stream,
 	};
-	unsigned rounds = number_of(arguments[0]);
+	unsigned rounds = number_of(arguments[0]), descriptors;
 	struct rdma_cm_event *event;
 	struct rdma_cm_id *id;
 	struct ibv_cq *cq, *of;
@@ -128,6 +133,10 @@ int canceled(char **arguments)
 	device = id->verbs;
 	NEED(device && (completions = ibv_create_comp_channel(device)));
 	NEED((cq = ibv_create_cq(device, 4, NULL, completions, 0)));
+	/* What a device opens once, it keeps. */
+	open_streams();
+	close_streams();
+	descriptors = settled_descriptors(0);
 	open_streams();
 	NEED(pthread_create(&peers, NULL, comes_and_goes, NULL) == 0);
 	for (unsigned round = 0; round < rounds; round++)
@@ -142,9 +151,9 @@ int canceled(char **arguments)
 	NEED(rsend(streams[0], &byte, 1, 0) == 1);
 	byte = 0;
 	NEED(rrecv(streams[1], &byte, 1, 0) == 1 && byte == 7);
-	rclose(streams[0]);
-	rclose(streams[1]);
-	rclose(listener);
+	close_streams();
+	/* Calls that were canceled keep none of the descriptors with which they waited. */
+	NEED(settled_descriptors(descriptors) <= descriptors);
 	NEED(rdma_resolve_addr(id, NULL, (struct sockaddr *)&address, 1000) == 0);
 	NEED(rdma_get_cm_event(events, &event) == 0 && event->event == RDMA_CM_EVENT_ADDR_RESOLVED);
 	rdma_ack_cm_event(event);

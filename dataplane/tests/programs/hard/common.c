@@ -1,6 +1,7 @@
 /* Patterns of bytes, messages, and connection events, for all files of this program. */
 #include "common.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -35,6 +36,30 @@ void *memory(size_t bytes)
 void make_nonblocking(int fd)
 {
 	NEED(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) == 0);
+}
+
+static unsigned descriptors(void)
+{
+	DIR *all = opendir("/proc/self/fd");
+	unsigned count = 0;
+
+	NEED(all);
+	while (readdir(all))
+		count++;
+	closedir(all);
+	return count;
+}
+
+unsigned settled_descriptors(unsigned expected)
+{
+	unsigned count = descriptors(), last;
+
+	for (unsigned unchanged = 0; count > expected && unchanged < 100; unchanged = count == last ? unchanged + 1 : 0) {
+		usleep(10000);
+		last = count;
+		count = descriptors();
+	}
+	return count;
 }
 
 static uint8_t pattern(uint32_t tag, uint32_t number, size_t at)

@@ -50,6 +50,8 @@ unsigned number_of(const char *text);
 /* Zeroed memory of its own mapping. */
 void *memory(size_t bytes);
 void make_nonblocking(int fd);
+/* The number of open descriptors: once there are no more than these, or else when it has not changed for a second. */
+unsigned settled_descriptors(unsigned expected);
 
 /* Bytes that follow from a tag, a number and their place. */
 void fill(uint8_t *bytes, size_t count, uint32_t tag, uint32_t number);
@@ -81,4 +83,5 @@ int stream_server(char **arguments);
 int stream(char **arguments);
 int fork_beside(char **arguments);
 int canceled(char **arguments);
+int strangers(char **arguments);
 int filtered(char **names);

@@ -20,6 +20,7 @@
  *                                           child survives
  *
  *   hard canceled ADDRESS PORT COUNT        threads that are canceled, COUNT in each call that waits
+ *   hard strangers ADDRESS PORT COUNT       peers of an rsocket that are none
  *
  *   hard fault ADDRESS                      opens a device, and dereferences a null pointer
  *   hard filtered NAME… -- PROGRAM…         runs a program without the system calls that container profiles refuse,
@@ -53,6 +54,7 @@ static const struct command commands[] = {
 	{ "stream", 2, 0, stream },
 	{ "fork", 2, 0, fork_beside },
 	{ "canceled", 1, 0, canceled },
+	{ "strangers", 1, 0, strangers },
 	{ 0 },
 };
 
