@@ -12,6 +12,7 @@ use nfs3_types::nfs3::{ftype3, nfsstat3};
 use crate::admission::{Entry, makes_room};
 use crate::codec::put;
 use crate::export::{Export, Exports};
+use crate::procedure::MountProc;
 use crate::server::{Caller, Fault, Server};
 
 /// Flavor numbers that clients may use: AUTH_SYS, and none at all.
@@ -33,11 +34,16 @@ impl Server {
     }
 
     /// Executes a procedure of MOUNT and returns the reply.
-    pub(crate) fn mount(&self, caller: &Caller<'_>, mut reader: Reader<'_>) -> Result<Vec<u8>, Fault> {
+    pub(crate) fn mount(
+        &self,
+        procedure: MountProc,
+        caller: &Caller<'_>,
+        mut reader: Reader<'_>,
+    ) -> Result<Vec<u8>, Fault> {
         let mut writer = executed(caller.call.xid);
-        match caller.call.procedure {
-            0 => {}
-            1 => {
+        match procedure {
+            MountProc::NULL => {}
+            MountProc::MNT => {
                 let path = Path::new(reader.opaque(MNTPATHLEN)?);
                 let path = path.ok_or(mountstat3::MNT3ERR_NOENT);
                 match path.and_then(|path| Ok((self.handle_of(caller, &path)?, path))) {
@@ -50,7 +56,7 @@ impl Server {
                     Err(status) => put(&mut writer, &status),
                 }
             }
-            2 => {
+            MountProc::DUMP => {
                 for (client, path) in self.mounts().iter() {
                     writer.bool(true);
                     writer.opaque(client.to_string().as_bytes());
@@ -58,15 +64,14 @@ impl Server {
                 }
                 writer.bool(false);
             }
-            3 => {
+            MountProc::UMNT => {
                 if let Some(path) = Path::new(reader.opaque(MNTPATHLEN)?) {
                     let mount = (caller.peer.address, path.to_string());
                     self.mounts().retain(|known| *known != mount);
                 }
             }
-            4 => self.mounts().retain(|(client, _)| *client != caller.peer.address),
-            5 => list(caller.exports, &mut writer),
-            _ => return Err(Fault::Procedure),
+            MountProc::UMNTALL => self.mounts().retain(|(client, _)| *client != caller.peer.address),
+            MountProc::EXPORT => list(caller.exports, &mut writer),
         }
         Ok(writer.into_bytes())
     }

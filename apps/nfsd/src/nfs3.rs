@@ -19,6 +19,7 @@ use crate::attributes::{NewAttributes, value};
 use crate::backend::New;
 use crate::codec::{PATH_MAX, fixed, handle, place, put};
 use crate::export::Rule;
+use crate::procedure::Nfs3Proc;
 use crate::server::{Caller, Fault, Reply, Server, Step, Target};
 
 pub use transfer::{ReadCall, WriteCall};
@@ -83,33 +84,35 @@ impl Server {
     /// Executes a procedure of NFS.
     pub(crate) async fn nfs<'a>(
         &self,
+        procedure: Nfs3Proc,
         caller: &Caller<'_>,
         mut reader: Reader<'a>,
     ) -> Result<Step<'a>, Fault> {
         let reader = &mut reader;
         let mut writer = executed(caller.call.xid);
         let out = &mut writer;
-        match caller.call.procedure {
-            0 => {}
-            1 => self.getattr(caller, reader, out)?,
-            2 => self.setattr(caller, reader, out)?,
-            3 => self.lookup(caller, reader, out)?,
-            4 => self.access(caller, reader, out)?,
-            5 => return self.readlink(caller, reader, writer),
-            6 => return self.read(caller, reader, writer),
-            7 => return self.write(caller, reader, writer),
-            8..=11 => self.create(caller, reader, out)?,
-            12 => self.remove(caller, reader, out, false)?,
-            13 => self.remove(caller, reader, out, true)?,
-            14 => self.rename(caller, reader, out)?,
-            15 => self.link(caller, reader, out)?,
-            16 => self.readdir(caller, reader, out)?,
-            17 => self.readdirplus(caller, reader, out)?,
-            18 => self.fsstat(caller, reader, out)?,
-            19 => self.fsinfo(caller, reader, out)?,
-            20 => self.pathconf(caller, reader, out)?,
-            21 => self.commit(caller, reader, out).await?,
-            _ => return Err(Fault::Procedure),
+        match procedure {
+            Nfs3Proc::NULL => {}
+            Nfs3Proc::GETATTR => self.getattr(caller, reader, out)?,
+            Nfs3Proc::SETATTR => self.setattr(caller, reader, out)?,
+            Nfs3Proc::LOOKUP => self.lookup(caller, reader, out)?,
+            Nfs3Proc::ACCESS => self.access(caller, reader, out)?,
+            Nfs3Proc::READLINK => return self.readlink(caller, reader, writer),
+            Nfs3Proc::READ => return self.read(caller, reader, writer),
+            Nfs3Proc::WRITE => return self.write(caller, reader, writer),
+            Nfs3Proc::CREATE | Nfs3Proc::MKDIR | Nfs3Proc::SYMLINK | Nfs3Proc::MKNOD => {
+                self.create(procedure, caller, reader, out)?;
+            }
+            Nfs3Proc::REMOVE => self.remove(caller, reader, out, false)?,
+            Nfs3Proc::RMDIR => self.remove(caller, reader, out, true)?,
+            Nfs3Proc::RENAME => self.rename(caller, reader, out)?,
+            Nfs3Proc::LINK => self.link(caller, reader, out)?,
+            Nfs3Proc::READDIR => self.readdir(caller, reader, out)?,
+            Nfs3Proc::READDIRPLUS => self.readdirplus(caller, reader, out)?,
+            Nfs3Proc::FSSTAT => self.fsstat(caller, reader, out)?,
+            Nfs3Proc::FSINFO => self.fsinfo(caller, reader, out)?,
+            Nfs3Proc::PATHCONF => self.pathconf(caller, reader, out)?,
+            Nfs3Proc::COMMIT => self.commit(caller, reader, out).await?,
         }
         reader.finish()?;
         Ok(writer.into_bytes().into())
@@ -182,17 +185,23 @@ impl Server {
     }
 
     /// CREATE, MKDIR, SYMLINK and MKNOD.
-    fn create(&self, caller: &Caller<'_>, reader: &mut Reader<'_>, out: &mut Writer) -> Result<(), Fault> {
+    fn create(
+        &self,
+        procedure: Nfs3Proc,
+        caller: &Caller<'_>,
+        reader: &mut Reader<'_>,
+        out: &mut Writer,
+    ) -> Result<(), Fault> {
         let (dir, name) = place(reader)?;
         let link: Vec<u8>;
-        let new = match caller.call.procedure {
-            8 => match reader.u32()? {
+        let new = match procedure {
+            Nfs3Proc::CREATE => match reader.u32()? {
                 how @ (0 | 1) => New::File { attributes: new_attributes(reader)?, exclusive: how == 1 },
                 2 => New::FileOnce(fixed::<createverf3>(reader)?),
                 _ => return Err(Fault::Arguments),
             },
-            9 => New::Directory(new_attributes(reader)?),
-            10 => {
+            Nfs3Proc::MKDIR => New::Directory(new_attributes(reader)?),
+            Nfs3Proc::SYMLINK => {
                 let attributes = new_attributes(reader)?;
                 link = match reader.reducible(PATH_MAX)? {
                     Data::Inline(target) => target.to_vec(),

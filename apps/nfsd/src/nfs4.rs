@@ -27,10 +27,10 @@ use iwarp_rpc::xdr::{Reader, Writer, XdrError};
 
 use crate::export::Seals;
 use crate::file::File;
+use crate::procedure::{Nfs4Op, Nfs4Proc, Procedure, Program};
 use crate::regions::Span;
 use crate::server::{Caller, Fault, PAYLOADS_MAX, Reply, Server, Target};
 use crate::state::{Channel, Sequence, State, StateLimits, Stateid};
-use crate::stats::Program;
 use crate::status::Status;
 pub(crate) use place::placeable;
 pub(crate) use pseudo::Tree;
@@ -43,19 +43,6 @@ const OPERATIONS_MAX: u32 = 16;
 /// Bytes of a reply besides its payload, at most.
 const RESPONSE_BYTES: u32 = 32 << 10;
 const MINOR_VERSION: u32 = 1;
-
-/// Numbers of operations that the order of a COMPOUND depends on.
-mod op {
-    pub(super) const SETATTR: u32 = 34;
-    pub(super) const WRITE: u32 = 38;
-    pub(super) const BIND_CONN_TO_SESSION: u32 = 41;
-    pub(super) const EXCHANGE_ID: u32 = 42;
-    pub(super) const CREATE_SESSION: u32 = 43;
-    pub(super) const DESTROY_SESSION: u32 = 44;
-    pub(super) const SEQUENCE: u32 = 53;
-    pub(super) const DESTROY_CLIENTID: u32 = 57;
-    pub(super) const ILLEGAL: u32 = 10044;
-}
 
 /// State of a server.
 #[derive(Debug)]
@@ -181,11 +168,15 @@ struct Compound<'a, 'c> {
 
 impl Server {
     /// Executes a procedure of NFS version 4.
-    pub(crate) async fn nfs4(&self, caller: &Caller<'_>, mut reader: Reader<'_>) -> Result<Reply, Fault> {
-        match caller.call.procedure {
-            0 => Ok(executed(caller.call.xid).into_bytes().into()),
-            1 => self.compound(caller, &mut reader).await,
-            _ => Err(Fault::Procedure),
+    pub(crate) async fn nfs4(
+        &self,
+        procedure: Nfs4Proc,
+        caller: &Caller<'_>,
+        mut reader: Reader<'_>,
+    ) -> Result<Reply, Fault> {
+        match procedure {
+            Nfs4Proc::NULL => Ok(executed(caller.call.xid).into_bytes().into()),
+            Nfs4Proc::COMPOUND => self.compound(caller, &mut reader).await,
         }
     }
 
@@ -232,11 +223,11 @@ impl Compound<'_, '_> {
     /// Executes an operation, the `number`-th of `count`, and appends its result.
     async fn operation(&mut self, reader: &mut Reader<'_>, number: u32, count: u32) -> Status {
         let Ok(code) = reader.u32() else {
-            return self.result(op::ILLEGAL, Err(Status::BadXdr.into()));
+            return self.result(Nfs4Op::ILLEGAL, Err(Status::BadXdr.into()));
         };
         let (payloads, content, before) = (self.payloads.len(), self.content.len(), self.payload_bytes());
-        let code = if matches!(code, 3..=58) { code } else { op::ILLEGAL };
-        let mut measured = self.server.stats.begin(Program::Nfs4, code);
+        let code = Nfs4Op::new(code).unwrap_or(Nfs4Op::ILLEGAL);
+        let mut measured = self.server.stats.begin(Procedure::Operation(code));
         let result = self.in_order(code, number, count).map_err(Failure::from);
         let result = match result {
             Ok(()) => self.execute(code, reader).await,
@@ -251,7 +242,7 @@ impl Compound<'_, '_> {
             self.content.truncate(content);
             self.memory.retain(|(number, _)| *number < payloads);
         }
-        let written = result.as_ref().ok().filter(|_| code == op::WRITE).map(|out| out.bytes());
+        let written = result.as_ref().ok().filter(|_| code == Nfs4Op::WRITE).map(|out| out.bytes());
         measured.written =
             written.and_then(<[u8]>::first_chunk).map_or(0, |count| u32::from_be_bytes(*count).into());
         let read = self.payload_bytes().saturating_sub(before) as u64;
@@ -262,31 +253,31 @@ impl Compound<'_, '_> {
     }
 
     /// Appends the result of an operation: its number, its status, and what follows that.
-    fn result(&mut self, code: u32, result: Result<Writer, Failure>) -> Status {
+    fn result(&mut self, code: Nfs4Op, result: Result<Writer, Failure>) -> Status {
         let (status, body) = match result {
             Ok(body) => (Status::Ok, body.into_bytes()),
             // SETATTR returns the attributes that it has set, even if it fails.
-            Err(Failure { status, .. }) if code == op::SETATTR => (status, vec![0; 4]),
+            Err(Failure { status, .. }) if code == Nfs4Op::SETATTR => (status, vec![0; 4]),
             Err(Failure { status, body }) => (status, body),
         };
-        self.out.u32(code);
+        self.out.u32(code.into());
         self.out.u32(status as u32);
         self.out.fixed(&body);
         status
     }
 
     /// Checks the place of an operation in the COMPOUND (RFC 8881 §2.10.6.4, §18.46.3).
-    fn in_order(&self, code: u32, number: u32, count: u32) -> Result<(), Status> {
+    fn in_order(&self, code: Nfs4Op, number: u32, count: u32) -> Result<(), Status> {
         let alone = matches!(
             code,
-            op::EXCHANGE_ID
-                | op::CREATE_SESSION
-                | op::DESTROY_SESSION
-                | op::BIND_CONN_TO_SESSION
-                | op::DESTROY_CLIENTID
+            Nfs4Op::EXCHANGE_ID
+                | Nfs4Op::CREATE_SESSION
+                | Nfs4Op::DESTROY_SESSION
+                | Nfs4Op::BIND_CONN_TO_SESSION
+                | Nfs4Op::DESTROY_CLIENTID
         );
         match &self.session {
-            _ if code == op::SEQUENCE => {
+            _ if code == Nfs4Op::SEQUENCE => {
                 if number == 1 {
                     Ok(())
                 } else {
@@ -300,8 +291,8 @@ impl Compound<'_, '_> {
                     Err(Status::NotOnlyOp)
                 }
             }
-            None => Err(if code == op::ILLEGAL { Status::OpIllegal } else { Status::OpNotInSession }),
-            Some(_) if code == op::BIND_CONN_TO_SESSION => Err(Status::NotOnlyOp),
+            None => Err(if code == Nfs4Op::ILLEGAL { Status::OpIllegal } else { Status::OpNotInSession }),
+            Some(_) if code == Nfs4Op::BIND_CONN_TO_SESSION => Err(Status::NotOnlyOp),
             Some(session) if count > session.channel.operations => Err(Status::TooManyOps),
             Some(_) => Ok(()),
         }
@@ -435,49 +426,49 @@ impl Compound<'_, '_> {
     }
 
     /// Executes an operation. Returns what follows its status.
-    async fn execute(&mut self, code: u32, reader: &mut Reader<'_>) -> Result<Writer, Failure> {
+    async fn execute(&mut self, code: Nfs4Op, reader: &mut Reader<'_>) -> Result<Writer, Failure> {
         let mut writer = Writer::new();
         let out = &mut writer;
         match code {
-            3 => self.access(reader, out)?,
-            4 => self.close(reader, out)?,
-            5 => self.commit(reader, out).await?,
-            6 => self.create(reader, out)?,
-            9 => self.getattr(reader, out)?,
-            10 => out.opaque(self.handle()?),
-            11 => self.link(reader, out)?,
-            12 => self.lock(reader, out)?,
-            13 => self.test_lock(reader)?,
-            14 => self.unlock(reader, out)?,
-            15 => self.lookup(reader)?,
-            16 => self.lookup_parent()?,
-            17 => self.verify(reader, false)?,
-            18 => self.open(reader, out)?,
-            21 => self.downgrade(reader, out)?,
-            22 => self.put_handle(reader)?,
-            23 | 24 => self.go_to(self.caller.exports.tree.root().to_vec()),
-            25 => self.read(reader, out).await?,
-            26 => self.readdir(reader, out)?,
-            27 => self.readlink(out)?,
-            28 => self.remove(reader, out)?,
-            29 => self.rename(reader, out)?,
-            31 => self.current = Some(self.saved.clone().ok_or(Status::RestoreFh)?),
-            32 => self.saved = Some(self.current.clone().ok_or(Status::NoFileHandle)?),
-            33 => self.secinfo(reader, out)?,
-            34 => self.setattr(reader, out)?,
-            37 => self.verify(reader, true)?,
-            38 => self.write(reader, out).await?,
-            41 => self.bind(reader, out)?,
-            42 => self.exchange_id(reader, out)?,
-            43 => self.create_session(reader, out)?,
-            44 => self.destroy_session(reader)?,
-            45 => self.free_stateid(reader)?,
-            52 => self.secinfo_no_name(reader, out)?,
-            53 => self.sequence(reader, out)?,
-            55 => self.test_stateid(reader, out)?,
-            57 => self.destroy_client(reader)?,
-            58 => self.reclaim_complete(reader)?,
-            op::ILLEGAL => return Err(Status::OpIllegal.into()),
+            Nfs4Op::ACCESS => self.access(reader, out)?,
+            Nfs4Op::CLOSE => self.close(reader, out)?,
+            Nfs4Op::COMMIT => self.commit(reader, out).await?,
+            Nfs4Op::CREATE => self.create(reader, out)?,
+            Nfs4Op::GETATTR => self.getattr(reader, out)?,
+            Nfs4Op::GETFH => out.opaque(self.handle()?),
+            Nfs4Op::LINK => self.link(reader, out)?,
+            Nfs4Op::LOCK => self.lock(reader, out)?,
+            Nfs4Op::LOCKT => self.test_lock(reader)?,
+            Nfs4Op::LOCKU => self.unlock(reader, out)?,
+            Nfs4Op::LOOKUP => self.lookup(reader)?,
+            Nfs4Op::LOOKUPP => self.lookup_parent()?,
+            Nfs4Op::NVERIFY => self.verify(reader, false)?,
+            Nfs4Op::OPEN => self.open(reader, out)?,
+            Nfs4Op::OPEN_DOWNGRADE => self.downgrade(reader, out)?,
+            Nfs4Op::PUTFH => self.put_handle(reader)?,
+            Nfs4Op::PUTPUBFH | Nfs4Op::PUTROOTFH => self.go_to(self.caller.exports.tree.root().to_vec()),
+            Nfs4Op::READ => self.read(reader, out).await?,
+            Nfs4Op::READDIR => self.readdir(reader, out)?,
+            Nfs4Op::READLINK => self.readlink(out)?,
+            Nfs4Op::REMOVE => self.remove(reader, out)?,
+            Nfs4Op::RENAME => self.rename(reader, out)?,
+            Nfs4Op::RESTOREFH => self.current = Some(self.saved.clone().ok_or(Status::RestoreFh)?),
+            Nfs4Op::SAVEFH => self.saved = Some(self.current.clone().ok_or(Status::NoFileHandle)?),
+            Nfs4Op::SECINFO => self.secinfo(reader, out)?,
+            Nfs4Op::SETATTR => self.setattr(reader, out)?,
+            Nfs4Op::VERIFY => self.verify(reader, true)?,
+            Nfs4Op::WRITE => self.write(reader, out).await?,
+            Nfs4Op::BIND_CONN_TO_SESSION => self.bind(reader, out)?,
+            Nfs4Op::EXCHANGE_ID => self.exchange_id(reader, out)?,
+            Nfs4Op::CREATE_SESSION => self.create_session(reader, out)?,
+            Nfs4Op::DESTROY_SESSION => self.destroy_session(reader)?,
+            Nfs4Op::FREE_STATEID => self.free_stateid(reader)?,
+            Nfs4Op::SECINFO_NO_NAME => self.secinfo_no_name(reader, out)?,
+            Nfs4Op::SEQUENCE => self.sequence(reader, out)?,
+            Nfs4Op::TEST_STATEID => self.test_stateid(reader, out)?,
+            Nfs4Op::DESTROY_CLIENTID => self.destroy_client(reader)?,
+            Nfs4Op::RECLAIM_COMPLETE => self.reclaim_complete(reader)?,
+            Nfs4Op::ILLEGAL => return Err(Status::OpIllegal.into()),
             _ => return Err(Status::NotSupp.into()),
         }
         Ok(writer)

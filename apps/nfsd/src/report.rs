@@ -3,13 +3,14 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use iwarp_control::nfs::{Clients, Connection, Errors, Export, ExportClients, Nfs4Client, Procedure, Stats};
+use iwarp_control::nfs::{self, Clients, Connection, Errors, Export, ExportClients, Nfs4Client, Stats};
 use iwarp_control::{CounterGroup, CounterRow};
 
 use crate::export::{Rule, Squash};
 use crate::mount::Path;
+use crate::procedure::Procedure;
 use crate::server::Server;
-use crate::stats::{Program, Row, value};
+use crate::stats::{Row, value};
 
 pub(crate) fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
@@ -54,13 +55,8 @@ impl Server {
 
     /// Returns the counters since the start.
     pub(crate) fn stats_report(&self) -> Stats {
-        let programs = [Program::Nfs3, Program::Nfs4, Program::Mount];
-        let procedures = programs.into_iter().flat_map(|program| {
-            let named = program.procedures().iter().zip(self.stats.rows(program));
-            named
-                .filter(|(_, row)| value(&row.calls) > 0)
-                .map(move |(name, row)| procedure(program, name, row))
-        });
+        let called = self.stats.rows.iter().filter(|(_, row)| value(&row.calls) > 0);
+        let procedures = called.map(|(called, row)| procedure(*called, row));
         let errors = self.stats.errors().into_iter().map(|((program, status, reason), count)| Errors {
             program: program.name().to_owned(),
             reason,
@@ -90,10 +86,9 @@ impl Server {
 
     /// Returns the calls executed, and those of them that failed.
     pub(crate) fn calls(&self) -> (u64, u64) {
-        let rows = |program| self.stats.rows(program).iter();
         // A COMPOUND is a call; its operations have rows of their own.
-        let rows = rows(Program::Nfs3).chain(rows(Program::Nfs4).take(2)).chain(rows(Program::Mount));
-        rows.fold((0, 0), |(calls, errors), row| {
+        let rows = self.stats.rows.iter().filter(|(called, _)| !matches!(called, Procedure::Operation(_)));
+        rows.fold((0, 0), |(calls, errors), (_, row)| {
             (u64::saturating_add(calls, value(&row.calls)), u64::saturating_add(errors, value(&row.errors)))
         })
     }
@@ -118,10 +113,10 @@ fn rights(rule: &Rule) -> ExportClients {
     }
 }
 
-fn procedure(program: Program, name: &str, row: &Row) -> Procedure {
-    Procedure {
-        program: program.name().to_owned(),
-        procedure: name.to_owned(),
+fn procedure(called: Procedure, row: &Row) -> nfs::Procedure {
+    nfs::Procedure {
+        program: called.program().name().to_owned(),
+        procedure: called.name(),
         calls: value(&row.calls),
         errors: value(&row.errors),
         read_bytes: value(&row.read_bytes),

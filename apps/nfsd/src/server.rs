@@ -19,9 +19,10 @@ use crate::identity::User;
 use crate::mount::Mounts;
 use crate::nfs3::{ReadCall, WriteCall};
 use crate::nfs4::{Nfs4, placeable};
+use crate::procedure::{MountProc, Nfs3Proc, Nfs4Proc, Procedure, Program};
 use crate::regions::Span;
 use crate::state::StateLimits;
-use crate::stats::{Connected, Measured, Program, Stats, add};
+use crate::stats::{Connected, Measured, Stats, add};
 use crate::waiting::{Io, at_once};
 
 /// Program numbers, and the lowest version that is served of both.
@@ -105,12 +106,13 @@ impl From<Vec<u8>> for Reply {
 }
 
 impl Measured {
-    /// Counts a call that is executed. The first word of its result is a status, unless it has none.
-    pub(crate) fn replied(self, reply: &Reply, has_status: bool) {
+    /// Counts a call that is executed.
+    pub(crate) fn replied(self, reply: &Reply) {
         let read = reply.payloads.iter().map(|item| u64::from(item.length)).fold(0, u64::saturating_add);
         let word = reply.stream.get(RESULT_AT..).and_then(|result| result.first_chunk());
         let status = word.map_or(0, |word| u32::from_be_bytes(*word));
-        let failed = (has_status && status != 0).then(|| (status, self.program.status_name(status)));
+        let failed = (self.procedure.has_status() && status != 0)
+            .then(|| (status, self.procedure.program().status_name(status)));
         self.end(read, failed);
     }
 }
@@ -258,8 +260,8 @@ impl Server {
         let exports = self.exports();
         let (copy_out, io) = (&|_| Vec::new(), &Io::default());
         let caller = Caller { peer, call: &call, exports: &exports, copy_out, placed: None, io };
-        match (call.version, call.procedure) {
-            (VERSION, 7) => {
+        match call.version {
+            VERSION if Nfs3Proc::new(call.procedure) == Some(Nfs3Proc::WRITE) => {
                 let handle = handle(&mut reader).ok()?;
                 let (offset, count) = (reader.u64().ok()?, reader.u32().ok()?);
                 fixed::<stable_how>(&mut reader).ok()?;
@@ -270,7 +272,7 @@ impl Server {
                 }
                 self.place_of(&caller, handle, offset, &data)
             }
-            (NFS_VERSION_MAX, 1) => {
+            NFS_VERSION_MAX if Nfs4Proc::new(call.procedure) == Some(Nfs4Proc::COMPOUND) => {
                 let write = placeable(self, &mut reader)?;
                 let span = self.place_of(&caller, write.handle, write.offset, &write.data)?;
                 // Last, because it must be true when the data is placed.
@@ -344,21 +346,25 @@ impl Server {
     }
 
     async fn execute<'a>(&self, caller: &Caller<'_>, reader: Reader<'a>) -> Result<Step<'a>, Fault> {
-        let program = match (caller.call.program, caller.call.version) {
-            (NFS, VERSION) => Program::Nfs3,
-            (NFS, _) => Program::Nfs4,
-            _ => Program::Mount,
-        };
-        let measured = self.stats.begin(program, caller.call.procedure);
-        let step = match program {
-            Program::Nfs3 => self.nfs(caller, reader).await?,
-            Program::Nfs4 => Step::Done(self.nfs4(caller, reader).await?),
-            _ => self.mount(caller, reader)?.into(),
+        let number = caller.call.procedure;
+        let begin = |procedure| self.stats.begin(procedure);
+        let (measured, step) = match (caller.call.program, caller.call.version) {
+            (NFS, VERSION) => {
+                let procedure = Nfs3Proc::new(number).ok_or(Fault::Procedure)?;
+                (begin(Procedure::Nfs3(procedure)), self.nfs(procedure, caller, reader).await?)
+            }
+            (NFS, _) => {
+                let procedure = Nfs4Proc::new(number).ok_or(Fault::Procedure)?;
+                (begin(Procedure::Nfs4(procedure)), Step::Done(self.nfs4(procedure, caller, reader).await?))
+            }
+            _ => {
+                let procedure = MountProc::new(number).ok_or(Fault::Procedure)?;
+                (begin(Procedure::Mount(procedure)), self.mount(procedure, caller, reader)?.into())
+            }
         };
         Ok(match step {
             Step::Done(reply) => {
-                let has_status = program != Program::Mount || caller.call.procedure == 1;
-                measured.replied(&reply, has_status);
+                measured.replied(&reply);
                 Step::Done(reply)
             }
             Step::Read(call) => Step::Read(call.measured(measured)),

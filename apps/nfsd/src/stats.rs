@@ -6,145 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use nfs3_types::nfs3::nfsstat3;
-use nfs3_types::xdr_codec::Unpack;
-
+use crate::procedure::{Nfs4Proc, Procedure, Program};
 use crate::rdma::RdmaStats;
-use crate::status::Status;
 use crate::tcp::TcpStats;
 use crate::waiting::TransferStats;
 
-/// A program, as counters name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Program {
-    Nfs3,
-    Nfs4,
-    Mount,
-    /// No procedure has executed the call.
-    Rpc,
-}
-
-impl Program {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Nfs3 => "nfs3",
-            Self::Nfs4 => "nfs4",
-            Self::Mount => "mount",
-            Self::Rpc => "rpc",
-        }
-    }
-
-    /// Returns the name of a status. Those of MOUNT are a part of those of NFS version 3.
-    pub(crate) fn status_name(self, status: u32) -> String {
-        let nfs3 =
-            || nfsstat3::unpack(&mut &status.to_be_bytes()[..]).map(|(status, _)| format!("{status:?}"));
-        let name = if self == Self::Nfs4 { Status::name(status).map(str::to_owned) } else { nfs3().ok() };
-        name.unwrap_or_else(|| format!("status {status}"))
-    }
-
-    /// Returns the names of the procedures by number; of NFS version 4, those of the operations.
-    pub(crate) const fn procedures(self) -> &'static [&'static str] {
-        match self {
-            Self::Nfs3 => NFS3,
-            Self::Nfs4 => NFS4,
-            Self::Mount => MOUNT,
-            Self::Rpc => &[],
-        }
-    }
-}
-
-/// Procedures of NFS version 3 (RFC 1813 §3.3).
-const NFS3: &[&str] = &[
-    "NULL",
-    "GETATTR",
-    "SETATTR",
-    "LOOKUP",
-    "ACCESS",
-    "READLINK",
-    "READ",
-    "WRITE",
-    "CREATE",
-    "MKDIR",
-    "SYMLINK",
-    "MKNOD",
-    "REMOVE",
-    "RMDIR",
-    "RENAME",
-    "LINK",
-    "READDIR",
-    "READDIRPLUS",
-    "FSSTAT",
-    "FSINFO",
-    "PATHCONF",
-    "COMMIT",
-];
-/// Procedures of MOUNT version 3 (RFC 1813 §5.2).
-const MOUNT: &[&str] = &["NULL", "MNT", "DUMP", "UMNT", "UMNTALL", "EXPORT"];
-/// Procedures of NFS version 4, and behind them the operations by number (RFC 8881 §16.2.3).
-const NFS4: &[&str] = &[
-    "NULL",
-    "COMPOUND",
-    "(2)",
-    "ACCESS",
-    "CLOSE",
-    "COMMIT",
-    "CREATE",
-    "DELEGPURGE",
-    "DELEGRETURN",
-    "GETATTR",
-    "GETFH",
-    "LINK",
-    "LOCK",
-    "LOCKT",
-    "LOCKU",
-    "LOOKUP",
-    "LOOKUPP",
-    "NVERIFY",
-    "OPEN",
-    "OPENATTR",
-    "OPEN_CONFIRM",
-    "OPEN_DOWNGRADE",
-    "PUTFH",
-    "PUTPUBFH",
-    "PUTROOTFH",
-    "READ",
-    "READDIR",
-    "READLINK",
-    "REMOVE",
-    "RENAME",
-    "RENEW",
-    "RESTOREFH",
-    "SAVEFH",
-    "SECINFO",
-    "SETATTR",
-    "SETCLIENTID",
-    "SETCLIENTID_CONFIRM",
-    "VERIFY",
-    "WRITE",
-    "RELEASE_LOCKOWNER",
-    "BACKCHANNEL_CTL",
-    "BIND_CONN_TO_SESSION",
-    "EXCHANGE_ID",
-    "CREATE_SESSION",
-    "DESTROY_SESSION",
-    "FREE_STATEID",
-    "GET_DIR_DELEGATION",
-    "GETDEVICEINFO",
-    "GETDEVICELIST",
-    "LAYOUTCOMMIT",
-    "LAYOUTGET",
-    "LAYOUTRETURN",
-    "SECINFO_NO_NAME",
-    "SEQUENCE",
-    "SET_SSV",
-    "TEST_STATEID",
-    "WANT_DELEGATION",
-    "DESTROY_CLIENTID",
-    "RECLAIM_COMPLETE",
-];
-
-/// Number of the procedure COMPOUND.
-const COMPOUND: u32 = 1;
 /// Times of a call are counted by the power of two that is not shorter, up to 2³⁹ ns (9 minutes).
 const BUCKETS: usize = 40;
 
@@ -266,9 +132,8 @@ pub(crate) type Reason = (Program, Option<u32>, String);
 /// Counters of a server.
 #[derive(Debug)]
 pub(crate) struct Stats {
-    nfs3: Vec<Row>,
-    nfs4: Vec<Row>,
-    mount: Vec<Row>,
+    /// Counters of each procedure and operation.
+    pub(crate) rows: BTreeMap<Procedure, Row>,
     errors: Mutex<BTreeMap<Reason, u64>>,
     /// Counters of RPC-over-RDMA, as the thread that serves it has published them.
     rdma: Mutex<iwarp_rpc::Stats>,
@@ -284,11 +149,8 @@ pub(crate) struct Stats {
 
 impl Default for Stats {
     fn default() -> Self {
-        let rows = |program: Program| program.procedures().iter().map(|_| Row::default()).collect();
         Self {
-            nfs3: rows(Program::Nfs3),
-            nfs4: rows(Program::Nfs4),
-            mount: rows(Program::Mount),
+            rows: Procedure::all().map(|procedure| (procedure, Row::default())).collect(),
             errors: Mutex::default(),
             rdma: Mutex::default(),
             tcp: TcpStats::default(),
@@ -305,16 +167,6 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Stats {
-    /// Returns the counters of a program's procedures, by number.
-    pub(crate) fn rows(&self, program: Program) -> &[Row] {
-        match program {
-            Program::Nfs3 => &self.nfs3,
-            Program::Nfs4 => &self.nfs4,
-            Program::Mount => &self.mount,
-            Program::Rpc => &[],
-        }
-    }
-
     /// Publishes the counters of RPC-over-RDMA.
     pub(crate) fn publish(&self, rdma: &iwarp_rpc::Stats) {
         *locked(&self.rdma) = *rdma;
@@ -323,10 +175,6 @@ impl Stats {
     /// Returns the counters of RPC-over-RDMA that were published last.
     pub(crate) fn rdma(&self) -> iwarp_rpc::Stats {
         *locked(&self.rdma)
-    }
-
-    fn row(&self, program: Program, procedure: u32) -> Option<&Row> {
-        self.rows(program).get(procedure as usize)
     }
 
     /// Counts an error by its reason.
@@ -343,8 +191,8 @@ impl Stats {
 
     /// Begins to measure a call.
     #[allow(clippy::disallowed_methods, reason = "the time of a call is measured here")]
-    pub(crate) fn begin(self: &Arc<Self>, program: Program, procedure: u32) -> Measured {
-        Measured { stats: Arc::clone(self), program, procedure, begun: Instant::now(), written: 0 }
+    pub(crate) fn begin(self: &Arc<Self>, procedure: Procedure) -> Measured {
+        Measured { stats: Arc::clone(self), procedure, begun: Instant::now(), written: 0 }
     }
 
     /// Enters a connection, until the result is dropped.
@@ -366,8 +214,7 @@ impl Stats {
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) stats: Arc<Stats>,
-    pub(crate) program: Program,
-    procedure: u32,
+    pub(crate) procedure: Procedure,
     begun: Instant,
     /// Payload bytes that the call has written.
     pub(crate) written: u64,
@@ -376,7 +223,7 @@ pub(crate) struct Measured {
 impl Measured {
     /// Counts the call, with the payload that its reply returns. `failed` is the status of an error, and its name.
     pub(crate) fn end(self, read: u64, failed: Option<(u32, String)>) {
-        let Some(row) = self.stats.row(self.program, self.procedure) else { return };
+        let Some(row) = self.stats.rows.get(&self.procedure) else { return };
         add(&row.calls, 1);
         add(&row.read_bytes, read);
         add(&row.written_bytes, self.written);
@@ -384,8 +231,8 @@ impl Measured {
         if let Some((status, reason)) = failed {
             add(&row.errors, 1);
             // A COMPOUND fails for the reason of its operation.
-            if (self.program, self.procedure) != (Program::Nfs4, COMPOUND) {
-                self.stats.error(self.program, Some(status), reason);
+            if self.procedure != Procedure::Nfs4(Nfs4Proc::COMPOUND) {
+                self.stats.error(self.procedure.program(), Some(status), reason);
             }
         }
     }
@@ -431,6 +278,7 @@ impl Drop for Connected {
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use super::*;
+    use crate::procedure::{Nfs3Proc, Nfs4Op};
 
     #[test]
     fn times_are_averaged_and_rounded_up() {
@@ -452,17 +300,19 @@ mod tests {
     #[test]
     fn calls_errors_and_connections_are_counted() {
         let stats = Arc::new(Stats::default());
-        stats.begin(Program::Nfs3, 6).end(100, None);
-        stats.begin(Program::Nfs3, 6).end(0, Some((70, "NFS3ERR_STALE".to_owned())));
-        let row = &stats.rows(Program::Nfs3)[6];
+        let read = Procedure::Nfs3(Nfs3Proc::READ);
+        stats.begin(read).end(100, None);
+        stats.begin(read).end(0, Some((70, "NFS3ERR_STALE".to_owned())));
+        let row = &stats.rows[&read];
         assert_eq!((value(&row.calls), value(&row.errors), value(&row.read_bytes)), (2, 1, 100));
         assert_eq!(stats.errors(), [((Program::Nfs3, Some(70), "NFS3ERR_STALE".to_owned()), 1)]);
-        stats.begin(Program::Nfs4, 25).end(0, Some((70, "Stale".to_owned())));
-        stats.begin(Program::Nfs4, 1).end(0, Some((70, "Stale".to_owned())));
-        assert_eq!(value(&stats.rows(Program::Nfs4)[1].errors), 1);
+        let compound = Procedure::Nfs4(Nfs4Proc::COMPOUND);
+        stats.begin(Procedure::Operation(Nfs4Op::READ)).end(0, Some((70, "Stale".to_owned())));
+        stats.begin(compound).end(0, Some((70, "Stale".to_owned())));
+        assert_eq!(value(&stats.rows[&compound].errors), 1);
         assert_eq!(stats.errors()[1..], [((Program::Nfs4, Some(70), "Stale".to_owned()), 1)]);
-        // A procedure that does not exist has no row.
-        stats.begin(Program::Nfs3, 22).end(0, None);
+        // An operation that does not exist has no row.
+        stats.begin(Procedure::Operation(Nfs4Op::ILLEGAL)).end(0, None);
         let address = "::ffff:10.0.0.1".parse().unwrap();
         let first = stats.connected(address, "rdma");
         let second = stats.connected(address, "tcp");
@@ -471,12 +321,5 @@ mod tests {
         let [peer] = &stats.connections()[..] else { panic!("one connection") };
         assert_eq!((peer.address, peer.transport), ("10.0.0.1".parse().unwrap(), "rdma"));
         assert_eq!(value(&peer.calls), 1);
-    }
-
-    #[test]
-    fn operations_have_the_names_of_their_numbers() {
-        assert_eq!((NFS3.len(), MOUNT.len(), NFS4.len()), (22, 6, 59));
-        assert_eq!((NFS3[6], NFS3[21], NFS4[25], NFS4[38]), ("READ", "COMMIT", "READ", "WRITE"));
-        assert_eq!((NFS4[42], NFS4[53], NFS4[58]), ("EXCHANGE_ID", "SEQUENCE", "RECLAIM_COMPLETE"));
     }
 }

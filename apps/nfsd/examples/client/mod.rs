@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use iwarp_nfsd::{MountProc, Nfs3Proc};
 use iwarp_rpc::header::{Body, ChunkLists, Header, ReadSegment, Segment, VERSION};
 use iwarp_rpc::xdr::{Reader, Writer};
 use iwarp_verbs::{
@@ -18,9 +19,9 @@ const INLINE: u32 = 4096;
 pub(crate) const DATA_AT: u64 = 8192;
 
 /// Returns a call without a credential, up to its arguments.
-pub(crate) fn call(xid: u32, program: u32, procedure: u32) -> Writer {
+pub(crate) fn call(xid: u32, program: u32, procedure: impl Into<u32>) -> Writer {
     let mut out = Writer::new();
-    [xid, 0, 2, program, 3, procedure, 0, 0, 0, 0].into_iter().for_each(|word| out.u32(word));
+    [xid, 0, 2, program, 3, procedure.into(), 0, 0, 0, 0].into_iter().for_each(|word| out.u32(word));
     out
 }
 
@@ -38,7 +39,7 @@ pub(crate) fn result(reply: &[u8]) -> Result<Reader<'_>> {
 
 /// Mounts an export, over TCP.
 pub(crate) fn mount(server: SocketAddr, export: &str) -> Result<Vec<u8>> {
-    let mut out = call(1, 100_005, 1);
+    let mut out = call(1, 100_005, MountProc::MNT);
     out.opaque(export.as_bytes());
     let message = out.into_bytes();
     let mut tcp = TcpStream::connect(server)?;
@@ -93,7 +94,7 @@ impl Client {
 
     /// Finds a name in a directory.
     pub(crate) fn lookup(&mut self, directory: &[u8], name: &str) -> Result<Vec<u8>> {
-        let mut lookup = call(self.xid, 100_003, 3);
+        let mut lookup = call(self.xid, 100_003, Nfs3Proc::LOOKUP);
         lookup.opaque(directory);
         lookup.opaque(name.as_bytes());
         let reply = self.exchange(&lookup, ChunkLists::default())?;
@@ -103,7 +104,7 @@ impl Client {
     /// Sends a WRITE of the data at the start of a file, which is in the client's memory. `stable` is that of RFC 1813
     /// §3.3.7: 0, or 2 for data that is on disk when it is answered.
     pub(crate) fn send_write(&mut self, file: &[u8], bytes: u32, stable: u32) -> Result<()> {
-        let mut write = call(self.xid, 100_003, 7);
+        let mut write = call(self.xid, 100_003, Nfs3Proc::WRITE);
         write.opaque(file);
         write.u64(0);
         [bytes, stable, bytes].into_iter().for_each(|word| write.u32(word));
@@ -113,7 +114,7 @@ impl Client {
 
     /// Reads the start of a file.
     pub(crate) fn read(&mut self, file: &[u8], bytes: u32) -> Result<Vec<u8>> {
-        let mut read = call(self.xid, 100_003, 6);
+        let mut read = call(self.xid, 100_003, Nfs3Proc::READ);
         read.opaque(file);
         read.u64(0);
         read.u32(bytes);

@@ -1,20 +1,13 @@
 //! Calls of MOUNT 3 and NFS 3, and the results of READ (RFC 1813).
 
 use anyhow::{Result, ensure};
+use iwarp_nfsd::Nfs3Proc;
 use iwarp_rpc::xdr::{Reader, Writer};
 
 /// Number of the program NFS (RFC 1813 §3).
 pub(crate) const NFS: u32 = 100_003;
 /// Number of the program MOUNT (RFC 1813 §5.1).
 pub(crate) const MOUNT: u32 = 100_005;
-/// Procedure MNT of MOUNT (RFC 1813 §5.2.1).
-pub(crate) const MNT: u32 = 1;
-/// Procedure GETATTR of NFS (RFC 1813 §3.3.1).
-pub(crate) const GETATTR: u32 = 1;
-/// Procedure LOOKUP of NFS (RFC 1813 §3.3.3).
-pub(crate) const LOOKUP: u32 = 3;
-/// Procedure READ of NFS (RFC 1813 §3.3.6).
-const READ: u32 = 6;
 /// Bytes of a reply to READ before its data: the RPC header, status, attributes and three words.
 pub(crate) const READ_HEAD: u32 = 24 + 4 + 4 + 84 + 12;
 /// Bytes of `fattr3` before and behind the size of the file.
@@ -29,9 +22,9 @@ pub(crate) struct Target {
 }
 
 /// Returns a call by root (RFC 5531 §9), to which the caller appends the arguments.
-pub(crate) fn call(xid: u32, program: u32, procedure: u32) -> Writer {
+pub(crate) fn call(xid: u32, program: u32, procedure: impl Into<u32>) -> Writer {
     let mut writer = Writer::new();
-    [xid, 0, 2, program, 3, procedure].into_iter().for_each(|word| writer.u32(word));
+    [xid, 0, 2, program, 3, procedure.into()].into_iter().for_each(|word| writer.u32(word));
     // AUTH_SYS: stamp, name of the machine, user, group, no further groups; no verifier.
     let mut credential = Writer::new();
     credential.u32(0);
@@ -56,7 +49,7 @@ pub(crate) fn executed(reader: &mut Reader<'_>, xid: u32) -> Result<()> {
 
 /// Returns a READ with its arguments.
 pub(crate) fn read(xid: u32, target: &Target, offset: u64, count: u32) -> Vec<u8> {
-    let mut writer = call(xid, NFS, READ);
+    let mut writer = call(xid, NFS, Nfs3Proc::READ);
     writer.opaque(&target.handle);
     writer.u64(offset);
     writer.u32(count);

@@ -5,10 +5,11 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use iwarp_nfsd::{MountProc, Nfs3Proc};
 use iwarp_rpc::xdr::Reader;
 
 use crate::Transport;
-use crate::rpc::{self, GETATTR, LOOKUP, MNT, MOUNT, NFS, READ_HEAD, Target};
+use crate::rpc::{self, MOUNT, NFS, READ_HEAD, Target};
 
 /// Flag of the last fragment of a record.
 const LAST: u32 = 1 << 31;
@@ -44,8 +45,8 @@ impl Rpc {
     }
 
     /// Sends a call, and returns its results.
-    fn exchange(&mut self, program: u32, procedure: u32, opaques: &[&[u8]]) -> Result<Vec<u8>> {
-        let xid = self.next_xid();
+    fn exchange(&mut self, program: u32, procedure: impl Into<u32>, opaques: &[&[u8]]) -> Result<Vec<u8>> {
+        let (xid, procedure) = (self.next_xid(), procedure.into());
         let mut writer = rpc::call(xid, program, procedure);
         opaques.iter().for_each(|bytes| writer.opaque(bytes));
         self.send(writer.bytes())?;
@@ -62,9 +63,9 @@ impl Rpc {
     /// Mounts an export, and finds a file in it.
     pub(crate) fn find(&mut self, path: &str, file: &str) -> Result<Target> {
         let handle = |results: &[u8]| Ok::<_, anyhow::Error>(Reader::new(results).opaque(64)?.to_vec());
-        let root = handle(&self.exchange(MOUNT, MNT, &[path.as_bytes()])?)?;
-        let handle = handle(&self.exchange(NFS, LOOKUP, &[&root, file.as_bytes()])?)?;
-        let bytes = rpc::size(&mut Reader::new(&self.exchange(NFS, GETATTR, &[&handle])?))?;
+        let root = handle(&self.exchange(MOUNT, MountProc::MNT, &[path.as_bytes()])?)?;
+        let handle = handle(&self.exchange(NFS, Nfs3Proc::LOOKUP, &[&root, file.as_bytes()])?)?;
+        let bytes = rpc::size(&mut Reader::new(&self.exchange(NFS, Nfs3Proc::GETATTR, &[&handle])?))?;
         Ok(Target { handle, bytes })
     }
 }

@@ -59,7 +59,7 @@ impl ReadCall {
         let measured = self.measured.take();
         let reply = self.finish(read);
         if let Some(measured) = measured {
-            measured.replied(&reply, true);
+            measured.replied(&reply);
         }
         reply
     }
@@ -121,7 +121,7 @@ impl<'a> WriteCall<'a> {
         if let Some(mut measured) = measured {
             measured.written = written.map_or(0, |(bytes, _)| bytes).into();
             measured.stats.payload.wrote(is_placed, measured.written);
-            measured.replied(&reply, true);
+            measured.replied(&reply);
         }
         reply
     }

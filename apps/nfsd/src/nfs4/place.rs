@@ -3,13 +3,11 @@
 use iwarp_rpc::xdr::{Data, Reader};
 
 use super::sessions::sequence_arguments;
-use super::{MINOR_VERSION, OPAQUE_MAX, op};
+use super::{MINOR_VERSION, OPAQUE_MAX};
 use crate::codec::handle;
+use crate::procedure::Nfs4Op;
 use crate::server::Server;
 use crate::state::{Sequence, Stateid};
-
-/// Number of the operation PUTFH.
-const PUTFH: u32 = 22;
 
 /// The WRITE of a COMPOUND that begins with SEQUENCE, PUTFH and WRITE, as clients write files.
 pub(crate) struct Placeable<'a> {
@@ -24,17 +22,17 @@ pub(crate) struct Placeable<'a> {
 pub(crate) fn placeable<'a>(server: &Server, reader: &mut Reader<'a>) -> Option<Placeable<'a>> {
     reader.opaque(OPAQUE_MAX).ok()?;
     let (minor, count) = (reader.u32().ok()?, reader.u32().ok()?);
-    if minor != MINOR_VERSION || count < 3 || reader.u32().ok()? != op::SEQUENCE {
+    let next = |reader: &mut Reader<'a>, operation: Nfs4Op| {
+        (Nfs4Op::new(reader.u32().ok()?)? == operation).then_some(())
+    };
+    if minor != MINOR_VERSION || count < 3 {
         return None;
     }
+    next(reader, Nfs4Op::SEQUENCE)?;
     let (sequence, _) = sequence_arguments(reader).ok()?;
-    if reader.u32().ok()? != PUTFH {
-        return None;
-    }
+    next(reader, Nfs4Op::PUTFH)?;
     let handle = handle(reader).ok()?;
-    if reader.u32().ok()? != op::WRITE {
-        return None;
-    }
+    next(reader, Nfs4Op::WRITE)?;
     let stateid = Stateid::read(reader).ok()?;
     let (offset, stable) = (reader.u64().ok()?, reader.u32().ok()?);
     let data = reader.reducible(server.transfer_max as usize).ok()?;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use crate::client::{Client, KEY, call_bytes, mode, rule, server};
-use iwarp_nfsd::{Directory, Export, ExportError, Peer, Server, Squash};
+use iwarp_nfsd::{Directory, Export, ExportError, MountProc, Nfs3Proc, Nfs4Proc, Peer, Server, Squash};
 use iwarp_rpc::xdr::Reader;
 use nfs3_types::nfs3::*;
 use nfs3_types::xdr_codec::Opaque;
@@ -52,21 +52,24 @@ fn mounts_are_listed_until_they_end() {
     client.mkdir(&client.root, "dir").unwrap();
     assert_eq!(client.mount("/data/dir"), client.lookup(&client.root, "dir").map_err(|status| status as u32));
     assert_eq!((client.mount("/"), client.mount("/data/x"), client.mount("data")), (Err(2), Err(2), Err(2)));
-    let list = |procedure| client.raw(100_005, procedure, &[]);
+    let list = |procedure: MountProc| client.raw(100_005, procedure, &[]);
     let text = |procedure| String::from_utf8_lossy(&list(procedure)).into_owned();
-    assert!(text(5).contains("/data") && text(5).contains("0.0.0.0/0"));
-    assert!(text(2).contains("10.0.0.1") && text(2).contains("/data/dir"));
-    assert_eq!(list(2).len(), 28 + 32 + 4, "{}", text(2));
-    assert_eq!(client.raw(100_005, 3, &[0, 0, 0, 5, b'/', b'd', b'a', b't', b'a', 0, 0, 0]), [0_u8; 0]);
-    assert!(text(2).contains("/data/dir"), "the other mount stays");
+    assert!(text(MountProc::EXPORT).contains("/data") && text(MountProc::EXPORT).contains("0.0.0.0/0"));
+    assert!(text(MountProc::DUMP).contains("10.0.0.1") && text(MountProc::DUMP).contains("/data/dir"));
+    assert_eq!(list(MountProc::DUMP).len(), 28 + 32 + 4, "{}", text(MountProc::DUMP));
+    assert_eq!(
+        client.raw(100_005, MountProc::UMNT, &[0, 0, 0, 5, b'/', b'd', b'a', b't', b'a', 0, 0, 0]),
+        [0_u8; 0]
+    );
+    assert!(text(MountProc::DUMP).contains("/data/dir"), "the other mount stays");
     for number in 0..1100 {
         client.mkdir(&client.root, &format!("{number}")).unwrap();
         client.mount(&format!("/data/{number}")).unwrap();
     }
-    assert!(list(2).len() < 1100 * 40, "{} bytes", list(2).len());
-    list(4);
-    assert_eq!(list(2), [0; 4]);
-    assert_eq!(list(0), [0_u8; 0]);
+    assert!(list(MountProc::DUMP).len() < 1100 * 40, "{} bytes", list(MountProc::DUMP).len());
+    list(MountProc::UMNTALL);
+    assert_eq!(list(MountProc::DUMP), [0; 4]);
+    assert_eq!(list(MountProc::NULL), [0_u8; 0]);
 }
 
 #[test]
@@ -193,16 +196,25 @@ fn exports_are_checked_at_the_start() {
 #[test]
 fn calls_that_are_not_served_say_why() {
     let client = Client::new();
-    let reply = |program, version, procedure| {
+    let reply = |program, version, procedure: u32| {
         words(&client.exchange(&call_bytes(program, version, procedure, &client.user)))[5..].to_vec()
     };
     assert_eq!(reply(100_227, 3, 0), [1], "NFSACL");
-    assert_eq!((reply(100_003, 5, 0), reply(100_005, 1, 1)), (vec![2, 3, 4], vec![2, 3, 3]));
-    assert_eq!((reply(100_003, 4, 0), reply(100_003, 4, 2)), (vec![0], vec![3]));
+    assert_eq!(
+        (reply(100_003, 5, Nfs3Proc::NULL.into()), reply(100_005, 1, MountProc::MNT.into())),
+        (vec![2, 3, 4], vec![2, 3, 3])
+    );
+    assert_eq!((reply(100_003, 4, Nfs4Proc::NULL.into()), reply(100_003, 4, 2)), (vec![0], vec![3]));
     assert_eq!((reply(100_003, 3, 22), reply(100_005, 3, 6)), (vec![3], vec![3]));
-    assert_eq!((reply(100_003, 3, 1), reply(100_005, 3, 1)), (vec![4], vec![4]), "no arguments");
-    let gss: Vec<u8> =
-        [77_u32, 0, 2, 100_003, 3, 1, 6, 0, 0, 0].into_iter().flat_map(u32::to_be_bytes).collect();
+    assert_eq!(
+        (reply(100_003, 3, Nfs3Proc::GETATTR.into()), reply(100_005, 3, MountProc::MNT.into())),
+        (vec![4], vec![4]),
+        "no arguments"
+    );
+    let gss: Vec<u8> = [77, 0, 2, 100_003, 3, Nfs3Proc::GETATTR.into(), 6, 0, 0, 0]
+        .into_iter()
+        .flat_map(u32::to_be_bytes)
+        .collect();
     assert_eq!(words(&client.exchange(&gss)), [77, 1, 1, 1, 5]);
     assert!(client.server.call(Peer::rdma(client.address), Reader::new(&[0; 3]), &|_| Vec::new()).is_none());
 }
@@ -219,7 +231,7 @@ fn any_arguments_are_survived() {
     let config = Config { cases: 4000, failure_persistence: None, ..Config::default() };
     let tested = TestRunner::new(config).run(&cases, |(program, procedure, (valid, bytes, small))| {
         let version = if program == 100_003 && procedure == 22 { 4 } else { 3 };
-        let procedure = if version == 4 { 1 } else { procedure };
+        let procedure = if version == 4 { Nfs4Proc::COMPOUND.into() } else { procedure };
         let mut message = call_bytes(program, version, procedure, &client.user);
         if valid {
             message.extend(u32::try_from(handle.len()).unwrap().to_be_bytes());
@@ -350,9 +362,9 @@ fn a_port_that_every_user_can_have_needs_an_insecure_export() {
         let rules = vec![rule("10.0.0.0/8", true, Squash::None)];
         client.server.reload(vec![Export { path: "/data".to_owned(), backend, rules, insecure }]).unwrap();
         let peer = Peer::tcp((client.address, port).into());
-        let mut mount = call_bytes(100_005, 3, 1, &client.user);
+        let mut mount = call_bytes(100_005, 3, MountProc::MNT, &client.user);
         mount.extend([0, 0, 0, 5, b'/', b'd', b'a', b't', b'a', 0, 0, 0]);
-        let mut root = call_bytes(100_003, 3, 1, &client.user);
+        let mut root = call_bytes(100_003, 3, Nfs3Proc::GETATTR, &client.user);
         root.extend(u32::try_from(client.root.data.len()).unwrap().to_be_bytes());
         root.extend(client.root.data.iter());
         let statuses = [mount, root].map(|message| {
@@ -379,7 +391,7 @@ fn an_address_of_the_daemon_needs_a_rule_of_its_own() {
             .server
             .reload(vec![Export { path: "/data".to_owned(), backend, rules, insecure: true }])
             .unwrap();
-        let mut message = call_bytes(100_003, 3, 1, &client.user);
+        let mut message = call_bytes(100_003, 3, Nfs3Proc::GETATTR, &client.user);
         message.extend(u32::try_from(client.root.data.len()).unwrap().to_be_bytes());
         message.extend(client.root.data.iter());
         let status = |peer| {

@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use crate::client::{KEY, call_bytes, execute, rule};
 use iwarp_alloc_counter::{live_bytes, watch};
-use iwarp_nfsd::{Directory, Export, Peer, Server, Squash, StateLimits, Step};
+use iwarp_nfsd::{
+    Directory, Export, MountProc, Nfs3Proc, Nfs4Op, Nfs4Proc, Peer, Server, Squash, StateLimits, Step,
+};
 use iwarp_rpc::header::{Body, ChunkLists, Header, ReadSegment, Segment};
 use iwarp_rpc::xdr::{Data, Reader, Writer};
 use iwarp_rpc::{Limits, PrivateData, Received, Responder, Stats};
@@ -134,7 +136,7 @@ impl Lab {
     }
 
     fn open_session(&mut self) {
-        let exchange = compound(&[operation(42, |out| {
+        let exchange = compound(&[operation(Nfs4Op::EXCHANGE_ID, |out| {
             out.u64(1);
             out.opaque(b"malformed");
             [0, 0, 0].into_iter().for_each(|word| out.u32(word));
@@ -147,7 +149,7 @@ impl Lab {
         // Behind the header: status, tag, count, operation, status.
         let mut reader = Reader::new(&made[24 + 4 + 8 + 12..]);
         let (id, sequence) = (reader.u64().unwrap(), reader.u32().unwrap());
-        let create = compound(&[operation(43, |out| {
+        let create = compound(&[operation(Nfs4Op::CREATE_SESSION, |out| {
             out.u64(id);
             [sequence, 0].into_iter().for_each(|word| out.u32(word));
             for _ in 0..2 {
@@ -167,7 +169,7 @@ impl Lab {
     fn call(&mut self, rng: &mut SmallRng) -> Vec<u8> {
         match rng.random_range(0..16) {
             0 => mount_call(PATHS[rng.random_range(0..PATHS.len())]),
-            1 => call(100_005, 3, rng.random_range(0..7), &[]),
+            1 => call(100_005, 3, rng.random_range(0..7_u32), &[]),
             2..=8 => self.nfs3(rng),
             _ => self.nfs4(rng),
         }
@@ -182,15 +184,15 @@ impl Lab {
         let mut out = Writer::new();
         out.opaque(self.handle(rng));
         let name = [&b"file"[..], b"..", b"link", b"../outside", b"new", b""][rng.random_range(0..6)];
-        match procedure {
-            2 => [0_u32; 8].into_iter().for_each(|word| out.u32(word)),
-            3 | 12 | 13 => out.opaque(name),
-            4 => out.u32(0x3f),
-            6 => {
+        match Nfs3Proc::new(procedure) {
+            Some(Nfs3Proc::SETATTR) => [0_u32; 8].into_iter().for_each(|word| out.u32(word)),
+            Some(Nfs3Proc::LOOKUP | Nfs3Proc::REMOVE | Nfs3Proc::RMDIR) => out.opaque(name),
+            Some(Nfs3Proc::ACCESS) => out.u32(0x3f),
+            Some(Nfs3Proc::READ) => {
                 out.u64(offset(rng));
                 out.u32(rng.random_range(0..8192));
             }
-            7 => {
+            Some(Nfs3Proc::WRITE) => {
                 out.u64(offset(rng));
                 let data = vec![7; rng.random_range(0..100)];
                 // Half of them leave the data to a chunk.
@@ -200,26 +202,26 @@ impl Lab {
                 out.u32(rng.random_range(0..3));
                 if in_chunk { out.u32(length) } else { out.opaque(&data) }
             }
-            8..=11 => {
+            Some(Nfs3Proc::CREATE | Nfs3Proc::MKDIR | Nfs3Proc::SYMLINK | Nfs3Proc::MKNOD) => {
                 out.opaque(name);
                 [0_u32; 7].into_iter().for_each(|word| out.u32(word));
             }
-            14 => {
+            Some(Nfs3Proc::RENAME) => {
                 out.opaque(name);
                 out.opaque(self.handle(rng));
                 out.opaque(b"other");
             }
-            15 => {
+            Some(Nfs3Proc::LINK) => {
                 out.opaque(self.handle(rng));
                 out.opaque(name);
             }
-            16 | 17 => {
+            Some(Nfs3Proc::READDIR | Nfs3Proc::READDIRPLUS) => {
                 out.u64(0);
                 out.u64(0);
                 out.u32(512);
                 out.u32(4096);
             }
-            21 => {
+            Some(Nfs3Proc::COMMIT) => {
                 out.u64(0);
                 out.u32(0);
             }
@@ -230,13 +232,13 @@ impl Lab {
 
     fn nfs4(&mut self, rng: &mut SmallRng) -> Vec<u8> {
         self.sequence += 1;
-        let sequence = operation(53, |out| {
+        let sequence = operation(Nfs4Op::SEQUENCE, |out| {
             out.fixed(&self.session);
             [self.sequence, 0, 0].into_iter().for_each(|word| out.u32(word));
             out.bool(rng.random());
         });
         let handle = self.handle(rng).to_vec();
-        let mut operations = vec![sequence, operation(22, |out| out.opaque(&handle))];
+        let mut operations = vec![sequence, operation(Nfs4Op::PUTFH, |out| out.opaque(&handle))];
         for _ in 0..rng.random_range(0..4) {
             let number = rng.random_range(3..60);
             operations.push(operation(number, |out| arguments(number, out, rng)));
@@ -248,55 +250,59 @@ impl Lab {
 /// Writes arguments of an operation of NFS version 4.1.
 fn arguments(number: u32, out: &mut Writer, rng: &mut SmallRng) {
     let words = |out: &mut Writer, words: &[u32]| words.iter().for_each(|word| out.u32(*word));
-    match number {
-        3 => out.u32(0x3f),
-        9 | 17 | 37 => words(out, &[2, u32::MAX, u32::MAX, 0]),
-        15 | 28 | 33 => out.opaque(["file", "..", "link", "private"][rng.random_range(0..4)].as_bytes()),
-        18 => {
+    match Nfs4Op::new(number) {
+        Some(Nfs4Op::ACCESS) => out.u32(0x3f),
+        Some(Nfs4Op::GETATTR | Nfs4Op::NVERIFY | Nfs4Op::VERIFY) => words(out, &[2, u32::MAX, u32::MAX, 0]),
+        Some(Nfs4Op::LOOKUP | Nfs4Op::REMOVE | Nfs4Op::SECINFO) => {
+            out.opaque(["file", "..", "link", "private"][rng.random_range(0..4)].as_bytes())
+        }
+        Some(Nfs4Op::OPEN) => {
             words(out, &[0, rng.random_range(1..4), rng.random_range(0..4), 0, 0]);
             out.opaque(&[rng.random_range(0..20); 4]);
             words(out, &[0, 0]);
             out.opaque(b"file");
         }
-        12 => words(out, &[1, 0, 0, 0, 0, 64, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0x6f77_6e65]),
+        Some(Nfs4Op::LOCK) => {
+            words(out, &[1, 0, 0, 0, 0, 64, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0x6f77_6e65])
+        }
         // The stateid is the current one, or the anonymous one.
-        25 => {
+        Some(Nfs4Op::READ) => {
             words(out, &[rng.random_range(0..2), 0, 0, 0]);
             out.u64(offset(rng));
             out.u32(300);
         }
-        38 => {
+        Some(Nfs4Op::WRITE) => {
             words(out, &[rng.random_range(0..2), 0, 0, 0]);
             out.u64(offset(rng));
             words(out, &[rng.random_range(0..3), 4, 0x0707_0707]);
         }
-        26 => words(out, &[0, 0, 0, 0, 512, 4096, 1, 0x0010_001a]),
-        34 => words(out, &[0, 0, 0, 0, 1, 1 << 4, 8, 0, 64]),
-        42 => words(out, &[0, 1, 4, rng.random_range(0..32), 0, 0, 0]),
+        Some(Nfs4Op::READDIR) => words(out, &[0, 0, 0, 0, 512, 4096, 1, 0x0010_001a]),
+        Some(Nfs4Op::SETATTR) => words(out, &[0, 0, 0, 0, 1, 1 << 4, 8, 0, 64]),
+        Some(Nfs4Op::EXCHANGE_ID) => words(out, &[0, 1, 4, rng.random_range(0..32), 0, 0, 0]),
         _ => (0..rng.random_range(0..16)).for_each(|_| out.u32(rng.random_range(0..8))),
     }
 }
 
-fn call(program: u32, version: u32, procedure: u32, arguments: &[u8]) -> Vec<u8> {
+fn call(program: u32, version: u32, procedure: impl Into<u32>, arguments: &[u8]) -> Vec<u8> {
     [call_bytes(program, version, procedure, &(0, vec![0])), arguments.to_vec()].concat()
 }
 
 fn mount_call(path: &str) -> Vec<u8> {
     let mut out = Writer::new();
     out.opaque(path.as_bytes());
-    call(100_005, 3, 1, &out.into_bytes())
+    call(100_005, 3, MountProc::MNT, &out.into_bytes())
 }
 
 fn lookup_call(root: &[u8], name: &str) -> Vec<u8> {
     let mut out = Writer::new();
     out.opaque(root);
     out.opaque(name.as_bytes());
-    call(100_003, 3, 3, &out.into_bytes())
+    call(100_003, 3, Nfs3Proc::LOOKUP, &out.into_bytes())
 }
 
-fn operation(number: u32, arguments: impl FnOnce(&mut Writer)) -> Vec<u8> {
+fn operation(number: impl Into<u32>, arguments: impl FnOnce(&mut Writer)) -> Vec<u8> {
     let mut out = Writer::new();
-    out.u32(number);
+    out.u32(number.into());
     arguments(&mut out);
     out.into_bytes()
 }
@@ -305,7 +311,7 @@ fn compound(operations: &[Vec<u8>]) -> Vec<u8> {
     let mut out = Writer::new();
     out.opaque(b"tag");
     [1, u32::try_from(operations.len()).unwrap()].into_iter().for_each(|word| out.u32(word));
-    call(100_003, 4, 1, &[out.into_bytes(), operations.concat()].concat())
+    call(100_003, 4, Nfs4Proc::COMPOUND, &[out.into_bytes(), operations.concat()].concat())
 }
 
 /// Sends a whole message, and returns the reply.
@@ -494,7 +500,7 @@ fn malformed_calls_return_nothing_and_leave_nothing() {
         assert_eq!(fs::read(folder.path().join(name)).unwrap(), SECRET.repeat(16), "{name}");
     }
     fs::write(folder.path().join("open/file"), PUBLIC).unwrap();
-    let read = call(100_003, 3, 6, &{
+    let read = call(100_003, 3, Nfs3Proc::READ, &{
         let mut out = Writer::new();
         out.opaque(&lab.handles[1]);
         out.u64(0);

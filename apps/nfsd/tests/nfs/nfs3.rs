@@ -278,7 +278,7 @@ fn the_file_system_is_described() {
     let limits: PATHCONF3res = client.call(Proc::NFSPROC3_PATHCONF, &PATHCONF3args { object: root() });
     let limits = status(limits).unwrap();
     assert!(limits.name_max == 255 && limits.no_trunc && !limits.case_insensitive);
-    assert_eq!(client.raw(PROGRAM, 0, &[]), [0_u8; 0], "NULL has no result");
+    assert_eq!(client.raw(PROGRAM, Proc::NFSPROC3_NULL as u32, &[]), [0_u8; 0], "NULL has no result");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::client::{Client, KEY, TRANSFER_MAX, call_bytes, rule, server};
 use crate::session::*;
-use iwarp_nfsd::{Peer, Selection, Server, Squash, StateLimits, Step};
+use iwarp_nfsd::{Nfs4Op, Nfs4Proc, Peer, Selection, Server, Squash, StateLimits, Step};
 use iwarp_rpc::xdr::{Chunk, Reader, Writer};
 
 #[test]
@@ -13,37 +13,38 @@ fn a_compound_has_its_order() {
     let mut session = Session::ready(Client::new());
     let client = &session.client;
     for minor in [0, 2, 7] {
-        assert_eq!(compound(client, minor, &[plain(PUTROOTFH)]), (10021, 0, vec![]));
+        assert_eq!(compound(client, minor, &[plain(Nfs4Op::PUTROOTFH)]), (10021, 0, vec![]));
     }
     assert_eq!(compound(client, 1, &[]).0, OK);
-    assert_eq!(compound(client, 1, &[plain(PUTROOTFH)]).0, 10071, "NFS4ERR_OP_NOT_IN_SESSION");
-    let destroy = op(57, |out| out.u64(1));
-    assert_eq!(compound(client, 1, &[destroy, plain(PUTROOTFH)]).0, 10081, "NFS4ERR_NOT_ONLY_OP");
+    assert_eq!(compound(client, 1, &[plain(Nfs4Op::PUTROOTFH)]).0, 10071, "NFS4ERR_OP_NOT_IN_SESSION");
+    let destroy = op(Nfs4Op::DESTROY_CLIENTID, |out| out.u64(1));
+    assert_eq!(compound(client, 1, &[destroy, plain(Nfs4Op::PUTROOTFH)]).0, 10081, "NFS4ERR_NOT_ONLY_OP");
     let sequence = session.sequence_op(false);
     assert_eq!(session.run(&[sequence]).0, 10064, "NFS4ERR_SEQUENCE_POS");
-    assert_eq!(session.run(&[plain(7777)]), (10044, [10044_u32, 10044].map(u32::to_be_bytes).concat()));
-    assert_eq!(session.run(&[plain(GETFH)]).0, 10020, "NFS4ERR_NOFILEHANDLE");
-    assert_eq!(session.run(&[plain(31)]).0, 10030, "NFS4ERR_RESTOREFH");
-    assert_eq!(session.run(&[op(22, |out| out.u32(50))]).0, 10036, "NFS4ERR_BADXDR");
+    assert_eq!(session.run(&[plain(7777_u32)]), (10044, [10044_u32, 10044].map(u32::to_be_bytes).concat()));
+    assert_eq!(session.run(&[plain(Nfs4Op::GETFH)]).0, 10020, "NFS4ERR_NOFILEHANDLE");
+    assert_eq!(session.run(&[plain(Nfs4Op::RESTOREFH)]).0, 10030, "NFS4ERR_RESTOREFH");
+    assert_eq!(session.run(&[op(Nfs4Op::PUTFH, |out| out.u32(50))]).0, 10036, "NFS4ERR_BADXDR");
     assert_eq!(session.run(&[put_handle(b"forged")]).0, 10001, "NFS4ERR_BADHANDLE");
-    assert_eq!(session.run(&vec![plain(PUTROOTFH); 16]).0, 10070, "NFS4ERR_TOO_MANY_OPS");
-    assert_eq!(session.run(&[plain(PUTROOTFH)]).0, OK);
+    assert_eq!(session.run(&vec![plain(Nfs4Op::PUTROOTFH); 16]).0, 10070, "NFS4ERR_TOO_MANY_OPS");
+    assert_eq!(session.run(&[plain(Nfs4Op::PUTROOTFH)]).0, OK);
 }
 
 #[test]
 fn exports_hang_in_a_tree() {
     let mut session = Session::ready(Client::new());
     std::fs::write(session.client.folder.path().join("file"), "12345").unwrap();
-    let root = session.run(&[plain(PUTROOTFH), plain(GETFH)]).1;
-    let (status, results) = session.on_root(&[plain(GETFH), plain(16), plain(GETFH)]);
+    let root = session.run(&[plain(Nfs4Op::PUTROOTFH), plain(Nfs4Op::GETFH)]).1;
+    let (status, results) =
+        session.on_root(&[plain(Nfs4Op::GETFH), plain(Nfs4Op::LOOKUPP), plain(Nfs4Op::GETFH)]);
     assert_eq!(status, OK);
     assert!(results.ends_with(&root[8..]), "LOOKUPP leads from the export to the tree");
     let export = session.client.root.data.as_ref().to_vec();
     assert_eq!(Reader::new(&results[8..]).opaque(64), Ok(&export[..]), "the handle is that of MOUNT");
-    assert_eq!(session.run(&[plain(PUTROOTFH), plain(16)]).0, 2, "NFS4ERR_NOENT");
-    assert_eq!(session.run(&[plain(PUTROOTFH), named(15, "other")]).0, 2);
-    assert_eq!(session.run(&[plain(PUTROOTFH), named(28, "data")]).0, 30, "NFS4ERR_ROFS");
-    let (status, results) = session.on_root(&[named(15, "file"), type_and_size()]);
+    assert_eq!(session.run(&[plain(Nfs4Op::PUTROOTFH), plain(Nfs4Op::LOOKUPP)]).0, 2, "NFS4ERR_NOENT");
+    assert_eq!(session.run(&[plain(Nfs4Op::PUTROOTFH), named(Nfs4Op::LOOKUP, "other")]).0, 2);
+    assert_eq!(session.run(&[plain(Nfs4Op::PUTROOTFH), named(Nfs4Op::REMOVE, "data")]).0, 30, "NFS4ERR_ROFS");
+    let (status, results) = session.on_root(&[named(Nfs4Op::LOOKUP, "file"), type_and_size()]);
     assert_eq!(status, OK);
     assert_eq!(results[24..], [12_u32, 1, 0, 5].map(u32::to_be_bytes).concat(), "a regular file of 5 bytes");
     // Another client has no rule: it sees no export.
@@ -63,7 +64,7 @@ fn data_written_is_read_back_at_any_size() {
     assert_eq!(session.open("file", 2).err(), Some(17), "GUARDED finds it existing");
     for size in [0, 1, 3, 4096, TRANSFER_MAX as usize] {
         let data: Vec<u8> = (0..size).map(|at| (at % 251).to_le_bytes()[0]).collect();
-        let write = op(38, |out| {
+        let write = op(Nfs4Op::WRITE, |out| {
             stateid(out, id);
             out.u64(7);
             out.u32(2);
@@ -71,9 +72,10 @@ fn data_written_is_read_back_at_any_size() {
         });
         let (status, results) = session.run(&[put_handle(&handle), write, type_and_size()]);
         assert_eq!(status, OK);
-        let written = [38, OK, u32::try_from(size).unwrap(), 2].map(u32::to_be_bytes).concat();
+        let written =
+            [Nfs4Op::WRITE.into(), OK, u32::try_from(size).unwrap(), 2].map(u32::to_be_bytes).concat();
         assert!(results[8..].starts_with(&written));
-        let read = op(25, |out| {
+        let read = op(Nfs4Op::READ, |out| {
             stateid(out, id);
             out.u64(7);
             out.u32(TRANSFER_MAX);
@@ -82,12 +84,16 @@ fn data_written_is_read_back_at_any_size() {
         let (status, results) = session.run(&[put_handle(&handle), read, type_and_size()]);
         assert_eq!(status, OK);
         let mut reader = Reader::new(&results[8..]);
-        assert_eq!([reader.u32(), reader.u32(), reader.u32()], [Ok(25), Ok(OK), Ok(1)], "{size} bytes");
+        assert_eq!(
+            [reader.u32(), reader.u32(), reader.u32()],
+            [Ok(Nfs4Op::READ.into()), Ok(OK), Ok(1)],
+            "{size} bytes"
+        );
         assert_eq!(reader.opaque(TRANSFER_MAX as usize), Ok(&data[..]));
-        assert_eq!([reader.u32(), reader.u32()], [Ok(9), Ok(OK)]);
+        assert_eq!([reader.u32(), reader.u32()], [Ok(Nfs4Op::GETATTR.into()), Ok(OK)]);
     }
     let close = || {
-        op(4, |out| {
+        op(Nfs4Op::CLOSE, |out| {
             out.u32(0);
             stateid(out, id);
         })
@@ -104,7 +110,7 @@ fn a_repeated_call_is_executed_once() {
     let mut session = Session::ready(Client::new());
     session.open("file", 1).unwrap();
     session.sequence += 1;
-    let remove = [plain(PUTROOTFH), named(15, "data"), named(28, "file")];
+    let remove = [plain(Nfs4Op::PUTROOTFH), named(Nfs4Op::LOOKUP, "data"), named(Nfs4Op::REMOVE, "file")];
     let first = session.again(&remove);
     assert_eq!(first.0, OK);
     for _ in 0..3 {
@@ -119,8 +125,8 @@ fn an_open_file_outlives_its_name() {
     let mut session = Session::ready(Client::new());
     let (id, handle) = session.open("file", 1).unwrap();
     std::fs::write(session.client.folder.path().join("file"), "kept").unwrap();
-    assert_eq!(session.on_root(&[named(28, "file")]).0, OK);
-    let read = op(25, |out| {
+    assert_eq!(session.on_root(&[named(Nfs4Op::REMOVE, "file")]).0, OK);
+    let read = op(Nfs4Op::READ, |out| {
         stateid(out, id);
         out.u64(0);
         out.u32(100);
@@ -144,11 +150,11 @@ fn recorded_clients_reclaim_their_opens_after_a_restart() {
     let mut session = Session::ready(client);
     let (_, handle) = session.open("file", 1).unwrap();
     session.client.server = start(&session.client, 6);
-    assert_eq!(session.run(&[plain(PUTROOTFH)]).0, 10052, "NFS4ERR_BADSESSION");
+    assert_eq!(session.run(&[plain(Nfs4Op::PUTROOTFH)]).0, 10052, "NFS4ERR_BADSESSION");
     let mut session = Session::new(session.client, "client");
     assert_eq!(session.open("file", 0).err(), Some(10013), "NFS4ERR_GRACE");
     let reclaim = || {
-        op(18, |out| {
+        op(Nfs4Op::OPEN, |out| {
             [0, 3, 0].into_iter().for_each(|word| out.u32(word));
             out.u64(0);
             out.opaque(b"owner");
@@ -156,7 +162,7 @@ fn recorded_clients_reclaim_their_opens_after_a_restart() {
         })
     };
     assert_eq!(session.run(&[put_handle(&handle), reclaim()]).0, OK);
-    assert_eq!(session.run(&[op(58, |out| out.bool(false))]).0, OK);
+    assert_eq!(session.run(&[op(Nfs4Op::RECLAIM_COMPLETE, |out| out.bool(false))]).0, OK);
     assert_eq!(session.run(&[put_handle(&handle), reclaim()]).0, 10033, "NFS4ERR_NO_GRACE");
     assert!(session.open("file", 0).is_ok(), "no other client has to come back");
 }
@@ -192,7 +198,7 @@ fn a_file_is_opened_with_the_rights_of_the_user() {
 
 /// GETATTR of the times of access and modification. Returns seconds and nanoseconds of both.
 fn times(session: &mut Session, handle: &[u8]) -> [(i64, u32); 2] {
-    let get = op(9, |out| [2, 0, 1 << 15 | 1 << 21].into_iter().for_each(|word| out.u32(word)));
+    let get = op(Nfs4Op::GETATTR, |out| [2, 0, 1 << 15 | 1 << 21].into_iter().for_each(|word| out.u32(word)));
     let (status, results) = session.run(&[put_handle(handle), get]);
     assert_eq!(status, OK);
     let mut reader = Reader::new(&results[8 + 8 + 12..]);
@@ -217,7 +223,7 @@ fn times_have_64_bits() {
         (-1, 999_999_999, (0, 0)),
         (-1_000_000_000, 1, (0, 0)),
     ] {
-        let set = op(34, |out| {
+        let set = op(Nfs4Op::SETATTR, |out| {
             stateid(out, id);
             // Times of access and modification of the client.
             [2, 0, 1 << 16 | 1 << 22, 32].into_iter().for_each(|word| out.u32(word));
@@ -243,10 +249,10 @@ fn a_call_that_is_cut_off_does_nothing() {
     session.sequence += 1;
     let whole = |session: &Session| {
         let file = open("owner", "file", 2, 0);
-        [session.sequence_op(true), plain(PUTROOTFH), named(15, "data"), file].concat()
+        [session.sequence_op(true), plain(Nfs4Op::PUTROOTFH), named(Nfs4Op::LOOKUP, "data"), file].concat()
     };
     for length in (0..whole(&session).len()).step_by(4) {
-        let mut message = call_bytes(100_003, 4, 1, &session.client.user);
+        let mut message = call_bytes(100_003, 4, Nfs4Proc::COMPOUND, &session.client.user);
         message.extend([3_u32, 0x7461_6700, 1, 4].map(u32::to_be_bytes).concat());
         message.extend(&whole(&session)[..length]);
         let reply = session.client.exchange(&message);
@@ -257,7 +263,7 @@ fn a_call_that_is_cut_off_does_nothing() {
         assert_eq!(results, if length < 40 { 1 + u32::from(sequenced) } else { results }, "{length} bytes");
         session.sequence += u32::from(sequenced);
     }
-    assert_eq!(session.again(&[plain(PUTROOTFH)]).0, OK);
+    assert_eq!(session.again(&[plain(Nfs4Op::PUTROOTFH)]).0, OK);
 }
 
 /// A client with a session that has mounted a region of 8192 bytes.
@@ -269,7 +275,7 @@ fn on_region() -> (Session, daemon::Daemon, std::sync::Arc<daemon::Bytes>) {
 }
 
 fn write_op(id: Id, offset: u64, data: &[u8]) -> Vec<u8> {
-    op(38, |out| {
+    op(Nfs4Op::WRITE, |out| {
         stateid(out, id);
         out.u64(offset);
         out.u32(0);
@@ -278,7 +284,7 @@ fn write_op(id: Id, offset: u64, data: &[u8]) -> Vec<u8> {
 }
 
 fn read_op(id: Id, offset: u64, length: u32) -> Vec<u8> {
-    op(25, |out| {
+    op(Nfs4Op::READ, |out| {
         stateid(out, id);
         out.u64(offset);
         out.u32(length);
@@ -292,10 +298,10 @@ fn a_region_is_opened_locked_read_and_written() {
     let (status, results) =
         session.run(&[put_handle(&handle), write_op(id, 8000, b"by a client"), type_and_size()]);
     assert_eq!(status, OK);
-    let written = [38, OK, 11, 2].map(u32::to_be_bytes).concat();
+    let written = [Nfs4Op::WRITE.into(), OK, 11, 2].map(u32::to_be_bytes).concat();
     assert!(results[8..].starts_with(&written), "written, and nothing is left to commit");
     assert_eq!(memory.all()[8000..8011], *b"by a client");
-    let lock = op(12, |out| {
+    let lock = op(Nfs4Op::LOCK, |out| {
         [2, 0].into_iter().for_each(|word| out.u32(word));
         [0, 100].into_iter().for_each(|word| out.u64(word));
         [1, 0].into_iter().for_each(|word| out.u32(word));
@@ -309,18 +315,21 @@ fn a_region_is_opened_locked_read_and_written() {
     let reads = [read_op(id, 8000, 8), read_op(id, 8190, 8)];
     let (status, results) = session.run(&[&[put_handle(&handle)], &reads[..]].concat());
     assert_eq!(status, OK);
-    let first = [&[25, OK, 0, 8].map(u32::to_be_bytes).concat()[..], b"by a cli"].concat();
-    let second = [&[25, OK, 1, 2].map(u32::to_be_bytes).concat()[..], &[0; 4]].concat();
+    let first = [&[Nfs4Op::READ.into(), OK, 0, 8].map(u32::to_be_bytes).concat()[..], b"by a cli"].concat();
+    let second = [&[Nfs4Op::READ.into(), OK, 1, 2].map(u32::to_be_bytes).concat()[..], &[0; 4]].concat();
     assert_eq!(results[8..], [first, second].concat());
     assert_eq!(session.run(&[put_handle(&handle), write_op(id, 8192, b"x")]).0, 28, "NFS4ERR_NOSPC");
     assert_eq!(
         session
-            .run(&[put_handle(&handle), op(5, |out| [0, 0, 0].into_iter().for_each(|word| out.u32(word)))])
+            .run(&[
+                put_handle(&handle),
+                op(Nfs4Op::COMMIT, |out| [0, 0, 0].into_iter().for_each(|word| out.u32(word)))
+            ])
             .0,
         OK
     );
     assert_eq!(session.open("new", 1).err(), Some(13), "NFS4ERR_ACCESS");
-    assert_eq!(session.on_root(&[named(28, "lab")]).0, 13);
+    assert_eq!(session.on_root(&[named(Nfs4Op::REMOVE, "lab")]).0, 13);
 }
 
 #[test]
@@ -352,7 +361,7 @@ fn a_region_that_goes_is_stale_for_those_who_have_it_open() {
         session
             .run(&[
                 put_handle(&handle),
-                op(4, |out| {
+                op(Nfs4Op::CLOSE, |out| {
                     out.u32(0);
                     stateid(out, id)
                 })
@@ -365,7 +374,7 @@ fn a_region_that_goes_is_stale_for_those_who_have_it_open() {
 #[test]
 fn an_open_that_cannot_truncate_leaves_no_share() {
     let (mut session, ..) = on_region();
-    let truncating = op(18, |out| {
+    let truncating = op(Nfs4Op::OPEN, |out| {
         [0, 3, 3].into_iter().for_each(|word| out.u32(word));
         out.u64(0);
         out.opaque(b"owner");
@@ -385,12 +394,12 @@ fn data_is_placed_only_for_a_new_call_of_an_open() {
     let (mut session, _, memory) = on_region();
     let (id, handle) = session.open("lab", 0).unwrap();
     let message = |session: &Session, id: Id| {
-        let write = op(38, |out| {
+        let write = op(Nfs4Op::WRITE, |out| {
             stateid(out, id);
             out.u64(100);
             [2, 4096].into_iter().for_each(|word| out.u32(word));
         });
-        let mut message = call_bytes(100_003, 4, 1, &session.client.user);
+        let mut message = call_bytes(100_003, 4, Nfs4Proc::COMPOUND, &session.client.user);
         let mut out = Writer::new();
         out.opaque(b"tag");
         [1, 3].into_iter().for_each(|word| out.u32(word));
@@ -416,7 +425,7 @@ fn data_is_placed_only_for_a_new_call_of_an_open() {
         reply.stream
     };
     let reply = call(Some(&span));
-    let written = [38, OK, 4096, 2].map(u32::to_be_bytes).concat();
+    let written = [Nfs4Op::WRITE.into(), OK, 4096, 2].map(u32::to_be_bytes).concat();
     assert!(reply.windows(16).any(|bytes| bytes == written));
     // A peer writes. The client repeats its call, whose reply was lost: that must not write again.
     memory.all()[100] = 6;
@@ -436,7 +445,7 @@ fn the_largest_file_ends_at_the_largest_offset() {
         [(LARGEST - 4095, 4096, 4095), (LARGEST, 4096, 0), (LARGEST + 1, 4096, 0), (u64::MAX, 4096, 0_u32)]
     {
         let (status, results) = session.run(&[put_handle(&handle), read_op(id, offset, length)]);
-        let read = [25, OK, 1, expected].map(u32::to_be_bytes).concat();
+        let read = [Nfs4Op::READ.into(), OK, 1, expected].map(u32::to_be_bytes).concat();
         assert_eq!(status, OK, "READ of {length} at {offset}");
         assert!(
             results[8..].starts_with(&read) && results.len() == 24 + expected.next_multiple_of(4) as usize
@@ -447,7 +456,7 @@ fn the_largest_file_ends_at_the_largest_offset() {
         let written = session.run(&[put_handle(&handle), write_op(id, offset, data)]);
         assert_eq!(written.0, 27, "NFS4ERR_FBIG at {offset}");
     }
-    let set_size = op(34, |out| {
+    let set_size = op(Nfs4Op::SETATTR, |out| {
         stateid(out, id);
         [1, 1 << 4, 8].into_iter().for_each(|word| out.u32(word));
         out.u64(LARGEST + 1);
@@ -469,7 +478,7 @@ fn unknown_flags_of_a_session_are_refused() {
     assert_eq!(status, OK);
     let session: [u8; 16] = Reader::new(&results[8..]).array().unwrap();
     let bind = |direction| {
-        op(41, |out| {
+        op(Nfs4Op::BIND_CONN_TO_SESSION, |out| {
             out.fixed(&session);
             [direction, 0].into_iter().for_each(|word| out.u32(word));
         })

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::client::{KEY, TRANSFER_MAX, call_bytes, rule};
-use iwarp_nfsd::{Directory, Export, Server, Squash, TcpLimits, TcpServer};
+use iwarp_nfsd::{Directory, Export, MountProc, Nfs3Proc, Nfs4Proc, Server, Squash, TcpLimits, TcpServer};
 use iwarp_rpc::xdr::{Reader, Writer};
 use tempfile::TempDir;
 
@@ -57,7 +57,13 @@ fn receive(stream: &mut TcpStream) -> Vec<u8> {
 }
 
 /// Calls a procedure and returns its result.
-fn call(stream: &mut TcpStream, program: u32, procedure: u32, arguments: &[u8], fragment: usize) -> Vec<u8> {
+fn call(
+    stream: &mut TcpStream,
+    program: u32,
+    procedure: impl Into<u32>,
+    arguments: &[u8],
+    fragment: usize,
+) -> Vec<u8> {
     let message = [call_bytes(program, 3, procedure, &(0, vec![0])), arguments.to_vec()].concat();
     send(stream, &message, fragment);
     let reply = receive(stream);
@@ -84,7 +90,7 @@ fn a_client_mounts_writes_and_reads() {
         let mut stream = connect(&server);
         let mut path = Writer::new();
         path.opaque(b"/data");
-        let mounted = call(&mut stream, 100_005, 1, &path.into_bytes(), fragment);
+        let mounted = call(&mut stream, 100_005, MountProc::MNT, &path.into_bytes(), fragment);
         let mut reader = Reader::new(&mounted);
         assert_eq!(reader.u32(), Ok(0));
         assert_eq!(reader.opaque(64).unwrap().len() % 4, 0);
@@ -94,13 +100,13 @@ fn a_client_mounts_writes_and_reads() {
             let mut lookup = Writer::new();
             lookup.opaque(Reader::new(&mounted[4..]).opaque(64).unwrap());
             lookup.opaque(b"file");
-            let found = call(&mut stream, 100_003, 3, &lookup.into_bytes(), fragment);
+            let found = call(&mut stream, 100_003, Nfs3Proc::LOOKUP, &lookup.into_bytes(), fragment);
             let handle = Reader::new(&found[4..]).opaque(64).unwrap().to_vec();
             let mut read = Writer::new();
             read.opaque(&handle);
             read.u64(0);
             read.u32(TRANSFER_MAX);
-            let result = call(&mut stream, 100_003, 6, &read.into_bytes(), fragment);
+            let result = call(&mut stream, 100_003, Nfs3Proc::READ, &read.into_bytes(), fragment);
             // Status, attributes, count, end of file, then the data.
             let mut reader = Reader::new(&result[4 + 88 + 8..]);
             assert_eq!(reader.opaque(TRANSFER_MAX as usize), Ok(&content[..]), "{length} bytes");
@@ -111,7 +117,10 @@ fn a_client_mounts_writes_and_reads() {
             write.u32(u32::try_from(length).unwrap());
             write.u32(2);
             write.opaque(&content);
-            assert_eq!(call(&mut stream, 100_003, 7, &write.into_bytes(), fragment)[..4], [0; 4]);
+            assert_eq!(
+                call(&mut stream, 100_003, Nfs3Proc::WRITE, &write.into_bytes(), fragment)[..4],
+                [0; 4]
+            );
             assert_eq!(std::fs::read(folder.path().join("file")).unwrap(), [&content[..], &content].concat());
         }
     }
@@ -137,7 +146,7 @@ fn records_have_limits() {
     stream.write_all(&[0x80, 0, 0, 9, 1]).unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
     assert!(closed(&mut stream));
-    assert_eq!(call(&mut connect(&server), 100_003, 0, &[], 100), [0_u8; 0]);
+    assert_eq!(call(&mut connect(&server), 100_003, Nfs3Proc::NULL, &[], 100), [0_u8; 0]);
 }
 
 /// libtirpc ends a record with an empty fragment if the one before has just filled its buffer.
@@ -145,7 +154,7 @@ fn records_have_limits() {
 fn a_record_may_have_empty_fragments() {
     let (_folder, server) = start(LIMITS);
     let mut stream = connect(&server);
-    let message = call_bytes(100_003, 3, 0, &(0, vec![0]));
+    let message = call_bytes(100_003, 3, Nfs3Proc::NULL, &(0, vec![0]));
     let (head, tail) = message.split_at(8);
     let empty = |count: usize| vec![0_u8; 4 * count];
     let part =
@@ -167,23 +176,23 @@ fn an_idle_connection_makes_room() {
     let (_folder, server) = start(LIMITS);
     let mut streams: Vec<_> = (0..3).map(|_| connect(&server)).collect();
     for at in [1, 0, 2] {
-        call(&mut streams[at], 100_003, 0, &[], 100);
+        call(&mut streams[at], 100_003, Nfs3Proc::NULL, &[], 100);
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(server.open(), 3);
     let mut next = connect(&server);
-    call(&mut next, 100_003, 0, &[], 100);
+    call(&mut next, 100_003, Nfs3Proc::NULL, &[], 100);
     assert!(closed(&mut streams.remove(1)), "the longest idle");
     becomes(&server.stats().closed_idlest, 1);
     for stream in &mut streams {
-        call(stream, 100_003, 0, &[], 100);
+        call(stream, 100_003, Nfs3Proc::NULL, &[], 100);
     }
     // A crowd that says nothing keeps nobody out.
     let mut silent: Vec<_> = (0..100).map(|_| connect(&server)).collect();
     becomes(&server.stats().closed_idlest, 101);
     let mut path = Writer::new();
     path.opaque(b"/data");
-    let mounted = call(&mut connect(&server), 100_005, 1, &path.into_bytes(), 100);
+    let mounted = call(&mut connect(&server), 100_005, MountProc::MNT, &path.into_bytes(), 100);
     assert_eq!(mounted[..4], [0; 4]);
     assert!(silent[..98].iter_mut().all(closed));
     let stats = server.stats();
@@ -210,9 +219,16 @@ fn a_port_of_any_user_mounts_nothing() {
     let mut path = Writer::new();
     path.opaque(b"/data");
     let mut stream = connect(&server);
-    assert_eq!(call(&mut stream, 100_005, 1, &path.into_bytes(), 100), 13_u32.to_be_bytes(), "MNT3ERR_ACCES");
+    assert_eq!(
+        call(&mut stream, 100_005, MountProc::MNT, &path.into_bytes(), 100),
+        13_u32.to_be_bytes(),
+        "MNT3ERR_ACCES"
+    );
     becomes(&server.stats().refused_port, 1);
-    assert!(!call(&mut stream, 100_005, 5, &[], 100).is_empty(), "the list of exports is for everybody");
+    assert!(
+        !call(&mut stream, 100_005, MountProc::EXPORT, &[], 100).is_empty(),
+        "the list of exports is for everybody"
+    );
 }
 
 /// Sends a COMPOUND of one operation, or of one behind SEQUENCE. Returns its results.
@@ -220,7 +236,7 @@ fn compound(stream: &mut TcpStream, operations: &[Vec<u8>]) -> Vec<u8> {
     let mut out = Writer::new();
     out.opaque(b"");
     [1, u32::try_from(operations.len()).unwrap()].into_iter().for_each(|word| out.u32(word));
-    let message = call_bytes(100_003, 4, 1, &(0, vec![0]));
+    let message = call_bytes(100_003, 4, Nfs4Proc::COMPOUND, &(0, vec![0]));
     send(stream, &[message, out.into_bytes(), operations.concat()].concat(), 1 << 20);
     let reply = receive(stream);
     assert_eq!(reply[24..28], [0; 4], "{reply:?}");

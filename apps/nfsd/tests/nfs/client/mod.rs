@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use iwarp_nfsd::{Directory, Export, Peer, Reply, Rule, Server, Squash, Step};
+use iwarp_nfsd::{Directory, Export, MountProc, Peer, Reply, Rule, Server, Squash, Step};
 use iwarp_rpc::xdr::{Data, Reader, Writer};
 use nfs3_types::nfs3::*;
 use nfs3_types::rpc::{auth_unix, call_body, msg_body, opaque_auth, rpc_msg};
@@ -36,7 +36,7 @@ pub fn server(folder: &Path, key: [u8; 16], verifier: u64, rules: Vec<Rule>) -> 
     Server::new(vec![export], key, verifier, TRANSFER_MAX).unwrap()
 }
 
-pub fn call_bytes(program: u32, version: u32, procedure: u32, user: &(u32, Vec<u32>)) -> Vec<u8> {
+pub fn call_bytes(program: u32, version: u32, procedure: impl Into<u32>, user: &(u32, Vec<u32>)) -> Vec<u8> {
     let groups = user.1.clone();
     let name = Opaque::borrowed(b"client");
     let cred = auth_unix { stamp: 1, machinename: name, uid: user.0, gid: groups[0], gids: groups };
@@ -44,7 +44,7 @@ pub fn call_bytes(program: u32, version: u32, procedure: u32, user: &(u32, Vec<u
         rpcvers: 2,
         prog: program,
         vers: version,
-        proc: procedure,
+        proc: procedure.into(),
         cred: opaque_auth::auth_unix(&cred),
         verf: opaque_auth::default(),
     };
@@ -86,7 +86,7 @@ impl Client {
     }
 
     /// Sends a call that must be executed, and returns its result.
-    pub fn raw(&self, program: u32, procedure: u32, arguments: &[u8]) -> Vec<u8> {
+    pub fn raw(&self, program: u32, procedure: impl Into<u32>, arguments: &[u8]) -> Vec<u8> {
         let mut message = call_bytes(program, 3, procedure, &self.user);
         message.extend_from_slice(arguments);
         let reply = self.exchange(&message);
@@ -110,7 +110,7 @@ impl Client {
     pub fn mount(&self, path: &str) -> Result<nfs_fh3, u32> {
         let mut writer = Writer::new();
         writer.opaque(path.as_bytes());
-        let result = self.raw(100_005, 1, &writer.into_bytes());
+        let result = self.raw(100_005, MountProc::MNT, &writer.into_bytes());
         let mut reader = Reader::new(&result);
         match reader.u32().unwrap() {
             0 => Ok(nfs_fh3 { data: Opaque::owned(reader.opaque(64).unwrap().to_vec()) }),

@@ -1,37 +1,35 @@
 //! A client of NFS version 4.1 with a session, and the operations of its calls.
 
+use iwarp_nfsd::{Nfs4Op, Nfs4Proc};
 use iwarp_rpc::xdr::{Reader, Writer};
 
 use crate::client::{Client, call_bytes};
 
 pub const OK: u32 = 0;
-pub const PUTROOTFH: u32 = 24;
-pub const GETFH: u32 = 10;
-pub const SEQUENCE: u32 = 53;
 
 /// An operation: its number, and its arguments as the closure writes them.
-pub fn op(number: u32, arguments: impl FnOnce(&mut Writer)) -> Vec<u8> {
+pub fn op(number: impl Into<u32>, arguments: impl FnOnce(&mut Writer)) -> Vec<u8> {
     let mut out = Writer::new();
-    out.u32(number);
+    out.u32(number.into());
     arguments(&mut out);
     out.into_bytes()
 }
 
-pub fn plain(number: u32) -> Vec<u8> {
+pub fn plain(number: impl Into<u32>) -> Vec<u8> {
     op(number, |_| {})
 }
 
-pub fn named(number: u32, name: &str) -> Vec<u8> {
+pub fn named(number: impl Into<u32>, name: &str) -> Vec<u8> {
     op(number, |out| out.opaque(name.as_bytes()))
 }
 
 pub fn put_handle(handle: &[u8]) -> Vec<u8> {
-    op(22, |out| out.opaque(handle))
+    op(Nfs4Op::PUTFH, |out| out.opaque(handle))
 }
 
 /// GETATTR of type and size.
 pub fn type_and_size() -> Vec<u8> {
-    op(9, |out| [1, 1 << 1 | 1 << 4].into_iter().for_each(|word| out.u32(word)))
+    op(Nfs4Op::GETATTR, |out| [1, 1 << 1 | 1 << 4].into_iter().for_each(|word| out.u32(word)))
 }
 
 /// A stateid: its sequence, and the rest.
@@ -44,7 +42,7 @@ pub fn stateid(out: &mut Writer, (seqid, other): Id) {
 
 /// OPEN of a name for reading and writing; `how`: 0 none, 1 unchecked, 2 guarded.
 pub fn open(owner: &str, name: &str, how: u32, deny: u32) -> Vec<u8> {
-    op(18, |out| {
+    op(Nfs4Op::OPEN, |out| {
         [0, 3, deny].into_iter().for_each(|word| out.u32(word));
         out.u64(0);
         out.opaque(owner.as_bytes());
@@ -59,7 +57,7 @@ pub fn open(owner: &str, name: &str, how: u32, deny: u32) -> Vec<u8> {
 }
 
 pub fn create_session(id: u64, sequence: u32, flags: u32) -> Vec<u8> {
-    op(43, |out| {
+    op(Nfs4Op::CREATE_SESSION, |out| {
         out.u64(id);
         [sequence, flags].into_iter().for_each(|word| out.u32(word));
         for _ in 0..2 {
@@ -70,7 +68,7 @@ pub fn create_session(id: u64, sequence: u32, flags: u32) -> Vec<u8> {
 }
 
 pub fn exchange_id(owner: &str) -> Vec<u8> {
-    op(42, |out| {
+    op(Nfs4Op::EXCHANGE_ID, |out| {
         out.u64(1);
         out.opaque(owner.as_bytes());
         [0, 0, 0].into_iter().for_each(|word| out.u32(word));
@@ -79,7 +77,7 @@ pub fn exchange_id(owner: &str) -> Vec<u8> {
 
 /// Sends a COMPOUND. Returns its status, the number of results, and the results.
 pub fn compound(client: &Client, minor: u32, operations: &[Vec<u8>]) -> (u32, u32, Vec<u8>) {
-    let mut message = call_bytes(100_003, 4, 1, &client.user);
+    let mut message = call_bytes(100_003, 4, Nfs4Proc::COMPOUND, &client.user);
     let mut out = Writer::new();
     out.opaque(b"tag");
     out.u32(minor);
@@ -105,7 +103,7 @@ impl Session {
         let (status, _, results) = compound(&client, 1, &[exchange_id(owner)]);
         assert_eq!(status, OK);
         let mut reader = Reader::new(&results);
-        assert_eq!((reader.u32().unwrap(), reader.u32().unwrap()), (42, OK));
+        assert_eq!((reader.u32().unwrap(), reader.u32().unwrap()), (Nfs4Op::EXCHANGE_ID.into(), OK));
         let id = reader.u64().unwrap();
         let (status, _, results) = compound(&client, 1, &[create_session(id, 1, 0)]);
         assert_eq!(status, OK);
@@ -116,12 +114,12 @@ impl Session {
     /// A client that may open files.
     pub fn ready(client: Client) -> Self {
         let mut session = Self::new(client, "client");
-        assert_eq!(session.run(&[op(58, |out| out.bool(false))]).0, OK);
+        assert_eq!(session.run(&[op(Nfs4Op::RECLAIM_COMPLETE, |out| out.bool(false))]).0, OK);
         session
     }
 
     pub fn sequence_op(&self, cache: bool) -> Vec<u8> {
-        op(SEQUENCE, |out| {
+        op(Nfs4Op::SEQUENCE, |out| {
             out.fixed(&self.id);
             [self.sequence, 0, 0].into_iter().for_each(|word| out.u32(word));
             out.bool(cache);
@@ -143,24 +141,25 @@ impl Session {
 
     /// Executes operations on the export; its topmost directory is the current one.
     pub fn on_root(&mut self, operations: &[Vec<u8>]) -> (u32, Vec<u8>) {
-        let (status, results) = self.run(&[&[plain(PUTROOTFH), named(15, "data")], operations].concat());
+        let (status, results) =
+            self.run(&[&[plain(Nfs4Op::PUTROOTFH), named(Nfs4Op::LOOKUP, "data")], operations].concat());
         (status, results.get(16..).unwrap_or_default().to_vec())
     }
 
     /// Opens a file. Returns its stateid and its handle.
     pub fn open(&mut self, name: &str, how: u32) -> Result<(Id, Vec<u8>), u32> {
-        let (status, results) = self.on_root(&[open("owner", name, how, 0), plain(GETFH)]);
+        let (status, results) = self.on_root(&[open("owner", name, how, 0), plain(Nfs4Op::GETFH)]);
         if status != OK {
             return Err(status);
         }
         let mut reader = Reader::new(&results);
-        assert_eq!((reader.u32(), reader.u32()), (Ok(18), Ok(OK)));
+        assert_eq!((reader.u32(), reader.u32()), (Ok(Nfs4Op::OPEN.into()), Ok(OK)));
         let id = (reader.u32().unwrap(), reader.array().unwrap());
         reader.fixed(20 + 4).unwrap();
         let words = reader.u32().unwrap();
         reader.fixed(words as usize * 4).unwrap();
         assert_eq!(reader.u32(), Ok(0), "no delegation");
-        assert_eq!((reader.u32(), reader.u32()), (Ok(GETFH), Ok(OK)));
+        assert_eq!((reader.u32(), reader.u32()), (Ok(Nfs4Op::GETFH.into()), Ok(OK)));
         Ok((id, reader.opaque(128).unwrap().to_vec()))
     }
 }
