@@ -59,4 +59,5 @@ pub use rdma::{RdmaDevice, RdmaLimits, RdmaServer};
 pub use regions::{DaemonRegions, Listed, Memory, Region, RegionTable, Regions, Selection, Source, Span};
 pub use server::{CopyOut, Reply, Server, Step};
 pub use state::StateLimits;
-pub use tcp::{TcpLimits, TcpServer, TcpStats};
+pub use stats::TcpStats;
+pub use tcp::{TcpLimits, TcpServer};

@@ -15,7 +15,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -28,7 +27,7 @@ use iwarp_verbs::{
 use crate::admission::{Entry, Peer, keep_latest, makes_room};
 use crate::ring::Ring;
 use crate::server::Server;
-use crate::stats::{add, value};
+use crate::stats::add;
 use crate::threads::Threads;
 use crate::waiting::{Calls, Disks};
 use connection::{Connection, Executed, Key, Resources};
@@ -51,36 +50,6 @@ pub struct RdmaLimits {
     pub segments_max: u16,
     /// Transfers of files in flight, of all connections: 1 to 4096.
     pub transfers_max: u16,
-}
-
-/// Counters of connections over RDMA.
-#[derive(Debug, Default)]
-pub(crate) struct RdmaStats {
-    accepted: AtomicU64,
-    rejected_address: AtomicU64,
-    rejected_limit: AtomicU64,
-    closed_idlest: AtomicU64,
-}
-
-impl RdmaStats {
-    /// Calls `f(name, help, value)` once per counter.
-    pub(crate) fn visit(&self, f: &mut dyn FnMut(&'static str, &'static str, u64)) {
-        let rows = [
-            ("accepted", "Connections accepted.", &self.accepted),
-            (
-                "rejected_address",
-                "Connections rejected: no export has the client's address.",
-                &self.rejected_address,
-            ),
-            (
-                "rejected_limit",
-                "Connections rejected: too many, or too little memory of iwarpd, and all in use.",
-                &self.rejected_limit,
-            ),
-            ("closed_idlest", "Idle connections closed to make room for others.", &self.closed_idlest),
-        ];
-        rows.into_iter().for_each(|(name, help, counter)| f(name, help, value(counter)));
-    }
 }
 
 /// The RDMA side: one context, served by the thread that calls [`RdmaServer::run`].

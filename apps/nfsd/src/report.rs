@@ -10,7 +10,7 @@ use crate::export::{Rule, Squash};
 use crate::mount::Path;
 use crate::procedure::Procedure;
 use crate::server::Server;
-use crate::stats::{Row, value};
+use crate::stats::{Nfs4Stats, Row, value};
 
 pub(crate) fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
@@ -55,7 +55,7 @@ impl Server {
 
     /// Returns the counters since the start.
     pub(crate) fn stats_report(&self) -> Stats {
-        let called = self.stats.rows.iter().filter(|(_, row)| value(&row.calls) > 0);
+        let called = self.stats.rows.iter().filter(|(_, row)| value(&row.counters.calls) > 0);
         let procedures = called.map(|(called, row)| procedure(*called, row));
         let errors = self.stats.errors().into_iter().map(|((program, status, reason), count)| Errors {
             program: program.name().to_owned(),
@@ -63,25 +63,15 @@ impl Server {
             status,
             count,
         });
-        let mut rpcrdma = CounterGroup { group: "rpcrdma".to_owned(), counters: Vec::new() };
-        self.stats.rdma().visit(&mut |name, help, value| rpcrdma.counters.push(counter(name, help, value)));
-        let mut tcp = CounterGroup { group: "tcp".to_owned(), counters: Vec::new() };
-        self.stats.tcp.visit(&mut |name, help, value| tcp.counters.push(counter(name, help, value)));
-        let mut rdma = CounterGroup { group: "rdma".to_owned(), counters: Vec::new() };
-        self.stats.connects.visit(&mut |name, help, value| rdma.counters.push(counter(name, help, value)));
-        let evicted = counter(
-            "clients_evicted",
-            "Clients without opens removed to make room for others.",
-            self.nfs4.evicted(),
-        );
-        let nfs4 = CounterGroup { group: "nfs4".to_owned(), counters: vec![evicted] };
-        let mut payload = CounterGroup { group: "payload".to_owned(), counters: Vec::new() };
-        self.stats.payload.visit(&mut |name, help, value| payload.counters.push(counter(name, help, value)));
-        Stats {
-            procedures: procedures.collect(),
-            errors: errors.collect(),
-            groups: vec![rpcrdma, rdma, tcp, nfs4, payload],
-        }
+        let nfs4 = Nfs4Stats { clients_evicted: self.nfs4.evicted() };
+        let groups = vec![
+            group("rpcrdma", |f| self.stats.rdma().visit(f)),
+            group("rdma", |f| self.stats.connects.visit(f)),
+            group("tcp", |f| self.stats.tcp.visit(f)),
+            group("nfs4", |f| nfs4.visit(f)),
+            group("payload", |f| self.stats.payload.visit(f)),
+        ];
+        Stats { procedures: procedures.collect(), errors: errors.collect(), groups }
     }
 
     /// Returns the calls executed, and those of them that failed.
@@ -89,13 +79,21 @@ impl Server {
         // A COMPOUND is a call; its operations have rows of their own.
         let rows = self.stats.rows.iter().filter(|(called, _)| !matches!(called, Procedure::Operation(_)));
         rows.fold((0, 0), |(calls, errors), (_, row)| {
-            (u64::saturating_add(calls, value(&row.calls)), u64::saturating_add(errors, value(&row.errors)))
+            (
+                u64::saturating_add(calls, value(&row.counters.calls)),
+                u64::saturating_add(errors, value(&row.counters.errors)),
+            )
         })
     }
 }
 
-fn counter(name: &str, help: &str, value: u64) -> CounterRow {
-    CounterRow { name: name.to_owned(), help: help.trim().to_owned(), value }
+/// Returns a group of counters from the block that `visit` visits.
+fn group(name: &str, visit: impl FnOnce(&mut dyn FnMut(&'static str, &'static str, u64))) -> CounterGroup {
+    let mut counters = Vec::new();
+    visit(&mut |name, help, value| {
+        counters.push(CounterRow { name: name.to_owned(), help: help.trim().to_owned(), value });
+    });
+    CounterGroup { group: name.to_owned(), counters }
 }
 
 fn rights(rule: &Rule) -> ExportClients {
@@ -117,12 +115,12 @@ fn procedure(called: Procedure, row: &Row) -> nfs::Procedure {
     nfs::Procedure {
         program: called.program().name().to_owned(),
         procedure: called.name(),
-        calls: value(&row.calls),
-        errors: value(&row.errors),
-        read_bytes: value(&row.read_bytes),
-        written_bytes: value(&row.written_bytes),
+        calls: value(&row.counters.calls),
+        errors: value(&row.counters.errors),
+        read_bytes: value(&row.counters.read_bytes),
+        written_bytes: value(&row.counters.written_bytes),
         mean_ns: row.mean_ns(),
         p99_ns: row.p99_ns(),
-        max_ns: value(&row.max_ns),
+        max_ns: value(&row.counters.max_ns),
     }
 }

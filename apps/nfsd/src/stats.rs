@@ -6,38 +6,107 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use iwarp_counters::{Histogram, counters};
+
 use crate::procedure::{Nfs4Proc, Procedure, Program};
-use crate::rdma::RdmaStats;
-use crate::tcp::TcpStats;
-use crate::waiting::TransferStats;
 
-/// Times of a call are counted by the power of two that is not shorter, up to 2³⁹ ns (9 minutes).
-const BUCKETS: usize = 40;
-
-/// Counters of a procedure.
-#[derive(Debug)]
-pub(crate) struct Row {
-    pub(crate) calls: AtomicU64,
-    pub(crate) errors: AtomicU64,
-    pub(crate) read_bytes: AtomicU64,
-    pub(crate) written_bytes: AtomicU64,
-    total_ns: AtomicU64,
-    pub(crate) max_ns: AtomicU64,
-    buckets: [AtomicU64; BUCKETS],
+counters! {
+    /// Counters of a procedure.
+    pub(crate) atomic struct ProcedureStats {
+        /// Calls executed, those with an error included.
+        calls,
+        /// Calls that ended with an error.
+        errors,
+        /// Payload bytes that replies returned.
+        read_bytes,
+        /// Payload bytes of WRITE.
+        written_bytes,
+        /// Nanoseconds of the longest call.
+        max_ns,
+    }
 }
 
-impl Default for Row {
-    fn default() -> Self {
-        Self {
-            calls: AtomicU64::default(),
-            errors: AtomicU64::default(),
-            read_bytes: AtomicU64::default(),
-            written_bytes: AtomicU64::default(),
-            total_ns: AtomicU64::default(),
-            max_ns: AtomicU64::default(),
-            buckets: std::array::from_fn(|_| AtomicU64::default()),
-        }
+counters! {
+    /// Counters of the TCP side.
+    pub atomic struct TcpStats {
+        /// Connections accepted, those closed at once included.
+        connections,
+        /// Calls answered, those with an error included.
+        calls,
+        /// Connections closed at once: no export has the client's address.
+        closed_address,
+        /// Connections closed at once: too many, all of them in use.
+        closed_limit,
+        /// Idle connections closed to make room for others.
+        closed_idlest,
+        /// Calls refused: the client's port is not below 1024, and the export is not `insecure`.
+        refused_port,
+        /// Connections closed: a record was too long, or empty.
+        closed_record,
+        /// Connections closed: a record held no RPC call.
+        closed_no_call,
+        /// Connections closed: silent, or not reading replies, for too long.
+        closed_idle,
     }
+}
+
+counters! {
+    /// Counters of connections over RDMA.
+    pub(crate) atomic struct RdmaStats {
+        /// Connections accepted.
+        accepted,
+        /// Connections rejected: no export has the client's address.
+        rejected_address,
+        /// Connections rejected: too many, or too little memory of iwarpd, and all in use.
+        rejected_limit,
+        /// Idle connections closed to make room for others.
+        closed_idlest,
+    }
+}
+
+counters! {
+    /// Bytes of payloads by their way. A byte that is copied here is copied once more between a packet and memory.
+    pub(crate) atomic struct PayloadStats {
+        /// Payload bytes sent from the memory of regions, not copied here.
+        read_direct,
+        /// Payload bytes sent from a buffer that they were copied to.
+        read_copied,
+        /// Bytes of WRITE placed in the memory of regions, not copied here.
+        write_direct,
+        /// Bytes of WRITE copied from a buffer that they were received in.
+        write_copied,
+    }
+}
+
+counters! {
+    /// Counters of the state of NFS version 4.1.
+    pub(crate) struct Nfs4Stats {
+        /// Clients without opens removed to make room for others.
+        clients_evicted,
+    }
+}
+
+counters! {
+    /// Counters of transfers, for `iwarpctl nfs status`.
+    pub(crate) atomic struct TransferStats {
+        /// Transfers in flight at present.
+        in_flight,
+        /// Calls that wait for room at present.
+        waiting,
+        /// Transfers done since the start.
+        done,
+        /// Calls that have had to wait for room since the start.
+        waited,
+        /// READs whose data was in the page cache: they were no transfers.
+        cached,
+    }
+}
+
+/// Counters of a procedure, and the times of its calls.
+#[derive(Debug, Default)]
+pub(crate) struct Row {
+    pub(crate) counters: ProcedureStats,
+    times: Mutex<Histogram>,
 }
 
 /// Adds to a counter.
@@ -52,42 +121,33 @@ pub(crate) fn value(counter: &AtomicU64) -> u64 {
 
 impl Row {
     fn took(&self, time: Duration) {
+        locked(&self.times).record(time);
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        add(&self.total_ns, ns);
-        self.max_ns.fetch_max(ns, Ordering::Relaxed);
-        let power = ns.checked_next_power_of_two().map_or(BUCKETS, |power| power.trailing_zeros() as usize);
-        if let Some(bucket) = self.buckets.get(power.min(BUCKETS.saturating_sub(1))) {
-            add(bucket, 1);
-        }
+        self.counters.max_ns.fetch_max(ns, Ordering::Relaxed);
     }
 
     /// Returns the average time of a call in nanoseconds.
     pub(crate) fn mean_ns(&self) -> u64 {
-        value(&self.total_ns).checked_div(value(&self.calls)).unwrap_or(0)
+        let times = *locked(&self.times);
+        times.sum_ns().checked_div(times.count()).unwrap_or(0)
     }
 
     /// Returns the nanoseconds that 99 % of the calls did not exceed, rounded up to a power of two.
     pub(crate) fn p99_ns(&self) -> u64 {
-        let counts: Vec<u64> = self.buckets.iter().map(value).collect();
-        let all = counts.iter().copied().fold(0, u64::saturating_add);
+        let times = *locked(&self.times);
+        let all = times.count();
         let wanted = all.saturating_sub(all.checked_div(100).unwrap_or(0));
         let mut so_far = 0_u64;
-        let found = counts.iter().position(|count| {
+        let found = times.buckets().find(|(_, count)| {
             so_far = so_far.saturating_add(*count);
             so_far >= wanted
         });
-        let power = found.and_then(|at| u32::try_from(at).ok()).unwrap_or(0);
-        if all == 0 { 0 } else { 1_u64.checked_shl(power).unwrap_or(u64::MAX) }
+        match found {
+            _ if all == 0 => 0,
+            Some((Some(bound), _)) => u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX),
+            _ => value(&self.counters.max_ns).checked_next_power_of_two().unwrap_or(u64::MAX),
+        }
     }
-}
-
-/// Bytes of payloads by their way. A byte that is copied here is copied once more between a packet and memory.
-#[derive(Debug, Default)]
-pub(crate) struct PayloadStats {
-    read_direct: AtomicU64,
-    read_copied: AtomicU64,
-    write_direct: AtomicU64,
-    write_copied: AtomicU64,
 }
 
 impl PayloadStats {
@@ -100,29 +160,6 @@ impl PayloadStats {
     /// Counts payload of a WRITE.
     pub(crate) fn wrote(&self, is_direct: bool, bytes: u64) {
         add(if is_direct { &self.write_direct } else { &self.write_copied }, bytes);
-    }
-
-    /// Calls `f(name, help, value)` once per counter.
-    pub(crate) fn visit(&self, f: &mut dyn FnMut(&'static str, &'static str, u64)) {
-        let rows = [
-            (
-                "read_direct",
-                "Payload bytes sent from the memory of regions, not copied here.",
-                &self.read_direct,
-            ),
-            ("read_copied", "Payload bytes sent from a buffer that they were copied to.", &self.read_copied),
-            (
-                "write_direct",
-                "Bytes of WRITE placed in the memory of regions, not copied here.",
-                &self.write_direct,
-            ),
-            (
-                "write_copied",
-                "Bytes of WRITE copied from a buffer that they were received in.",
-                &self.write_copied,
-            ),
-        ];
-        rows.into_iter().for_each(|(name, help, counter)| f(name, help, value(counter)));
     }
 }
 
@@ -224,12 +261,13 @@ impl Measured {
     /// Counts the call, with the payload that its reply returns. `failed` is the status of an error, and its name.
     pub(crate) fn end(self, read: u64, failed: Option<(u32, String)>) {
         let Some(row) = self.stats.rows.get(&self.procedure) else { return };
-        add(&row.calls, 1);
-        add(&row.read_bytes, read);
-        add(&row.written_bytes, self.written);
+        let ProcedureStats { calls, errors, read_bytes, written_bytes, max_ns: _ } = &row.counters;
+        add(calls, 1);
+        add(read_bytes, read);
+        add(written_bytes, self.written);
         row.took(self.begun.elapsed());
         if let Some((status, reason)) = failed {
-            add(&row.errors, 1);
+            add(errors, 1);
             // A COMPOUND fails for the reason of its operation.
             if self.procedure != Procedure::Nfs4(Nfs4Proc::COMPOUND) {
                 self.stats.error(self.procedure.program(), Some(status), reason);
@@ -285,13 +323,10 @@ mod tests {
         let row = Row::default();
         assert_eq!((row.mean_ns(), row.p99_ns()), (0, 0));
         for _ in 0..99 {
-            add(&row.calls, 1);
             row.took(Duration::from_nanos(1000));
         }
-        add(&row.calls, 1);
         row.took(Duration::from_micros(901));
-        assert_eq!((row.mean_ns(), row.p99_ns(), value(&row.max_ns)), (10_000, 1024, 901_000));
-        add(&row.calls, 1);
+        assert_eq!((row.mean_ns(), row.p99_ns(), value(&row.counters.max_ns)), (10_000, 1024, 901_000));
         row.took(Duration::from_secs(3600));
         assert_eq!(row.p99_ns(), 1 << 20, "99 of 101 are not 99 %");
         row.took(Duration::MAX);
@@ -303,13 +338,13 @@ mod tests {
         let read = Procedure::Nfs3(Nfs3Proc::READ);
         stats.begin(read).end(100, None);
         stats.begin(read).end(0, Some((70, "NFS3ERR_STALE".to_owned())));
-        let row = &stats.rows[&read];
+        let row = &stats.rows[&read].counters;
         assert_eq!((value(&row.calls), value(&row.errors), value(&row.read_bytes)), (2, 1, 100));
         assert_eq!(stats.errors(), [((Program::Nfs3, Some(70), "NFS3ERR_STALE".to_owned()), 1)]);
         let compound = Procedure::Nfs4(Nfs4Proc::COMPOUND);
         stats.begin(Procedure::Operation(Nfs4Op::READ)).end(0, Some((70, "Stale".to_owned())));
         stats.begin(compound).end(0, Some((70, "Stale".to_owned())));
-        assert_eq!(value(&stats.rows[&compound].errors), 1);
+        assert_eq!(value(&stats.rows[&compound].counters.errors), 1);
         assert_eq!(stats.errors()[1..], [((Program::Nfs4, Some(70), "Stale".to_owned()), 1)]);
         // An operation that does not exist has no row.
         stats.begin(Procedure::Operation(Nfs4Op::ILLEGAL)).end(0, None);

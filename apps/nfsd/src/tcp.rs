@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use crate::admission::{Entry, Peer, keep_latest, makes_room};
 use crate::server::{Reply, Server, Step};
+use crate::stats::TcpStats;
 
 /// Flag of the last fragment of a record.
 const LAST: u32 = 1 << 31;
@@ -36,65 +37,12 @@ pub struct TcpLimits {
     pub idle_timeout: Duration,
 }
 
-/// Counters of the TCP side.
-#[derive(Debug, Default)]
-pub struct TcpStats {
-    /// Connections accepted, those closed at once included.
-    pub connections: AtomicU64,
-    /// Calls answered, those with an error included.
-    pub calls: AtomicU64,
-    /// Connections closed at once, from addresses in no export.
-    pub closed_address: AtomicU64,
-    /// Connections closed at once because there were too many, all of them in use.
-    pub closed_limit: AtomicU64,
-    /// Idle connections closed for others.
-    pub closed_idlest: AtomicU64,
-    /// Calls refused because of the client's port.
-    pub refused_port: AtomicU64,
-    /// Connections closed because a record was too long, or empty.
-    pub closed_record: AtomicU64,
-    /// Connections closed because a record held no RPC call.
-    pub closed_no_call: AtomicU64,
-    /// Connections closed because the client was silent, or did not read its replies, for too long.
-    pub closed_idle: AtomicU64,
-}
-
 /// Reason why a connection ends.
 enum End {
     /// The client has closed it, or the network has.
     Closed,
     /// A limit or a rule was broken: counted.
     Counted(fn(&TcpStats) -> &AtomicU64),
-}
-
-impl TcpStats {
-    /// Calls `f(name, help, value)` once per counter.
-    pub(crate) fn visit(&self, f: &mut dyn FnMut(&'static str, &'static str, u64)) {
-        let rows = [
-            ("connections", "Connections accepted, those closed at once included.", &self.connections),
-            ("calls", "Calls answered, those with an error included.", &self.calls),
-            (
-                "closed_address",
-                "Connections closed at once: no export has the client's address.",
-                &self.closed_address,
-            ),
-            ("closed_limit", "Connections closed at once: too many, all of them in use.", &self.closed_limit),
-            ("closed_idlest", "Idle connections closed to make room for others.", &self.closed_idlest),
-            (
-                "refused_port",
-                "Calls refused: the client's port is not below 1024, and the export is not `insecure`.",
-                &self.refused_port,
-            ),
-            ("closed_record", "Connections closed: a record was too long, or empty.", &self.closed_record),
-            ("closed_no_call", "Connections closed: a record held no RPC call.", &self.closed_no_call),
-            (
-                "closed_idle",
-                "Connections closed: silent, or not reading replies, for too long.",
-                &self.closed_idle,
-            ),
-        ];
-        rows.into_iter().for_each(|(name, help, counter)| f(name, help, counter.load(Ordering::Relaxed)));
-    }
 }
 
 impl From<io::Error> for End {

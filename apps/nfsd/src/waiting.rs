@@ -28,7 +28,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use crate::file::{File, possible};
 use crate::identity::{User, with_rights};
 use crate::ring::Ring;
-use crate::stats::{add, value};
+use crate::stats::{TransferStats, add, value};
 use crate::threads::Threads;
 use crate::transfer::Transfer;
 
@@ -62,21 +62,6 @@ impl Engine for Disks {
     fn ended(&mut self) -> Option<(u64, Transfer)> {
         self.ring.as_mut().and_then(Ring::ended).or_else(|| self.threads.ended())
     }
-}
-
-/// Counters of transfers, for `iwarpctl nfs status`.
-#[derive(Debug, Default)]
-pub(crate) struct TransferStats {
-    /// Transfers in flight at present.
-    pub(crate) in_flight: AtomicU64,
-    /// Calls that wait for room at present.
-    pub(crate) waiting: AtomicU64,
-    /// Transfers done since the start.
-    pub(crate) done: AtomicU64,
-    /// Calls that have had to wait for room since the start.
-    pub(crate) waited: AtomicU64,
-    /// READs whose data was in the page cache: they were no transfers.
-    pub(crate) cached: AtomicU64,
 }
 
 /// State of what a call waits for.

@@ -7,7 +7,8 @@ mod histogram;
 
 pub use histogram::Histogram;
 
-/// Declares a block of counters: a struct of plain `u64`s that one thread writes.
+/// Declares a block of counters: a struct of plain `u64`s that one thread writes. With `atomic struct`, the counters
+/// are `AtomicU64`s that several threads write.
 ///
 /// ```
 /// iwarp_counters::counters! {
@@ -55,6 +56,23 @@ macro_rules! counters {
             }
         }
     };
+    ($(#[$meta:meta])* $vis:vis atomic struct $name:ident { $($(#[doc = $help:literal])+ $field:ident,)+ }) => {
+        $(#[$meta])*
+        #[derive(Debug, Default)]
+        $vis struct $name { $($(#[doc = $help])+ pub $field: ::core::sync::atomic::AtomicU64,)+ }
+
+        impl $name {
+            /// Calls `f(name, help, value)` once per counter, in the order of declaration.
+            $vis fn visit(&self, f: &mut dyn FnMut(&'static str, &'static str, u64)) {
+                let Self { $($field),+ } = self;
+                $(f(
+                    stringify!($field),
+                    concat!($($help),+),
+                    $field.load(::core::sync::atomic::Ordering::Relaxed),
+                );)+
+            }
+        }
+    };
 }
 
 #[cfg(test)]
@@ -86,6 +104,25 @@ mod tests {
             names.len() as u64
         });
         assert_eq!((read, names), (Two { first: 1, second: 2 }, Vec::from(["first", "second"])));
+    }
+
+    crate::counters! {
+        /// A block of two counters that threads share.
+        atomic struct Shared {
+            /// The first of two.
+            first,
+            /// The second of two.
+            second,
+        }
+    }
+
+    #[test]
+    fn shared_counters_are_visited_with_their_help() {
+        let shared = Shared::default();
+        shared.second.fetch_add(3, core::sync::atomic::Ordering::Relaxed);
+        let mut rows = Vec::new();
+        shared.visit(&mut |name, help, value| rows.push((name, help, value)));
+        assert_eq!(rows, [("first", " The first of two.", 0), ("second", " The second of two.", 3)]);
     }
 
     #[test]

@@ -424,7 +424,7 @@ impl Slots {
         Ok(bytes)
     }
 
-    /// Executes a call.
+    /// Executes the call of a slot.
     async fn execute(
         &self,
         server: &Server,
