@@ -1,15 +1,9 @@
 //! NFS versions 3 (RFC 1813) and 4.1 (RFC 8881), and MOUNT version 3, without a transport, over queue pairs of
 //! `iwarpd`, and over the kernel's TCP.
 //!
-//! ```text
-//!  reader at the arguments ─▶ Server::call ─▶ Step::Done   the reply
-//!                                          ├▶ Step::Read   a file, a range: the caller reads, then ReadCall::reply
-//!                                          └▶ Step::Write  a file, the data: the caller writes, then WriteCall::reply
-//! ```
-//!
-//! The payload of READ and WRITE does not pass the XDR codec: in version 3 the caller moves it between the file and its
-//! buffers; a COMPOUND of version 4.1 moves it itself, because other operations follow. A [`Reply`] names where in its
-//! stream the payload belongs.
+//! [`Server::call`] executes the call behind a reader, and returns its [`Reply`]. The payload of READ and WRITE does
+//! not pass the XDR codec: a WRITE takes its data where the transport has it, and a READ returns a [`Payload`] beside
+//! the stream of the reply, with its position there.
 //!
 //! The memory of a region ([`Regions`]) is the payload itself: a transport that has it registered sends a [`Span`] of
 //! it, and places the data of a WRITE where [`Server::place`] says, before it executes the call.
@@ -35,6 +29,7 @@ mod nfs4;
 mod procedure;
 mod rdma;
 mod regions;
+mod reply;
 mod report;
 mod ring;
 mod server;
@@ -53,11 +48,11 @@ pub use directory::Directory;
 pub use export::{Export, ExportError, HANDLE_MAX, Rule, Squash};
 pub use file::File;
 pub use identity::User;
-pub use nfs3::{ReadCall, WriteCall};
 pub use procedure::{MountProc, Nfs3Proc, Nfs4Op, Nfs4Proc};
 pub use rdma::{RdmaDevice, RdmaLimits, RdmaServer};
 pub use regions::{DaemonRegions, Listed, Memory, Region, RegionTable, Regions, Selection, Source, Span};
-pub use server::{CopyOut, Reply, Server, Step};
+pub use reply::{Payload, Reply};
+pub use server::{CopyOut, Server};
 pub use state::StateLimits;
 pub use stats::TcpStats;
 pub use tcp::{TcpLimits, TcpServer};

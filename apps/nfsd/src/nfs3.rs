@@ -7,7 +7,7 @@ mod list;
 mod transfer;
 
 use iwarp_rpc::message::executed;
-use iwarp_rpc::xdr::{Data, Reader, Writer, XdrError};
+use iwarp_rpc::xdr::{Reader, Writer, XdrError};
 use nfs3_types::nfs3::{
     ACCESS3resok, FSF3_CANSETTIME, FSF3_HOMOGENEOUS, FSF3_LINK, FSF3_SYMLINK, FSINFO3resok, FSSTAT3resok,
     Nfs3Option, PATHCONF3resok, createverf3, devicedata3, fattr3, ftype3, mknoddata3, nfs_fh3, nfsstat3,
@@ -20,9 +20,8 @@ use crate::backend::New;
 use crate::codec::{PATH_MAX, fixed, handle, place, put};
 use crate::export::Rule;
 use crate::procedure::Nfs3Proc;
-use crate::server::{Caller, Fault, Reply, Server, Step, Target};
-
-pub use transfer::{ReadCall, WriteCall};
+use crate::reply::Reply;
+use crate::server::{Caller, Fault, Server, Target};
 
 /// Attributes and the handle of a created object, and those of its directory.
 type Created = (Nfs3Option<nfs_fh3>, post_op_attr);
@@ -41,11 +40,10 @@ fn result<T: Pack>(writer: &mut Writer, result: Result<T, nfsstat3>, failed: &im
     }
 }
 
-/// Returns the reply to a procedure that has failed: its status, and the attributes that a failure returns.
-fn failed(mut writer: Writer, status: nfsstat3, attributes: &impl Pack) -> Reply {
-    put(&mut writer, &status);
-    put(&mut writer, attributes);
-    writer.into_bytes().into()
+/// Appends the status of a procedure that has failed, and the attributes that a failure returns.
+fn failed(writer: &mut Writer, status: nfsstat3, attributes: &impl Pack) {
+    put(writer, &status);
+    put(writer, attributes);
 }
 
 impl Target<'_> {
@@ -82,24 +80,24 @@ fn copied<T>(target: &Result<T, nfsstat3>) -> Result<&T, nfsstat3> {
 
 impl Server {
     /// Executes a procedure of NFS.
-    pub(crate) async fn nfs<'a>(
+    pub(crate) async fn nfs(
         &self,
         procedure: Nfs3Proc,
         caller: &Caller<'_>,
-        mut reader: Reader<'a>,
-    ) -> Result<Step<'a>, Fault> {
+        mut reader: Reader<'_>,
+    ) -> Result<Reply, Fault> {
         let reader = &mut reader;
         let mut writer = executed(caller.call.xid);
-        let out = &mut writer;
+        let (out, mut payload) = (&mut writer, None);
         match procedure {
             Nfs3Proc::NULL => {}
             Nfs3Proc::GETATTR => self.getattr(caller, reader, out)?,
             Nfs3Proc::SETATTR => self.setattr(caller, reader, out)?,
             Nfs3Proc::LOOKUP => self.lookup(caller, reader, out)?,
             Nfs3Proc::ACCESS => self.access(caller, reader, out)?,
-            Nfs3Proc::READLINK => return self.readlink(caller, reader, writer),
-            Nfs3Proc::READ => return self.read(caller, reader, writer),
-            Nfs3Proc::WRITE => return self.write(caller, reader, writer),
+            Nfs3Proc::READLINK => payload = self.readlink(caller, reader, out)?,
+            Nfs3Proc::READ => payload = self.read(caller, reader, out).await?,
+            Nfs3Proc::WRITE => self.write(caller, reader, out).await?,
             Nfs3Proc::CREATE | Nfs3Proc::MKDIR | Nfs3Proc::SYMLINK | Nfs3Proc::MKNOD => {
                 self.create(procedure, caller, reader, out)?;
             }
@@ -115,7 +113,8 @@ impl Server {
             Nfs3Proc::COMMIT => self.commit(caller, reader, out).await?,
         }
         reader.finish()?;
-        Ok(writer.into_bytes().into())
+        let payloads = payload.map(|payload| (writer.position(), payload)).into_iter().collect();
+        Ok(Reply { stream: writer.into_bytes(), payloads })
     }
 
     /// Returns the handle of an object for clients.
@@ -193,7 +192,7 @@ impl Server {
         out: &mut Writer,
     ) -> Result<(), Fault> {
         let (dir, name) = place(reader)?;
-        let link: Vec<u8>;
+        let link;
         let new = match procedure {
             Nfs3Proc::CREATE => match reader.u32()? {
                 how @ (0 | 1) => New::File { attributes: new_attributes(reader)?, exclusive: how == 1 },
@@ -203,12 +202,7 @@ impl Server {
             Nfs3Proc::MKDIR => New::Directory(new_attributes(reader)?),
             Nfs3Proc::SYMLINK => {
                 let attributes = new_attributes(reader)?;
-                link = match reader.reducible(PATH_MAX)? {
-                    Data::Inline(target) => target.to_vec(),
-                    Data::Fetched { offset, length } => {
-                        (caller.copy_out)(offset..offset.saturating_add(length))
-                    }
-                };
+                link = caller.data(reader.reducible(PATH_MAX)?);
                 New::Symlink(attributes, &link)
             }
             _ => special(fixed(reader)?),

@@ -21,15 +21,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use iwarp_control::nfs::Nfs4Client;
-use iwarp_rpc::Item;
 use iwarp_rpc::message::executed;
 use iwarp_rpc::xdr::{Reader, Writer, XdrError};
 
 use crate::export::Seals;
 use crate::file::File;
 use crate::procedure::{Nfs4Op, Nfs4Proc, Procedure, Program};
-use crate::regions::Span;
-use crate::server::{Caller, Fault, PAYLOADS_MAX, Reply, Server, Target};
+use crate::reply::{Payload, Reply};
+use crate::server::{Caller, Fault, PAYLOADS_MAX, Server, Target};
 use crate::state::{Channel, Sequence, State, StateLimits, Stateid};
 use crate::status::Status;
 pub(crate) use place::placeable;
@@ -160,10 +159,8 @@ struct Compound<'a, 'c> {
     repeated: Option<Vec<u8>>,
     /// Results of the operations that were executed.
     out: Writer,
-    payloads: Vec<Item>,
-    content: Vec<u8>,
-    /// Payloads in the memory of regions, by their numbers.
-    memory: Vec<(usize, Span)>,
+    /// Payloads with their positions in the results.
+    payloads: Vec<(usize, Payload)>,
 }
 
 impl Server {
@@ -192,8 +189,6 @@ impl Server {
             repeated: None,
             out: Writer::new(),
             payloads: Vec::new(),
-            content: Vec::new(),
-            memory: Vec::new(),
         };
         let (mut status, mut done) = (Status::Ok, 0_u32);
         if minor != MINOR_VERSION {
@@ -225,7 +220,7 @@ impl Compound<'_, '_> {
         let Ok(code) = reader.u32() else {
             return self.result(Nfs4Op::ILLEGAL, Err(Status::BadXdr.into()));
         };
-        let (payloads, content, before) = (self.payloads.len(), self.content.len(), self.payload_bytes());
+        let (payloads, before) = (self.payloads.len(), self.payload_bytes());
         let code = Nfs4Op::new(code).unwrap_or(Nfs4Op::ILLEGAL);
         let mut measured = self.server.stats.begin(Procedure::Operation(code));
         let result = self.in_order(code, number, count).map_err(Failure::from);
@@ -239,12 +234,8 @@ impl Compound<'_, '_> {
         });
         if result.is_err() {
             self.payloads.truncate(payloads);
-            self.content.truncate(content);
-            self.memory.retain(|(number, _)| *number < payloads);
         }
-        let written = result.as_ref().ok().filter(|_| code == Nfs4Op::WRITE).map(|out| out.bytes());
-        measured.written =
-            written.and_then(<[u8]>::first_chunk).map_or(0, |count| u32::from_be_bytes(*count).into());
+        measured.written = self.caller.written.take();
         let read = self.payload_bytes().saturating_sub(before) as u64;
         let status = self.result(code, result);
         let failed = status != Status::Ok;
@@ -325,18 +316,15 @@ impl Compound<'_, '_> {
         writer.opaque(tag);
         writer.u32(done);
         let offset = writer.position();
-        for item in &mut self.payloads {
-            item.position = item.position.saturating_add(offset);
+        let keeps = self.session.is_some_and(|session| session.cache || done == 1);
+        for (position, payload) in &mut self.payloads {
+            *position = position.saturating_add(offset);
+            if keeps {
+                payload.detach();
+            }
         }
         writer.fixed(&std::mem::take(&mut self.out).into_bytes());
-        let reply = Reply {
-            stream: writer.into_bytes(),
-            payloads: std::mem::take(&mut self.payloads),
-            content: std::mem::take(&mut self.content),
-            memory: std::mem::take(&mut self.memory),
-        };
-        let keeps = self.session.is_some_and(|session| session.cache || done == 1);
-        let reply = if keeps { reply.into_content() } else { reply };
+        let reply = Reply { stream: writer.into_bytes(), payloads: std::mem::take(&mut self.payloads) };
         let kept = keeps.then(|| {
             let whole = reply.bytes().collect::<Vec<_>>().concat();
             whole.get(head..).unwrap_or_default().to_vec()
@@ -347,31 +335,18 @@ impl Compound<'_, '_> {
 
     /// Returns the bytes of all payloads.
     fn payload_bytes(&self) -> usize {
-        self.payloads.iter().map(|item| item.length as usize).fold(0, usize::saturating_add)
+        self.payloads.iter().map(|(_, payload)| payload.length() as usize).fold(0, usize::saturating_add)
     }
 
     /// Appends a payload, which follows `out` and this operation's number and status.
-    fn payload(&mut self, out: &mut Writer, content: &[u8]) -> Result<(), Status> {
-        self.payload_of(out, u32::try_from(content.len()).map_err(|_| Status::RepTooBig)?)?;
-        self.content.extend_from_slice(content);
-        Ok(())
-    }
-
-    /// Appends a payload that is a part of a region.
-    fn payload_in(&mut self, out: &mut Writer, span: Span) -> Result<(), Status> {
-        self.payload_of(out, span.length())?;
-        self.memory.push((self.payloads.len().saturating_sub(1), span));
-        Ok(())
-    }
-
-    fn payload_of(&mut self, out: &mut Writer, length: u32) -> Result<(), Status> {
+    fn payload(&mut self, out: &mut Writer, payload: Payload) -> Result<(), Status> {
         let room = (self.server.transfer_max as usize).saturating_sub(self.payload_bytes());
-        if length as usize > room || self.payloads.len() >= usize::from(PAYLOADS_MAX) {
+        if payload.length() as usize > room || self.payloads.len() >= usize::from(PAYLOADS_MAX) {
             return Err(Status::RepTooBig);
         }
-        out.u32(length);
+        out.u32(payload.length());
         let position = self.out.position().saturating_add(8).saturating_add(out.position());
-        self.payloads.push(Item { position, length });
+        self.payloads.push((position, payload));
         Ok(())
     }
 

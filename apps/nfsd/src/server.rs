@@ -1,13 +1,14 @@
 //! The two programs: from a call to its reply.
 
+use std::borrow::Cow;
+use std::cell::Cell;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use iwarp_rpc::Item;
 use iwarp_rpc::message::{self, AuthStatus, Call, CallError, Credential, NotExecuted};
-use iwarp_rpc::xdr::{Data, Reader, XdrError, padding};
+use iwarp_rpc::xdr::{Data, Reader, XdrError};
 use nfs3_types::nfs3::{nfsstat3, stable_how};
 use rustix::io::Errno;
 
@@ -17,10 +18,10 @@ use crate::export::{Export, ExportError, Exports, Rule, Seals};
 use crate::file::File;
 use crate::identity::User;
 use crate::mount::Mounts;
-use crate::nfs3::{ReadCall, WriteCall};
 use crate::nfs4::{Nfs4, placeable};
 use crate::procedure::{MountProc, Nfs3Proc, Nfs4Proc, Procedure, Program};
 use crate::regions::Span;
+use crate::reply::{Payload, Reply};
 use crate::state::StateLimits;
 use crate::stats::{Connected, Measured, Stats, add};
 use crate::waiting::{Io, at_once};
@@ -38,99 +39,17 @@ const RESULT_AT: usize = 24;
 /// Payloads of a reply, at most.
 pub(crate) const PAYLOADS_MAX: u16 = 4;
 
-/// A complete RPC reply.
-#[derive(Clone, Debug, Default)]
-pub struct Reply {
-    /// The stream, without the payload and its padding.
-    pub stream: Vec<u8>,
-    /// Places of the payloads, in the order of their positions.
-    pub payloads: Vec<Item>,
-    /// The payloads one behind the other, without those in `memory`, and unless the caller has read the only one into
-    /// its own buffer.
-    pub content: Vec<u8>,
-    /// Payloads in the memory of regions, by their numbers, in order.
-    pub memory: Vec<(usize, Span)>,
-}
-
-impl Reply {
-    /// Copies the payloads that are in the memory of regions to the content.
-    #[must_use]
-    pub fn into_content(mut self) -> Self {
-        if self.memory.is_empty() {
-            return self;
-        }
-        let mut spans = std::mem::take(&mut self.memory).into_iter().peekable();
-        let (mut whole, mut used) = (Vec::new(), 0_usize);
-        for (number, item) in self.payloads.iter().enumerate() {
-            match spans.next_if(|(at, _)| *at == number) {
-                Some((_, span)) => {
-                    // The span was inside its memory when it was made, and memory does not shrink.
-                    let copied = span.copy(0, item.length);
-                    whole.extend(copied.unwrap_or_else(|_| vec![0; item.length as usize]));
-                }
-                None => {
-                    let end = used.saturating_add(item.length as usize);
-                    whole.extend_from_slice(self.content.get(used..end).unwrap_or_default());
-                    used = end;
-                }
-            }
-        }
-        self.content = whole;
-        self
-    }
-
-    /// Returns the parts of the message in order: the stream, with each payload and its padding in place. None of them
-    /// may be in the memory of a region ([`Self::into_content`]).
-    pub fn bytes(&self) -> impl Iterator<Item = &[u8]> {
-        const ZEROS: [u8; 3] = [0; 3];
-        let (mut at, mut used) = (0, 0_usize);
-        let payloads = self.payloads.iter().flat_map(move |item| {
-            let head = self.stream.get(at..item.position).unwrap_or_default();
-            let end = used.saturating_add(item.length as usize);
-            let content = self.content.get(used..end).unwrap_or_default();
-            (at, used) = (item.position, end);
-            [head, content, ZEROS.get(..padding(content.len())).unwrap_or_default()]
-        });
-        let last = self.payloads.last().map_or(0, |item| item.position);
-        payloads.chain([self.stream.get(last..).unwrap_or_default()])
-    }
-}
-
 /// Copies a range of the data out that the transport has fetched for a call.
 pub type CopyOut<'a> = &'a dyn Fn(Range<u32>) -> Vec<u8>;
-
-impl From<Vec<u8>> for Reply {
-    fn from(stream: Vec<u8>) -> Self {
-        Self { stream, ..Self::default() }
-    }
-}
 
 impl Measured {
     /// Counts a call that is executed.
     pub(crate) fn replied(self, reply: &Reply) {
-        let read = reply.payloads.iter().map(|item| u64::from(item.length)).fold(0, u64::saturating_add);
         let word = reply.stream.get(RESULT_AT..).and_then(|result| result.first_chunk());
         let status = word.map_or(0, |word| u32::from_be_bytes(*word));
         let failed = (self.procedure.has_status() && status != 0)
             .then(|| (status, self.procedure.program().status_name(status)));
-        self.end(read, failed);
-    }
-}
-
-/// Next step of a call.
-#[derive(Debug)]
-pub enum Step<'a> {
-    /// The call has been executed: send this reply.
-    Done(Reply),
-    /// Read from a file; then [`ReadCall::reply`].
-    Read(ReadCall),
-    /// Write to a file; then [`WriteCall::reply`].
-    Write(WriteCall<'a>),
-}
-
-impl From<Vec<u8>> for Step<'_> {
-    fn from(stream: Vec<u8>) -> Self {
-        Self::Done(stream.into())
+        self.end(reply.payload_bytes(), failed);
     }
 }
 
@@ -173,6 +92,8 @@ pub(crate) struct Caller<'a> {
     /// Part of a region in which the transport has placed the data of the call's only chunk.
     pub(crate) placed: Option<&'a Span>,
     pub(crate) io: &'a Io,
+    /// Payload bytes that the procedure or operation has written.
+    pub(crate) written: Cell<u64>,
 }
 
 impl Caller<'_> {
@@ -185,6 +106,34 @@ impl Caller<'_> {
         let File::Region(region, _) = file else { return Err(Errno::IO) };
         if region.writable(offset, *length)?.is(placed) { Ok(true) } else { Err(Errno::IO) }
     }
+
+    /// Returns data of the arguments.
+    pub(crate) fn data<'d>(&self, data: Data<'d>) -> Cow<'d, [u8]> {
+        match data {
+            Data::Inline(bytes) => bytes.into(),
+            Data::Fetched { offset, length } => (self.copy_out)(offset..offset.saturating_add(length)).into(),
+        }
+    }
+
+    /// Reads up to `length` bytes of a file; fewer mean its end.
+    pub(crate) async fn read(&self, file: &File, offset: u64, length: u32) -> Result<Payload, Errno> {
+        match file.readable(offset, length)? {
+            Some(span) => Ok(Payload::Span(span)),
+            None => self.io.read(file, offset, length).await.map(Payload::Bytes),
+        }
+    }
+}
+
+/// Arguments of a WRITE.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Write<'a> {
+    /// Position in the file, in bytes.
+    pub(crate) offset: u64,
+    pub(crate) data: Data<'a>,
+    /// True if the transport has placed the data in the file.
+    pub(crate) is_placed: bool,
+    /// Least durability that the client asks for.
+    pub(crate) stable: stable_how,
 }
 
 /// An object of an export, and the user that the caller is there.
@@ -246,7 +195,7 @@ impl Server {
     /// returns data of the call's chunks, for a procedure that needs it at once.
     ///
     /// A call may wait for the disk. It runs on the caller's thread, with the rights of the user until it returns.
-    pub fn call<'a>(&self, peer: Peer, reader: Reader<'a>, copy_out: CopyOut<'_>) -> Option<Step<'a>> {
+    pub fn call(&self, peer: Peer, reader: Reader<'_>, copy_out: CopyOut<'_>) -> Option<Reply> {
         self.call_placed(peer, reader, copy_out, None)
     }
 
@@ -259,7 +208,15 @@ impl Server {
         }
         let exports = self.exports();
         let (copy_out, io) = (&|_| Vec::new(), &Io::default());
-        let caller = Caller { peer, call: &call, exports: &exports, copy_out, placed: None, io };
+        let caller = Caller {
+            peer,
+            call: &call,
+            exports: &exports,
+            copy_out,
+            placed: None,
+            io,
+            written: Cell::default(),
+        };
         match call.version {
             VERSION if Nfs3Proc::new(call.procedure) == Some(Nfs3Proc::WRITE) => {
                 let handle = handle(&mut reader).ok()?;
@@ -294,25 +251,25 @@ impl Server {
     }
 
     /// As [`Self::call`]. `placed` is the result of [`Self::place`], if the transport has placed the data there.
-    pub fn call_placed<'a>(
+    pub fn call_placed(
         &self,
         peer: Peer,
-        reader: Reader<'a>,
+        reader: Reader<'_>,
         copy_out: CopyOut<'_>,
         placed: Option<&Span>,
-    ) -> Option<Step<'a>> {
+    ) -> Option<Reply> {
         at_once(self.call_waiting(peer, reader, copy_out, placed, &Io::default()))
     }
 
     /// As [`Self::call_placed`], for a thread that executes other calls while this one waits for a file.
-    pub(crate) async fn call_waiting<'a>(
+    pub(crate) async fn call_waiting(
         &self,
         peer: Peer,
-        mut reader: Reader<'a>,
+        mut reader: Reader<'_>,
         copy_out: CopyOut<'_>,
         placed: Option<&Span>,
         io: &Io,
-    ) -> Option<Step<'a>> {
+    ) -> Option<Reply> {
         let call = match Call::read(&mut reader) {
             Ok(call) => call,
             Err(CallError::NotACall) => return None,
@@ -337,39 +294,56 @@ impl Server {
             return Some(message::auth_error(call.xid, AuthStatus::TooWeak).into());
         }
         let exports = self.exports();
-        let caller = Caller { peer, call: &call, exports: &exports, copy_out, placed, io };
+        let caller =
+            Caller { peer, call: &call, exports: &exports, copy_out, placed, io, written: Cell::default() };
         match self.execute(&caller, reader).await {
-            Ok(step) => Some(step),
+            Ok(reply) => Some(reply),
             Err(Fault::Arguments) => not_executed(NotExecuted::GarbageArguments),
             Err(Fault::Procedure) => not_executed(NotExecuted::ProcedureUnavailable),
         }
     }
 
-    async fn execute<'a>(&self, caller: &Caller<'_>, reader: Reader<'a>) -> Result<Step<'a>, Fault> {
+    async fn execute(&self, caller: &Caller<'_>, reader: Reader<'_>) -> Result<Reply, Fault> {
         let number = caller.call.procedure;
         let begin = |procedure| self.stats.begin(procedure);
-        let (measured, step) = match (caller.call.program, caller.call.version) {
+        let (mut measured, reply) = match (caller.call.program, caller.call.version) {
             (NFS, VERSION) => {
                 let procedure = Nfs3Proc::new(number).ok_or(Fault::Procedure)?;
                 (begin(Procedure::Nfs3(procedure)), self.nfs(procedure, caller, reader).await?)
             }
             (NFS, _) => {
                 let procedure = Nfs4Proc::new(number).ok_or(Fault::Procedure)?;
-                (begin(Procedure::Nfs4(procedure)), Step::Done(self.nfs4(procedure, caller, reader).await?))
+                (begin(Procedure::Nfs4(procedure)), self.nfs4(procedure, caller, reader).await?)
             }
             _ => {
                 let procedure = MountProc::new(number).ok_or(Fault::Procedure)?;
                 (begin(Procedure::Mount(procedure)), self.mount(procedure, caller, reader)?.into())
             }
         };
-        Ok(match step {
-            Step::Done(reply) => {
-                measured.replied(&reply);
-                Step::Done(reply)
-            }
-            Step::Read(call) => Step::Read(call.measured(measured)),
-            Step::Write(call) => Step::Write(call.measured(measured)),
-        })
+        measured.written = caller.written.take();
+        measured.replied(&reply);
+        Ok(reply)
+    }
+
+    /// Executes a WRITE with the rights of a user or those of the server, and makes the data durable. Returns the bytes
+    /// written, and how durable they are.
+    pub(crate) async fn write_file(
+        &self,
+        caller: &Caller<'_>,
+        file: &File,
+        user: Option<&User>,
+        Write { offset, data, is_placed, stable }: Write<'_>,
+    ) -> Result<(u32, stable_how), Errno> {
+        let length = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let written = if is_placed {
+            (length, file.sync(stable)?)
+        } else {
+            caller.io.write(file, user, (offset, length), || caller.data(data), stable).await?
+        };
+        let bytes = u64::from(written.0);
+        caller.written.set(caller.written.get().saturating_add(bytes));
+        self.stats.payload.wrote(is_placed, bytes);
+        Ok(written)
     }
 
     /// Enters a connection in the list of clients, until the result is dropped.

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use iwarp_rpc::xdr::{Data, Reader};
-use rustix::io::Errno;
+use iwarp_rpc::xdr::Reader;
 
 use crate::admission::{Entry, Peer, keep_latest, makes_room};
-use crate::server::{Reply, Server, Step};
+use crate::reply::Reply;
+use crate::server::Server;
 use crate::stats::TcpStats;
 
 /// Flag of the last fragment of a record.
@@ -266,13 +266,12 @@ fn serve(shared: &Shared, mut stream: TcpStream, peer: Peer, activity: &Activity
         receive(&mut stream, &mut record, max)?;
         // No chunk: everything is in the record.
         activity.is_busy.store(true, Ordering::Release);
-        let step = shared.server.call(peer, Reader::new(&record), &|_| Vec::new());
-        let step = step.ok_or(End::Counted(|stats| &stats.closed_no_call))?;
-        let reply = execute(step);
+        let reply = shared.server.call(peer, Reader::new(&record), &|_| Vec::new());
+        let reply = reply.ok_or(End::Counted(|stats| &stats.closed_no_call))?;
         activity.used_ms.store(shared.now_ms(), Ordering::Relaxed);
         activity.was_used.store(true, Ordering::Relaxed);
         activity.is_busy.store(false, Ordering::Release);
-        shared.server.stats.payload.read(0, reply.content.len() as u64);
+        shared.server.stats.payload.read(0, reply.payload_bytes());
         send(&mut stream, &reply)?;
         shared.stats().calls.fetch_add(1, Ordering::Relaxed);
         connected.answered();
@@ -306,36 +305,14 @@ fn receive(stream: &mut impl Read, record: &mut Vec<u8>, max: usize) -> Result<(
     }
 }
 
-/// Moves the payload between the file and memory.
-fn execute(step: Step<'_>) -> Reply {
-    match step {
-        Step::Done(reply) => reply.into_content(),
-        Step::Read(call) => {
-            let mut content = vec![0; call.length as usize];
-            let read = call.file.read_at(&mut content, call.offset);
-            let mut reply = call.reply(read);
-            content.truncate(reply.payloads.first().map_or(0, |payload| payload.length as usize));
-            reply.content = content;
-            reply
-        }
-        Step::Write(call) => {
-            let written = match call.data {
-                Data::Inline(data) => call.file.write_at(data, call.offset),
-                Data::Fetched { .. } => Err(Errno::INVAL),
-            };
-            call.reply(written)
-        }
-    }
-}
-
 /// Sends a reply as one record: its mark, and the stream with each payload and its padding in place.
 fn send(stream: &mut TcpStream, reply: &Reply) -> Result<(), End> {
-    let total = reply.bytes().map(<[u8]>::len).fold(0, usize::saturating_add);
-    let mark = u32::try_from(total).map_err(|_| End::Closed)? | LAST;
-    let first = reply.bytes().next().unwrap_or_default();
-    stream.write_all(&[&mark.to_be_bytes(), first].concat())?;
-    for part in reply.bytes().skip(1) {
-        stream.write_all(part)?;
+    let mark = u32::try_from(reply.length()).map_err(|_| End::Closed)? | LAST;
+    let mut parts = reply.bytes();
+    let first = parts.next().unwrap_or_default();
+    stream.write_all(&[&mark.to_be_bytes(), &first[..]].concat())?;
+    for part in parts {
+        stream.write_all(&part)?;
     }
     Ok(())
 }

@@ -11,6 +11,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -144,19 +145,19 @@ impl Io {
 
     /// Writes data, which must have `length` bytes, with the rights of a user or those of the server. Returns the bytes
     /// written, and how durable they are, which is what `stable` asks for at least.
-    pub(crate) async fn write(
+    pub(crate) async fn write<'d, D: Into<Cow<'d, [u8]>>>(
         &self,
         file: &File,
         user: Option<&User>,
         (offset, length): (u64, u32),
-        data: impl FnOnce() -> Vec<u8>,
+        data: impl FnOnce() -> D,
         stable: stable_how,
     ) -> Result<(u32, stable_how), Errno> {
-        let whole = |data: Vec<u8>| if data.len() == length as usize { Ok(data) } else { Err(Errno::IO) };
+        let whole = |data: D| Some(data.into()).filter(|data| data.len() == length as usize).ok_or(Errno::IO);
         if let (Some(desk), File::Kernel(kernel)) = (&self.0, file) {
             desk.room().await;
             let (kernel, user) = (Arc::clone(kernel), user.cloned());
-            let transfer = Transfer::write(kernel, user, whole(data())?, offset, stable);
+            let transfer = Transfer::write(kernel, user, whole(data())?.into_owned(), offset, stable);
             return desk.done(transfer).await.map(|(written, _)| (written, stable));
         }
         let data = whole(data())?;

@@ -1,13 +1,13 @@
 //! READ, WRITE and COMMIT (RFC 8881 §18.22, §18.32, §18.3).
 
-use iwarp_rpc::xdr::{Data, Reader, Writer};
+use iwarp_rpc::xdr::{Reader, Writer};
 use nfs3_types::nfs3::stable_how;
 use rustix::io::Errno;
 
 use super::Compound;
 use crate::attributes::status;
 use crate::file::File;
-use crate::server::Target;
+use crate::server::{Target, Write};
 use crate::state::{Held, Stateid};
 use crate::status::Status;
 
@@ -36,14 +36,9 @@ impl Compound<'_, '_> {
         let file = self.file(&self.target(&handle)?, &handle, stateid, false)?;
         let room = (self.server.transfer_max as usize).saturating_sub(self.payload_bytes());
         let length = u32::try_from(room).unwrap_or(u32::MAX).min(length);
-        let end = |read: u32| offset.saturating_add(read.into());
-        if let Some(span) = file.readable(offset, length).map_err(failed)? {
-            out.bool(end(span.length()) >= file.size().map_err(failed)?);
-            return self.payload_in(out, span);
-        }
-        let content = self.caller.io.read(&file, offset, length).await.map_err(failed)?;
-        out.bool(offset.saturating_add(content.len() as u64) >= file.size().map_err(failed)?);
-        self.payload(out, &content)
+        let payload = self.caller.read(&file, offset, length).await.map_err(failed)?;
+        out.bool(offset.saturating_add(payload.length().into()) >= file.size().map_err(failed)?);
+        self.payload(out, payload)
     }
 
     pub(super) async fn write(&self, reader: &mut Reader<'_>, out: &mut Writer) -> Result<(), Status> {
@@ -59,21 +54,10 @@ impl Compound<'_, '_> {
         let target = self.writable(handle)?;
         let file = self.file(&target, handle, stateid, true)?;
         let is_placed = self.caller.placed(&data, &file, offset).map_err(failed)?;
-        let length = u32::try_from(data.len()).unwrap_or(u32::MAX);
-        let (written, stable) = if is_placed {
-            (length, file.sync(stable).map_err(failed)?)
-        } else {
-            let bytes = || match data {
-                Data::Inline(bytes) => bytes.to_vec(),
-                Data::Fetched { offset, length } => {
-                    (self.caller.copy_out)(offset..offset.saturating_add(length))
-                }
-            };
-            // With the rights of the user, the kernel takes away the bits that lend the rights of the file's owner.
-            let written = self.caller.io.write(&file, Some(&target.user), (offset, length), bytes, stable);
-            written.await.map_err(failed)?
-        };
-        self.server.stats.payload.wrote(is_placed, written.into());
+        // With the rights of the user, the kernel takes away the bits that lend the rights of the file's owner.
+        let write = Write { offset, data, is_placed, stable };
+        let written = self.server.write_file(self.caller, &file, Some(&target.user), write);
+        let (written, stable) = written.await.map_err(failed)?;
         out.u32(written);
         out.u32(stable as u32);
         out.u64(self.server.verifier);

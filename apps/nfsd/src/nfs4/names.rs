@@ -1,6 +1,8 @@
 //! Operations on names: CREATE, REMOVE, RENAME, LINK and READDIR.
 
-use iwarp_rpc::xdr::{Data, Reader, Writer, padding};
+use std::borrow::Cow;
+
+use iwarp_rpc::xdr::{Reader, Writer, padding};
 use nfs3_types::nfs3::ftype3;
 
 use super::Compound;
@@ -33,18 +35,11 @@ impl Compound<'_, '_> {
     /// CREATE: an object that is no regular file.
     pub(super) fn create(&mut self, reader: &mut Reader<'_>, out: &mut Writer) -> Result<(), Status> {
         let kind = reader.u32()?;
-        let mut link = Vec::new();
+        let mut link = Cow::default();
         let mut device = (0, 0);
         match kind {
             3 | 4 => device = (reader.u32()?, reader.u32()?),
-            5 => {
-                link = match reader.reducible(PATH_MAX)? {
-                    Data::Inline(target) => target.to_vec(),
-                    Data::Fetched { offset, length } => {
-                        (self.caller.copy_out)(offset..offset.saturating_add(length))
-                    }
-                }
-            }
+            5 => link = self.caller.data(reader.reducible(PATH_MAX)?),
             _ => {}
         }
         let name = component(reader)?;

@@ -8,6 +8,7 @@ use super::bitmap::Bitmap;
 use super::{Compound, OPAQUE_MAX};
 use crate::attributes::Attributes;
 use crate::backend::Space;
+use crate::reply::Payload;
 use crate::server::Target;
 use crate::state::Held;
 use crate::status::Status;
@@ -210,7 +211,7 @@ impl Compound<'_, '_> {
             return Err(Status::WrongType);
         }
         let link = target.export.backend.read_link(&target.user, target.object)?;
-        self.payload(out, &link)
+        self.payload(out, Payload::Bytes(link))
     }
 
     /// SECINFO: AUTH_SYS for every name.

@@ -5,18 +5,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use iwarp_rpc::xdr::Data as Argument;
 use iwarp_rpc::{Call, Piece, PrivateData, Read, Received, Refusal, Responder, Stats};
 use iwarp_verbs::{
     Access, CmId, CompletionQueue, Data, Id, Mr, ProtectionDomain, QpCap, QpNum, QpOptions, QueuePair,
     RecvWr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
 };
-use rustix::io::Errno;
 
 use super::RdmaLimits;
 use crate::admission::Peer;
 use crate::regions::Span;
-use crate::server::{CopyOut, PAYLOADS_MAX, Reply, Server, Step};
+use crate::reply::{Payload, Reply};
+use crate::server::{PAYLOADS_MAX, Server};
 use crate::stats::Connected;
 use crate::waiting::{Execution, Io};
 
@@ -112,7 +111,7 @@ pub(super) struct Connection {
     /// Calls whose data is being fetched, by slot.
     calls: Vec<Option<Pending>>,
     /// Memory of regions that the operations of a slot's reply read.
-    sent: Vec<Vec<(usize, Span)>>,
+    sent: Vec<Vec<Payload>>,
     peer: Peer,
     /// Time at which the latest call was executed, or the connection accepted.
     used: Instant,
@@ -339,14 +338,14 @@ impl Connection {
             }
             Outcome::Refused(refusal) => return self.refuse(slot, &call, refusal, stats),
         };
-        match self.responder.reply(&call, &result.stream, &result.payloads, stats) {
+        match self.responder.reply(&call, &result.stream, &result.items(), stats) {
             Ok(reply) => {
                 self.connected.answered();
                 let direct = self.send(slot, &reply, &result)?;
-                let all =
-                    result.payloads.iter().map(|item| u64::from(item.length)).fold(0, u64::saturating_add);
-                server.stats.payload.read(direct, all.saturating_sub(direct));
-                *self.sent.get_mut(slot as usize).context("no such slot")? = result.memory;
+                server.stats.payload.read(direct, result.payload_bytes().saturating_sub(direct));
+                let payloads = result.payloads.into_iter().map(|(_, payload)| payload);
+                *self.sent.get_mut(slot as usize).context("no such slot")? =
+                    payloads.filter(|payload| matches!(payload, Payload::Span(_))).collect();
                 Ok(())
             }
             Err(refusal) => self.refuse(slot, &call, refusal, stats),
@@ -377,8 +376,11 @@ impl Connection {
         }
         let list = reply.send.iter().map(|piece| self.element(slot, piece, result));
         self.post(slot, op, &list.collect::<Result<Vec<_>>>()?, true)?;
-        let spans = result.memory.iter().map(|(_, span)| u64::from(span.length()));
-        Ok(spans.fold(0, u64::saturating_add))
+        let direct = result.payloads.iter().map(|(_, payload)| match payload {
+            Payload::Bytes(_) => 0,
+            Payload::Span(span) => u64::from(span.length()),
+        });
+        Ok(direct.fold(0, u64::saturating_add))
     }
 
     /// Returns the list element of a piece.
@@ -403,13 +405,13 @@ impl Connection {
         let (start, range) = match piece {
             Piece::Bytes(range) => (self.slots.layout.reply(slot), range),
             Piece::Item { item, range } => {
-                let span_of = |number: usize| result.memory.iter().find(|(at, _)| *at == number);
-                if let Some((_, span)) = span_of(*item) {
+                if let Some((_, Payload::Span(span))) = result.payloads.get(*item) {
                     return Ok(Place::Region(span, range.start as u64, u32::try_from(range.len())?));
                 }
-                let before = result.payloads.iter().take(*item).enumerate();
-                let before = before.filter(|(number, _)| span_of(*number).is_none());
-                let before = before.map(|(_, item)| u64::from(item.length));
+                let before = result.payloads.iter().take(*item).map(|(_, payload)| match payload {
+                    Payload::Bytes(bytes) => bytes.len() as u64,
+                    Payload::Span(_) => 0,
+                });
                 (before.fold(self.slots.layout.data(slot), u64::saturating_add), range)
             }
         };
@@ -444,46 +446,19 @@ impl Slots {
             let length = range.end.saturating_sub(range.start);
             self.copy(data.saturating_add(range.start.into()), length).unwrap_or_default()
         };
-        let step = server.call_waiting(peer, reader, &copy_out, placed.as_ref(), io).await;
-        let Some(step) = step else { return Ok(Outcome::NoCall) };
-        let reply = transfer(step, &copy_out, io).await;
-        self.mr.write(data, &reply.content)?;
-        Ok(Outcome::Reply(reply))
-    }
-}
-
-/// Moves the payload between the file and memory, unless it is in the memory of a region. Returns the reply.
-async fn transfer(step: Step<'_>, copy_out: CopyOut<'_>, io: &Io) -> Reply {
-    match step {
-        Step::Done(reply) => {
-            let is_registered = |(_, span): &(usize, Span)| span.element(0, span.length()).is_some();
-            if reply.memory.iter().all(is_registered) { reply } else { reply.into_content() }
-        }
-        Step::Read(call) => match call.span() {
-            Ok(Some(span)) if span.element(0, span.length()).is_some() => call.reply_from(span),
-            Err(error) => call.reply(Err(error)),
-            Ok(_) => {
-                let read = io.read(&call.file, call.offset, call.length).await;
-                let (length, content) = match read {
-                    Ok(content) => (u32::try_from(content.len()).map_err(|_| Errno::IO), content),
-                    Err(error) => (Err(error), Vec::new()),
-                };
-                Reply { content, ..call.reply(length) }
+        let reply = server.call_waiting(peer, reader, &copy_out, placed.as_ref(), io).await;
+        let Some(mut reply) = reply else { return Ok(Outcome::NoCall) };
+        let mut at = data;
+        for (_, payload) in &mut reply.payloads {
+            if matches!(payload, Payload::Span(span) if span.element(0, span.length()).is_none()) {
+                payload.detach();
             }
-        },
-        Step::Write(call) => {
-            let range = (call.offset, u32::try_from(call.data.len()).unwrap_or(u32::MAX));
-            let written = if call.is_placed {
-                call.file.sync(call.stable).map(|stable| (range.1, stable))
-            } else {
-                let data = || match call.data {
-                    Argument::Inline(bytes) => bytes.to_vec(),
-                    Argument::Fetched { offset, length } => copy_out(offset..offset.saturating_add(length)),
-                };
-                io.write(&call.file, None, range, data, call.stable).await
-            };
-            call.reply_durable(written)
+            if let Payload::Bytes(bytes) = payload {
+                self.mr.write(at, bytes)?;
+                at = at.saturating_add(bytes.len() as u64);
+            }
         }
+        Ok(Outcome::Reply(reply))
     }
 }
 

@@ -1,6 +1,5 @@
 //! Exports: who mounts what, and that nobody gets more than that. Needs root.
 
-use crate::client;
 use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -239,10 +238,9 @@ fn any_arguments_are_survived() {
         }
         message.extend(small.iter().flat_map(|word| word.to_be_bytes()));
         message.extend(&bytes);
-        if let Some(step) =
+        if let Some(reply) =
             client.server.call(Peer::rdma(client.address), Reader::new(&message), &|_| Vec::new())
         {
-            let reply = client::execute(step);
             prop_assert_eq!(&reply.stream[..4], &[0, 0, 0, 77]);
         }
         Ok(())
@@ -368,8 +366,8 @@ fn a_port_that_every_user_can_have_needs_an_insecure_export() {
         root.extend(u32::try_from(client.root.data.len()).unwrap().to_be_bytes());
         root.extend(client.root.data.iter());
         let statuses = [mount, root].map(|message| {
-            let step = client.server.call(peer, Reader::new(&message), &|_| Vec::new()).unwrap();
-            client::execute(step).stream[24..28].to_vec()
+            let reply = client.server.call(peer, Reader::new(&message), &|_| Vec::new()).unwrap();
+            reply.stream[24..28].to_vec()
         });
         statuses.map(|status| words(&status)[0])
     };
@@ -395,8 +393,8 @@ fn an_address_of_the_daemon_needs_a_rule_of_its_own() {
         message.extend(u32::try_from(client.root.data.len()).unwrap().to_be_bytes());
         message.extend(client.root.data.iter());
         let status = |peer| {
-            let step = client.server.call(peer, Reader::new(&message), &|_| Vec::new()).unwrap();
-            words(&client::execute(step).stream[24..28])[0]
+            let reply = client.server.call(peer, Reader::new(&message), &|_| Vec::new()).unwrap();
+            words(&reply.stream[24..28])[0]
         };
         let expected = if is_admitted { 0 } else { 13 };
         assert_eq!(status(Peer::rdma_local(client.address)), expected, "{prefixes:?}");

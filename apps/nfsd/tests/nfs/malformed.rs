@@ -11,13 +11,13 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::client::{KEY, call_bytes, execute, rule};
+use crate::client::{KEY, call_bytes, rule, whole};
 use iwarp_alloc_counter::{live_bytes, watch};
 use iwarp_nfsd::{
-    Directory, Export, MountProc, Nfs3Proc, Nfs4Op, Nfs4Proc, Peer, Server, Squash, StateLimits, Step,
+    Directory, Export, MountProc, Nfs3Proc, Nfs4Op, Nfs4Proc, Peer, Server, Squash, StateLimits,
 };
 use iwarp_rpc::header::{Body, ChunkLists, Header, ReadSegment, Segment};
-use iwarp_rpc::xdr::{Data, Reader, Writer};
+use iwarp_rpc::xdr::{Reader, Writer};
 use iwarp_rpc::{Limits, PrivateData, Received, Responder, Stats};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -316,8 +316,8 @@ fn compound(operations: &[Vec<u8>]) -> Vec<u8> {
 
 /// Sends a whole message, and returns the reply.
 fn answer(server: &Server, client: IpAddr, message: &[u8]) -> Vec<u8> {
-    let step = server.call(Peer::rdma(client), Reader::new(message), &|_| panic!("no chunk")).unwrap();
-    execute(step).bytes().collect::<Vec<_>>().concat()
+    let reply = server.call(Peer::rdma(client), Reader::new(message), &|_| panic!("no chunk")).unwrap();
+    whole(&reply)
 }
 
 /// Returns the handle of a reply to MNT or LOOKUP.
@@ -411,17 +411,9 @@ fn exchange(lab: &Lab, message: &[u8], rpc: &[u8], stats: &mut Stats) -> bool {
         }
     };
     let copy_out = |range: std::ops::Range<u32>| fetched[range.start as usize..range.end as usize].to_vec();
-    let Some(step) = lab.server.call(Peer::rdma(lab.client), reader, &copy_out) else {
+    let Some(reply) = lab.server.call(Peer::rdma(lab.client), reader, &copy_out) else {
         responder.discard(call, stats);
         return false;
-    };
-    let reply = match step {
-        Step::Write(call) if matches!(call.data, Data::Fetched { .. }) => {
-            let Data::Fetched { offset, length } = call.data else { return false };
-            let written = call.file.write_at(&fetched[offset as usize..][..length as usize], call.offset);
-            call.reply(written)
-        }
-        step => execute(step),
     };
     for part in reply.bytes() {
         assert!(
@@ -429,7 +421,7 @@ fn exchange(lab: &Lab, message: &[u8], rpc: &[u8], stats: &mut Stats) -> bool {
             "content that the client may not read"
         );
     }
-    match responder.reply(&call, &reply.stream, &reply.payloads, stats) {
+    match responder.reply(&call, &reply.stream, &reply.items(), stats) {
         Ok(sent) => assert!(sent.send.iter().map(iwarp_rpc::Piece::len).sum::<usize>() <= 4096),
         Err(refusal) => drop(responder.refuse(&call, refusal, stats)),
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::client::{Client, KEY, TRANSFER_MAX, call_bytes, rule, server};
 use crate::session::*;
-use iwarp_nfsd::{Nfs4Op, Nfs4Proc, Peer, Selection, Server, Squash, StateLimits, Step};
+use iwarp_nfsd::{Nfs4Op, Nfs4Proc, Peer, Selection, Server, Squash, StateLimits};
 use iwarp_rpc::xdr::{Chunk, Reader, Writer};
 
 #[test]
@@ -420,9 +420,8 @@ fn data_is_placed_only_for_a_new_call_of_an_open() {
     memory.all()[100..4196].fill(5);
     let call = |span| {
         let reader = Reader::with_chunks(&new, &chunks);
-        let step = session.client.server.call_placed(peer, reader, &|_| panic!("the data is copied"), span);
-        let Some(Step::Done(reply)) = step else { panic!("no reply") };
-        reply.stream
+        let reply = session.client.server.call_placed(peer, reader, &|_| panic!("the data is copied"), span);
+        reply.unwrap().stream
     };
     let reply = call(Some(&span));
     let written = [Nfs4Op::WRITE.into(), OK, 4096, 2].map(u32::to_be_bytes).concat();

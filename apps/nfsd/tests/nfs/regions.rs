@@ -2,7 +2,7 @@
 
 use crate::client::{Client, call_bytes, mode, status};
 use crate::daemon::{BOTH, Daemon, client as mounted, server, table};
-use iwarp_nfsd::{Peer, Selection, Step};
+use iwarp_nfsd::{Payload, Peer, Selection};
 use iwarp_rpc::xdr::{Chunk, Reader, Writer};
 use iwarp_verbs::Access;
 use nfs3_types::nfs3::NFS_PROGRAM as Proc;
@@ -372,24 +372,15 @@ fn data_goes_between_the_wire_and_the_region_without_a_copy() {
     // The transport reads it from the client.
     memory.all()[4096..].fill(7);
     let copy_out = &|_| panic!("the data is copied");
-    let step =
+    let reply =
         client.server.call_placed(Peer::rdma(client.address), reader(), copy_out, Some(&place)).unwrap();
-    let Step::Write(call) = step else { panic!("{step:?}") };
-    assert!(call.is_placed);
-    let reply = call.reply(Ok(4096));
     assert_eq!(reply.stream[24..28], [0; 4], "NFS3_OK");
     // READ returns the memory itself.
     let mut message = call_bytes(PROGRAM, 3, Proc::NFSPROC3_READ as u32, &client.user);
     READ3args { file: file.clone(), offset: 4000, count: 8192 }.pack(&mut message).unwrap();
-    let Some(Step::Read(call)) =
-        client.server.call(Peer::rdma(client.address), Reader::new(&message), copy_out)
-    else {
-        panic!("no READ")
-    };
-    let span = call.span().unwrap().expect("a part of a region");
-    let reply = call.reply_from(span);
-    assert_eq!((reply.content.len(), reply.memory.len(), reply.payloads[0].length), (0, 1, 4192));
-    assert_eq!(reply.into_content().content, [vec![0; 96], vec![7; 4096]].concat());
+    let reply = client.server.call(Peer::rdma(client.address), Reader::new(&message), copy_out).unwrap();
+    let [(_, payload @ Payload::Span(_))] = &reply.payloads[..] else { panic!("{reply:?}") };
+    assert_eq!(*payload.bytes(), [vec![0; 96], vec![7; 4096]].concat());
     // Each of these is refused, or written in part: the data must not be placed.
     let read = client.lookup(&client.root, "read").unwrap();
     for (file, offset, length) in [(&file, 4097, 4096), (&file, 8192, 1), (&file, u64::MAX, 1), (&read, 0, 1)]
@@ -411,8 +402,7 @@ fn data_goes_between_the_wire_and_the_region_without_a_copy() {
     let place = client.server.place(Peer::rdma(client.address), reader()).unwrap();
     daemon.change("lab", Access::REMOTE_READ);
     table.refresh();
-    let step =
+    let reply =
         client.server.call_placed(Peer::rdma(client.address), reader(), copy_out, Some(&place)).unwrap();
-    let Step::Done(reply) = step else { panic!("{step:?}") };
     assert_eq!(reply.stream[24..28], (nfsstat3::NFS3ERR_ACCES as u32).to_be_bytes());
 }

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use iwarp_nfsd::{Directory, Export, MountProc, Peer, Reply, Rule, Server, Squash, Step};
-use iwarp_rpc::xdr::{Data, Reader, Writer};
+use iwarp_nfsd::{Directory, Export, MountProc, Peer, Reply, Rule, Server, Squash};
+use iwarp_rpc::xdr::{Reader, Writer};
 use nfs3_types::nfs3::*;
 use nfs3_types::rpc::{auth_unix, call_body, msg_body, opaque_auth, rpc_msg};
 use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};
@@ -78,11 +78,11 @@ impl Client {
 
     /// Sends a call and returns the whole reply.
     pub fn exchange(&self, message: &[u8]) -> Vec<u8> {
-        let step = self
+        let reply = self
             .server
             .call(Peer::rdma(self.address), Reader::new(message), &|_| panic!("no chunk"))
             .unwrap();
-        whole(&execute(step))
+        whole(&reply)
     }
 
     /// Sends a call that must be executed, and returns its result.
@@ -193,29 +193,9 @@ pub fn status<T, E>(result: Nfs3Result<T, E>) -> Result<T, nfsstat3> {
     }
 }
 
-/// Moves the payload of READ and WRITE, as a transport does.
-pub fn execute(step: Step<'_>) -> Reply {
-    match step {
-        Step::Done(reply) => reply.into_content(),
-        Step::Read(call) => {
-            let mut buffer = vec![0; call.length as usize];
-            let read = call.file.read_at(&mut buffer, call.offset);
-            let mut reply = call.reply(read);
-            buffer.truncate(reply.payloads.first().map_or(0, |payload| payload.length as usize));
-            reply.content = buffer;
-            reply
-        }
-        Step::Write(call) => {
-            let Data::Inline(data) = call.data else { panic!("a chunk") };
-            let written = call.file.write_at(data, call.offset);
-            call.reply(written)
-        }
-    }
-}
-
 /// Puts the payloads and their padding where they belong.
-fn whole(reply: &Reply) -> Vec<u8> {
-    let content: usize = reply.payloads.iter().map(|payload| payload.length as usize).sum();
-    assert_eq!(content, reply.content.len());
-    reply.bytes().collect::<Vec<_>>().concat()
+pub fn whole(reply: &Reply) -> Vec<u8> {
+    let whole = reply.bytes().collect::<Vec<_>>().concat();
+    assert_eq!(whole.len(), reply.length());
+    whole
 }
