@@ -6,8 +6,8 @@
 use iwarp_rpc::xdr::{Reader, Writer, XdrError};
 use nfs3_types::xdr_codec::{Pack, Unpack};
 
-use crate::export::HANDLE_MAX;
-
+/// Longest file handle of NFS version 3, in bytes (RFC 1813 §2.4).
+pub const HANDLE_MAX: usize = 64;
 /// Longest name in a directory, in bytes; a longer one gets NFS3ERR_NAMETOOLONG.
 const NAME_MAX: usize = 1024;
 /// Longest path, in bytes.

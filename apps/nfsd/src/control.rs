@@ -16,7 +16,7 @@ use iwarp_control::socket::{SocketFile, group_id, listen};
 use iwarp_control::{BadLine, ErrorKind, ErrorObject, HelloReply, Method, Request, Response, params};
 use serde::Serialize;
 
-use crate::daemon::Program;
+use crate::program::Program;
 
 /// Clients at a time. Another one is refused.
 const CLIENTS_MAX: usize = 16;

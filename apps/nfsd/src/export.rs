@@ -9,13 +9,9 @@ use siphasher::sip::SipHasher24;
 
 use crate::admission::Peer;
 use crate::backend::Backend;
+use crate::codec::HANDLE_MAX;
 use crate::identity::User;
-use crate::nfs4::Tree;
 
-/// Longest file handle of NFS version 3, in bytes (RFC 1813 §2.4).
-pub const HANDLE_MAX: usize = 64;
-/// Longest path of an export, in bytes (RFC 1813 §5.1.1).
-const PATH_MAX: usize = nfs3_types::mount::MNTPATHLEN;
 /// Bytes of the seal at the end of a handle.
 const SEAL: usize = 8;
 
@@ -154,49 +150,6 @@ impl Seals {
         let (sealed, seal) = handle.split_last_chunk::<SEAL>()?;
         let (export, object) = sealed.split_first_chunk()?;
         (self.hash(sealed) == *seal).then_some((u32::from_be_bytes(*export), object))
-    }
-}
-
-/// All exports of a server, by the number that file handles have, and the tree that NFS version 4.1 shows them in.
-#[derive(Debug)]
-pub(crate) struct Exports {
-    list: Vec<(u32, Export)>,
-    pub(crate) tree: Tree,
-}
-
-impl Exports {
-    /// Opens the exports and numbers them.
-    pub(crate) fn new(exports: Vec<Export>, seals: &Seals) -> Result<Self, ExportError> {
-        let mut list: Vec<(u32, Export)> = Vec::with_capacity(exports.len());
-        for export in exports {
-            let path = &export.path;
-            if !path.starts_with('/') || path.len() > PATH_MAX {
-                return Err(ExportError::Path(path.clone()));
-            }
-            let number = seals.number(path);
-            if list.iter().any(|(other, _)| *other == number) {
-                return Err(ExportError::Duplicate(path.clone()));
-            }
-            if seals.seal(number, &export.backend.root()).is_none() {
-                return Err(ExportError::Handle(path.clone()));
-            }
-            list.push((number, export));
-        }
-        let tree = Tree::new(&list, seals);
-        Ok(Self { list, tree })
-    }
-
-    /// Returns true if an export has a rule for the address of a client: others have nothing to say.
-    pub(crate) fn admit(&self, peer: Peer) -> bool {
-        self.list.iter().any(|(_, export)| export.rule_of_address(peer).is_some())
-    }
-
-    pub(crate) fn list(&self) -> &[(u32, Export)] {
-        &self.list
-    }
-
-    pub(crate) fn find(&self, number: u32) -> Option<&Export> {
-        self.list.iter().find(|(own, _)| *own == number).map(|(_, export)| export)
     }
 }
 

@@ -8,7 +8,7 @@ use rustix::fs::{AtFlags, StatxFlags, fdatasync, fstat, fsync, statx};
 use rustix::io::Errno;
 
 use crate::attributes::attributes_of;
-use crate::regions::{self, Region, Span};
+use crate::region::{self, Region, Span};
 
 /// Largest offset of a file, and the largest size.
 pub(crate) const OFFSET_MAX: u64 = i64::MAX as u64;
@@ -97,7 +97,7 @@ impl File {
                 found.map_or(Nfs3Option::None, |found| Nfs3Option::Some(attributes_of(&found).into()))
             }
             Self::Region(region, fsid) => {
-                Nfs3Option::Some(regions::attributes(region, *fsid, region.last_modified()).into())
+                Nfs3Option::Some(region::attributes(region, *fsid, region.last_modified()).into())
             }
         }
     }

@@ -11,17 +11,15 @@ use nfs3_types::nfs3::{ftype3, nfsstat3};
 
 use crate::admission::{Entry, makes_room};
 use crate::codec::put;
-use crate::export::{Export, Exports};
+use crate::export::Export;
+use crate::exports::Exports;
 use crate::procedure::MountProc;
-use crate::server::{Caller, Fault, Server};
+use crate::server::{Caller, Fault, Mounts, Server};
 
 /// Flavor numbers that clients may use: AUTH_SYS, and none at all.
 const FLAVORS: [u32; 2] = [1, 0];
 /// Mounts remembered, at most: they serve the list for operators, and nothing else.
 const MOUNTS_MAX: usize = 1024;
-
-/// Clients and the paths that they have mounted, oldest first.
-pub(crate) type Mounts = Vec<(IpAddr, String)>;
 
 impl Server {
     fn mounts(&self) -> MutexGuard<'_, Mounts> {

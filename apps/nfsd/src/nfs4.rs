@@ -11,29 +11,17 @@ mod locks;
 mod names;
 mod objects;
 mod place;
-mod pseudo;
-mod record;
 mod sessions;
 
-use std::collections::HashMap;
-use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
-
-use iwarp_control::nfs::Nfs4Client;
 use iwarp_rpc::message::executed;
 use iwarp_rpc::xdr::{Reader, Writer, XdrError};
 
-use crate::export::Seals;
-use crate::file::File;
 use crate::procedure::{Nfs4Op, Nfs4Proc, Procedure, Program};
 use crate::reply::{Payload, Reply};
 use crate::server::{Caller, Fault, PAYLOADS_MAX, Server, Target};
-use crate::state::{Channel, Sequence, State, StateLimits, Stateid};
+use crate::state::{Channel, Sequence, Stateid};
 use crate::status::Status;
 pub(crate) use place::placeable;
-pub(crate) use pseudo::Tree;
-use record::Record;
 
 /// Longest tag, owner or name, in bytes (NFS4_OPAQUE_LIMIT).
 const OPAQUE_MAX: usize = 1024;
@@ -42,75 +30,6 @@ const OPERATIONS_MAX: u32 = 16;
 /// Bytes of a reply besides its payload, at most.
 const RESPONSE_BYTES: u32 = 32 << 10;
 const MINOR_VERSION: u32 = 1;
-
-/// State of a server.
-#[derive(Debug)]
-pub(crate) struct Nfs4 {
-    state: Mutex<State<File>>,
-    record: Option<Record>,
-    /// Identity of the server, the same after a restart: a client compares it over several addresses.
-    name: Vec<u8>,
-    epoch: u32,
-    started: Instant,
-}
-
-impl Nfs4 {
-    #[allow(clippy::disallowed_methods, reason = "leases run from the start of the server")]
-    pub(crate) fn new(seals: &Seals, verifier: u64) -> Self {
-        let epoch = u32::try_from(verifier >> 32 ^ verifier & u64::from(u32::MAX)).unwrap_or(0).max(1);
-        Self {
-            state: Mutex::new(State::new(StateLimits::default(), epoch, Default::default())),
-            record: None,
-            name: format!("iwarp-nfsd {:08x}", seals.number("server")).into_bytes(),
-            epoch,
-            started: Instant::now(),
-        }
-    }
-
-    /// Begins again, with the clients that the file names.
-    pub(crate) fn restore(&mut self, limits: StateLimits, record: &std::path::Path) -> std::io::Result<()> {
-        let (record, owners) = Record::open(record)?;
-        self.state = Mutex::new(State::new(limits, self.epoch, owners));
-        self.record = Some(record);
-        Ok(())
-    }
-
-    fn state(&self) -> MutexGuard<'_, State<File>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn now(&self) -> std::time::Duration {
-        self.started.elapsed()
-    }
-
-    /// Returns true while clients reclaim their state.
-    pub(crate) fn in_grace(&self) -> bool {
-        self.state().in_grace()
-    }
-
-    /// Returns the number of clients that have opens, by the address that they have named themselves from.
-    pub(crate) fn holders(&self) -> HashMap<IpAddr, usize> {
-        self.state().holders()
-    }
-
-    /// Returns the number of clients that were removed to make room for others.
-    pub(crate) fn evicted(&self) -> u64 {
-        self.state().evicted()
-    }
-
-    /// Returns the clients with their state.
-    pub(crate) fn clients(&self) -> Vec<Nfs4Client> {
-        self.state().list(self.now())
-    }
-
-    /// Stores the record of clients, if it has changed.
-    fn save(&self, state: &mut State<File>) -> Result<(), Status> {
-        match (state.record(), &self.record) {
-            (Some(owners), Some(record)) => record.store(&owners).map_err(|_| Status::ServerFault),
-            _ => Ok(()),
-        }
-    }
-}
 
 /// An object by its handle, and the stateid that the latest operation on it has returned.
 #[derive(Clone, Debug)]

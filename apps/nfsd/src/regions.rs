@@ -1,7 +1,6 @@
 //! Regions of the daemon as the content of an export: files in one directory whose bytes are the regions' memory.
 
 mod daemon;
-mod table;
 
 use std::collections::BTreeSet;
 use std::hash::Hasher;
@@ -13,20 +12,18 @@ use nfs3_types::nfs3::{
 };
 use siphasher::sip::SipHasher24;
 
-use crate::attributes::{Attributes, NewAttributes, SetTime, Time, status};
+use crate::attributes::{Attributes, NewAttributes, SetTime, status};
 use crate::backend::{Backend, Entry, New, Space};
 use crate::file::File;
 use crate::identity::User;
+use crate::region::{Region, RegionTable, attributes, fileid, mode};
 
 pub use daemon::DaemonRegions;
-pub use table::{Listed, Memory, Region, RegionTable, Source, Span};
 
 /// Handle of the directory; that of a region is its instance.
 const ROOT: &[u8] = &[0];
-/// Number of the directory. Those of regions are above [`INSTANCES`].
+/// Number of the directory. Those of regions are higher.
 const ROOT_FILEID: u64 = 1;
-/// Number that is added to an instance for the number and the cookie of its file: smaller ones are the directory's.
-const INSTANCES: u64 = 16;
 /// Longest name of a region, in bytes.
 const NAME_MAX: u32 = 63;
 
@@ -103,36 +100,6 @@ impl Regions {
 
 fn handle(region: &Region) -> Vec<u8> {
     region.instance().to_be_bytes().to_vec()
-}
-
-fn fileid(region: &Region) -> u64 {
-    region.instance().saturating_add(INSTANCES)
-}
-
-/// Returns the permission bits: the rights of peers, for everybody.
-fn mode(access: Access) -> u32 {
-    let read = if access.contains(Access::REMOTE_READ) { 0o444 } else { 0 };
-    let write = if access.contains(Access::REMOTE_WRITE) { 0o222 } else { 0 };
-    read | write
-}
-
-/// Returns the attributes of a region in a file system of this number.
-pub(crate) fn attributes(region: &Region, fsid: u64, modified: Time) -> Attributes {
-    Attributes {
-        kind: ftype3::NF3REG,
-        mode: mode(region.access()),
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        size: region.bytes(),
-        used: region.bytes(),
-        device: (0, 0),
-        fsid,
-        fileid: fileid(region),
-        atime: modified,
-        mtime: modified,
-        ctime: modified,
-    }
 }
 
 /// Checks new attributes of a region: only what it has can be set.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use iwarp_rpc::Item;
 use iwarp_rpc::xdr::padding;
 
-use crate::regions::Span;
+use crate::region::Span;
 
 /// Data that a reply returns.
 #[derive(Clone, Debug)]

@@ -23,13 +23,13 @@ use iwarp_rpc::xdr::{Reader, Writer, XdrError};
 use crate::status::Status;
 
 use client::Client;
-pub(crate) use client::{Channel, ExchangeId, NewSession};
+pub(crate) use client::{ExchangeId, NewSession};
 pub(crate) use lock::{Lock, LockError, Span};
 use lock::{Locker, Range};
 use open::Open;
 pub(crate) use open::{Held, NewOpen, READ, WRITE};
 use session::Session;
-pub(crate) use session::{Sequence, SessionId, Turn};
+pub(crate) use session::{Channel, Sequence, SessionId, Turn};
 
 /// Time between two searches for expired leases.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);

@@ -14,13 +14,11 @@ use iwarp_rpc::xdr::Reader;
 
 use crate::admission::{Entry, Peer, keep_latest, makes_room};
 use crate::reply::Reply;
-use crate::server::Server;
+use crate::server::{CALL_BYTES, Server};
 use crate::stats::TcpStats;
 
 /// Flag of the last fragment of a record.
 const LAST: u32 = 1 << 31;
-/// Bytes of a call besides its payload, at most.
-pub(crate) const CALL_BYTES: usize = 8 << 10;
 /// Empty fragments of a record, at most: libtirpc ends a record with one if the fragment before was full.
 const EMPTY_FRAGMENTS_MAX: u32 = 16;
 /// Threads of connections that were closed for others, at most: they end soon, but not at once.

@@ -4,9 +4,9 @@ use iwarp_rpc::message::Credential;
 use iwarp_rpc::xdr::{Reader, Writer, XdrError};
 
 use super::{Compound, InSession, OPAQUE_MAX, OPERATIONS_MAX, RESPONSE_BYTES};
+use crate::server::CALL_BYTES;
 use crate::state::{Channel, ExchangeId, NewSession, Sequence, SessionId, Stateid, Turn};
 use crate::status::Status;
-use crate::tcp::CALL_BYTES;
 
 /// Flags of EXCHANGE_ID: those that a client may set, and those of an answer.
 const CLIENT_FLAGS: u32 = UPDATE | 0x0007_0107;

@@ -13,7 +13,7 @@ use iwarp_verbs::{
 
 use super::RdmaLimits;
 use crate::admission::Peer;
-use crate::regions::Span;
+use crate::region::Span;
 use crate::reply::{Payload, Reply};
 use crate::server::{PAYLOADS_MAX, Server};
 use crate::stats::Connected;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use iwarp_control::nfs::Nfs4Client;
 
 use super::State;
-use super::session::{Session, SessionId};
+use super::session::{Channel, Session, SessionId};
 use crate::admission::{Entry, makes_room};
 use crate::status::Status;
 
@@ -56,16 +56,6 @@ pub(crate) struct ExchangeId<'a> {
     pub(crate) update: bool,
 }
 
-/// Attributes of a channel (RFC 8881 §18.36.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Channel {
-    pub(crate) request_bytes: u32,
-    pub(crate) response_bytes: u32,
-    pub(crate) cached_bytes: u32,
-    pub(crate) operations: u32,
-    pub(crate) slots: u32,
-}
-
 /// Arguments of CREATE_SESSION that the state depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewSession {
@@ -84,18 +74,6 @@ pub(crate) struct SessionMade {
     pub(crate) id: SessionId,
     pub(crate) sequence: u32,
     pub(crate) channel: Channel,
-}
-
-impl Channel {
-    fn min(self, other: Self) -> Self {
-        Self {
-            request_bytes: self.request_bytes.min(other.request_bytes),
-            response_bytes: self.response_bytes.min(other.response_bytes),
-            cached_bytes: self.cached_bytes.min(other.cached_bytes),
-            operations: self.operations.min(other.operations),
-            slots: self.slots.min(other.slots),
-        }
-    }
 }
 
 /// Describes a client for a full table: an unconfirmed one goes first, one with state never.

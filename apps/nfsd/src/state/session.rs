@@ -3,8 +3,29 @@
 use std::time::Duration;
 
 use super::State;
-use super::client::Channel;
 use crate::status::Status;
+
+/// Attributes of a channel (RFC 8881 §18.36.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Channel {
+    pub(crate) request_bytes: u32,
+    pub(crate) response_bytes: u32,
+    pub(crate) cached_bytes: u32,
+    pub(crate) operations: u32,
+    pub(crate) slots: u32,
+}
+
+impl Channel {
+    pub(super) fn min(self, other: Self) -> Self {
+        Self {
+            request_bytes: self.request_bytes.min(other.request_bytes),
+            response_bytes: self.response_bytes.min(other.response_bytes),
+            cached_bytes: self.cached_bytes.min(other.cached_bytes),
+            operations: self.operations.min(other.operations),
+            slots: self.slots.min(other.slots),
+        }
+    }
+}
 
 /// Identifier of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

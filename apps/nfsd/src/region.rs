@@ -5,9 +5,13 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use iwarp_verbs::{Access, Mr, OutOfBounds, Sge};
+use nfs3_types::nfs3::ftype3;
 use rustix::io::Errno;
 
-use crate::attributes::Time;
+use crate::attributes::{Attributes, Time};
+
+/// Number that is added to an instance for the number and the cookie of its file: smaller ones are the directory's.
+const INSTANCES: u64 = 16;
 
 /// Memory of a region. Others may change it at any time.
 pub trait Memory: fmt::Debug + Send + Sync {
@@ -370,4 +374,34 @@ impl Drop for RegionTable {
 fn now() -> Time {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     Time { seconds: since.as_secs().cast_signed(), nanoseconds: since.subsec_nanos() }
+}
+/// Returns the number of the file, which is its cookie, too.
+pub(crate) fn fileid(region: &Region) -> u64 {
+    region.instance().saturating_add(INSTANCES)
+}
+
+/// Returns the permission bits: the rights of peers, for everybody.
+pub(crate) fn mode(access: Access) -> u32 {
+    let read = if access.contains(Access::REMOTE_READ) { 0o444 } else { 0 };
+    let write = if access.contains(Access::REMOTE_WRITE) { 0o222 } else { 0 };
+    read | write
+}
+
+/// Returns the attributes of a region in a file system of this number.
+pub(crate) fn attributes(region: &Region, fsid: u64, modified: Time) -> Attributes {
+    Attributes {
+        kind: ftype3::NF3REG,
+        mode: mode(region.access()),
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        size: region.bytes(),
+        used: region.bytes(),
+        device: (0, 0),
+        fsid,
+        fileid: fileid(region),
+        atime: modified,
+        mtime: modified,
+        ctime: modified,
+    }
 }
