@@ -75,7 +75,7 @@ impl Transfer {
 
     fn new(file: Arc<OwnedFd>, state: State, memory: Vec<u8>, offset: u64, stable: stable_how) -> Self {
         let mut new = Self { file, user: None, memory, offset, moved: 0, stable, state, repeats: 0 };
-        new.skip_what_is_nothing();
+        new.skip_empty_states();
         new
     }
 
@@ -131,10 +131,11 @@ impl Transfer {
             (State::Done(result), _) => State::Done(result),
             (_, Err(error)) => State::Done(Err(error)),
         };
-        self.skip_what_is_nothing();
+        self.skip_empty_states();
     }
 
-    fn skip_what_is_nothing(&mut self) {
+    /// Leaves states in which nothing is left to do.
+    fn skip_empty_states(&mut self) {
         let is_moved = self.moved == self.memory.len();
         self.state = match self.state {
             State::Reads if is_moved => State::Done(Ok(())),

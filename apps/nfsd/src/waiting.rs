@@ -1,8 +1,8 @@
 //! Calls that wait for transfers, while their thread executes others.
 //!
 //! ```text
-//!  Calls::begin ─▶ the call's future ─▶ Io::read, write, sync ─▶ Desk: room? then the transfer ─▶ Engine
-//!  Calls::ended ◀─ the future goes on ◀──────────────────────── Desk: its result ◀────────────────┘
+//!  Calls::begin ─▶ the call's future ─▶ Io::read, write, sync ─▶ Waiter: room? then the transfer ─▶ Engine
+//!  Calls::ended ◀─ the future goes on ◀──────────────────────── Waiter: its result ◀────────────────┘
 //! ```
 //!
 //! A limit bounds the transfers in flight, and with them the memory that they use. A call for which there is no room
@@ -65,74 +65,74 @@ impl Engine for Disks {
     }
 }
 
-/// State of what a call waits for.
+/// Resource that a call waits for, and the answer.
 #[derive(Debug, Default)]
-enum Want {
+enum Wait {
     #[default]
     Nothing,
     Room,
-    HasRoom,
+    Granted,
     Transfer(Transfer),
     Done(Transfer),
 }
 
-/// Place at which a call and the thread that executes it exchange what the call waits for.
+/// A call that may wait: it and the thread that executes it exchange requests and answers here.
 #[derive(Debug, Default)]
-struct Desk {
-    want: RefCell<Want>,
+struct Waiter {
+    wait: RefCell<Wait>,
     stats: Arc<TransferStats>,
 }
 
-impl Desk {
-    fn take(&self) -> Want {
-        self.want.take()
+impl Waiter {
+    fn take(&self) -> Wait {
+        self.wait.take()
     }
 
-    fn put(&self, want: Want) {
-        self.want.replace(want);
+    fn put(&self, wait: Wait) {
+        self.wait.replace(wait);
+    }
+
+    /// Waits until the request has its answer, which `answer` returns, or else the request itself.
+    async fn answer<T>(&self, request: Wait, answer: fn(Wait) -> Result<T, Wait>) -> T {
+        self.put(request);
+        let answered = poll_fn(|_| match answer(self.take()) {
+            Ok(answer) => Poll::Ready(answer),
+            Err(request) => {
+                self.put(request);
+                Poll::Pending
+            }
+        });
+        answered.await
     }
 
     /// Waits until a transfer may be started.
     async fn room(&self) {
-        self.put(Want::Room);
-        let granted = poll_fn(|_| match self.take() {
-            Want::HasRoom => Poll::Ready(()),
-            other => {
-                self.put(other);
-                Poll::Pending
-            }
-        });
-        granted.await;
+        self.answer(Wait::Room, |wait| if let Wait::Granted = wait { Ok(()) } else { Err(wait) }).await;
     }
 
     /// Waits until a transfer is done. There must be room for it.
     async fn done(&self, transfer: Transfer) -> Result<(u32, Vec<u8>), Errno> {
-        self.put(Want::Transfer(transfer));
-        let done = poll_fn(|_| match self.take() {
-            Want::Done(transfer) => Poll::Ready(transfer),
-            other => {
-                self.put(other);
-                Poll::Pending
-            }
-        });
+        let request = Wait::Transfer(transfer);
+        let done =
+            self.answer(request, |wait| if let Wait::Done(done) = wait { Ok(done) } else { Err(wait) });
         done.await.result()
     }
 }
 
 /// Way in which a call reaches files: on its thread at once, or by transfers that it waits for.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Io(Option<Rc<Desk>>);
+pub(crate) struct Io(Option<Rc<Waiter>>);
 
 impl Io {
     /// Reads up to `length` bytes; fewer mean the end of the file.
     pub(crate) async fn read(&self, file: &File, offset: u64, length: u32) -> Result<Vec<u8>, Errno> {
-        if let (Some(desk), File::Kernel(kernel)) = (&self.0, file) {
+        if let (Some(waiter), File::Kernel(kernel)) = (&self.0, file) {
             if let Some(content) = cached(kernel, offset, length) {
-                add(&desk.stats.cached, 1);
+                add(&waiter.stats.cached, 1);
                 return Ok(content);
             }
-            desk.room().await;
-            return desk
+            waiter.room().await;
+            return waiter
                 .done(Transfer::read(Arc::clone(kernel), offset, length))
                 .await
                 .map(|(_, bytes)| bytes);
@@ -154,11 +154,11 @@ impl Io {
         stable: stable_how,
     ) -> Result<(u32, stable_how), Errno> {
         let whole = |data: D| Some(data.into()).filter(|data| data.len() == length as usize).ok_or(Errno::IO);
-        if let (Some(desk), File::Kernel(kernel)) = (&self.0, file) {
-            desk.room().await;
+        if let (Some(waiter), File::Kernel(kernel)) = (&self.0, file) {
+            waiter.room().await;
             let (kernel, user) = (Arc::clone(kernel), user.cloned());
             let transfer = Transfer::write(kernel, user, whole(data())?.into_owned(), offset, stable);
-            return desk.done(transfer).await.map(|(written, _)| (written, stable));
+            return waiter.done(transfer).await.map(|(written, _)| (written, stable));
         }
         let data = whole(data())?;
         let write = || file.write_at(&data, offset);
@@ -168,11 +168,11 @@ impl Io {
 
     /// Makes written data durable. Returns how durable it is.
     pub(crate) async fn sync(&self, file: &File, stable: stable_how) -> Result<stable_how, Errno> {
-        if let (Some(desk), File::Kernel(kernel)) = (&self.0, file)
+        if let (Some(waiter), File::Kernel(kernel)) = (&self.0, file)
             && stable != stable_how::UNSTABLE
         {
-            desk.room().await;
-            desk.done(Transfer::sync(Arc::clone(kernel), stable)).await?;
+            waiter.room().await;
+            waiter.done(Transfer::sync(Arc::clone(kernel), stable)).await?;
             return Ok(stable);
         }
         file.sync(stable)
@@ -216,7 +216,7 @@ pub(crate) struct Calls<K, T> {
 
 struct Call<K, T> {
     key: K,
-    desk: Rc<Desk>,
+    waiter: Rc<Waiter>,
     /// True if it counts as a transfer in flight.
     has_room: bool,
     execution: Execution<T>,
@@ -246,11 +246,11 @@ impl<K, T> Calls<K, T> {
 
     /// Begins to execute a call. Returns its result if it does not have to wait.
     pub(crate) fn begin(&mut self, key: K, call: impl FnOnce(Io) -> Execution<T>) -> Option<(K, T)> {
-        let desk = Rc::new(Desk { stats: Arc::clone(&self.stats), ..Desk::default() });
-        let io = Io(self.engine.is_some().then(|| Rc::clone(&desk)));
+        let waiter = Rc::new(Waiter { stats: Arc::clone(&self.stats), ..Waiter::default() });
+        let io = Io(self.engine.is_some().then(|| Rc::clone(&waiter)));
         let number = self.next;
         self.next = self.next.wrapping_add(1);
-        let result = self.go_on(number, Call { key, desk, has_room: false, execution: call(io) });
+        let result = self.go_on(number, Call { key, waiter, has_room: false, execution: call(io) });
         self.publish();
         result
     }
@@ -287,24 +287,24 @@ impl<K, T> Calls<K, T> {
                 self.leave(&mut call);
                 return Some((call.key, result));
             }
-            match call.desk.take() {
-                Want::Room if call.has_room => call.desk.put(Want::HasRoom),
-                Want::Room if self.has_room() && self.waiting.is_empty() => self.grant(&mut call),
-                Want::Room => {
-                    call.desk.put(Want::Room);
+            match call.waiter.take() {
+                Wait::Room if call.has_room => call.waiter.put(Wait::Granted),
+                Wait::Room if self.has_room() && self.waiting.is_empty() => self.grant(&mut call),
+                Wait::Room => {
+                    call.waiter.put(Wait::Room);
                     self.waiting.push_back(number);
                     add(&self.stats.waited, 1);
                     self.calls.insert(number, call);
                     return None;
                 }
-                Want::Transfer(transfer) if transfer.next().is_some() => {
+                Wait::Transfer(transfer) if transfer.next().is_some() => {
                     self.calls.insert(number, call);
                     self.start(number, transfer);
                     return None;
                 }
-                Want::Transfer(transfer) => self.finished(&mut call, transfer),
+                Wait::Transfer(transfer) => self.finished(&mut call, transfer),
                 // A call waits for nothing else.
-                Want::Nothing | Want::HasRoom | Want::Done(_) => return None,
+                Wait::Nothing | Wait::Granted | Wait::Done(_) => return None,
             }
         }
     }
@@ -316,7 +316,7 @@ impl<K, T> Calls<K, T> {
     fn grant(&mut self, call: &mut Call<K, T>) {
         self.in_flight = self.in_flight.saturating_add(1);
         call.has_room = true;
-        call.desk.put(Want::HasRoom);
+        call.waiter.put(Wait::Granted);
     }
 
     fn leave(&mut self, call: &mut Call<K, T>) {
@@ -334,7 +334,7 @@ impl<K, T> Calls<K, T> {
     fn finished(&mut self, call: &mut Call<K, T>, transfer: Transfer) {
         self.leave(call);
         add(&self.stats.done, 1);
-        call.desk.put(Want::Done(transfer));
+        call.waiter.put(Wait::Done(transfer));
     }
 
     fn publish(&self) {
