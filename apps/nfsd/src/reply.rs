@@ -62,6 +62,11 @@ impl From<Vec<u8>> for Reply {
 }
 
 impl Reply {
+    /// Copies what is in the memory of regions.
+    pub(crate) fn detach(&mut self) {
+        self.payloads.iter_mut().for_each(|(_, payload)| payload.detach());
+    }
+
     /// Returns the places of the payloads.
     #[must_use]
     pub fn items(&self) -> Vec<Item> {

@@ -41,7 +41,7 @@ impl Compound<'_, '_> {
         self.payload(out, payload)
     }
 
-    pub(super) async fn write(&self, reader: &mut Reader<'_>, out: &mut Writer) -> Result<(), Status> {
+    pub(super) async fn write(&mut self, reader: &mut Reader<'_>, out: &mut Writer) -> Result<(), Status> {
         let (stateid, offset, stable) = (self.stateid(reader)?, reader.u64()?, reader.u32()?);
         let stable = match stable {
             0 => stable_how::UNSTABLE,
@@ -50,6 +50,8 @@ impl Compound<'_, '_> {
             _ => return Err(Status::BadXdr),
         };
         let data = reader.reducible(self.server.transfer_max as usize)?;
+        // Operations take effect in their order: a READ before this one keeps its bytes.
+        self.payloads.iter_mut().for_each(|(_, payload)| payload.detach());
         let handle = self.handle()?;
         let target = self.writable(handle)?;
         let file = self.file(&target, handle, stateid, true)?;

@@ -332,6 +332,22 @@ fn a_region_is_opened_locked_read_and_written() {
     assert_eq!(session.on_root(&[named(Nfs4Op::REMOVE, "lab")]).0, 13);
 }
 
+/// RFC 8881 §2.3: the operations of a COMPOUND "are evaluated in order by the server".
+#[test]
+fn a_read_before_a_write_of_one_call_returns_the_bytes_before_it() {
+    let (mut session, _, memory) = on_region();
+    let (id, handle) = session.open("lab", 0).unwrap();
+    memory.all().fill(1);
+    let operations = [read_op(id, 0, 100), write_op(id, 0, &[2; 100]), read_op(id, 0, 4)];
+    let (status, results) = session.run(&[&[put_handle(&handle)], &operations[..]].concat());
+    assert_eq!(status, OK);
+    let mut reader = Reader::new(&results[8..]);
+    reader.array::<12>().unwrap();
+    assert_eq!(reader.opaque(100), Ok(&[1; 100][..]));
+    assert!(results.ends_with(&[2; 4]));
+    assert_eq!(memory.all()[..100], [2; 100]);
+}
+
 #[test]
 fn a_repeated_reply_has_the_bytes_of_the_first() {
     let (mut session, _, memory) = on_region();
