@@ -446,7 +446,8 @@ pub(crate) fn accepted(listener: &Id, request: ConnectRequest, channel: &EventCh
     let own = if sync { crate::cm_calls::rdma_create_event_channel() } else { None };
     // A channel of an id without one is freed with the id.
     let own = own.map(|channel| &*Box::leak(channel));
-    let id = Id::create(own.unwrap_or(channel), sync);
+    // Without one of its own, for want of descriptors, its events come to the listener's.
+    let id = Id::create(own.unwrap_or(channel), own.is_some());
     id.head.context.store(listener.head.context.load(Ordering::Acquire), Ordering::Release);
     if let Some(open) = context_at(&shared, local.ip()) {
         id.set_verbs(open);
@@ -487,11 +488,11 @@ pub(crate) fn destroy(id: Box<Id>) {
         (std::mem::replace(&mut inner.stage, Stage::Idle), std::mem::take(&mut inner.ids))
     };
     for (connection, shared) in &ids {
+        lock(&shared.ids).remove(&connection.handle());
         // A request without an answer is rejected, as the kernel's CM does. Fails only if the peer has gone.
         if stage == Stage::Requested {
             let _ = connection.reject(&[]);
         }
-        lock(&shared.ids).remove(&connection.handle());
     }
     drop(ids);
     let state = Arc::clone(&id.state);

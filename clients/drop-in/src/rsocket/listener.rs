@@ -84,7 +84,13 @@ impl Socket {
     }
 
     fn accept_one(&self, entry: Entry) -> Result<Self, c_int> {
-        let channel = new_channel()?;
+        let channel = match new_channel() {
+            Ok(channel) => channel,
+            Err(error) => {
+                entry.reject();
+                return Err(error);
+            }
+        };
         let sleepers = Arc::default();
         channel.queue().wake_instead(&sleepers);
         let request = entry.request.ok_or(libc::EPROTO)?;
