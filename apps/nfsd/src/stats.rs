@@ -132,8 +132,8 @@ impl Row {
         times.sum_ns().checked_div(times.count()).unwrap_or(0)
     }
 
-    /// Returns the nanoseconds that 99 % of the calls did not exceed, rounded up to a power of two: from 1.024 µs on; if
-    /// the calls took more than 8.6 s, those of the longest call.
+    /// Returns the nanoseconds that 99 % of the calls did not exceed, rounded up to a power of two, from 1.024 µs on;
+    /// beyond 8.6 s, those of the longest call.
     pub(crate) fn p99_ns(&self) -> u64 {
         let times = *locked(&self.times);
         let all = times.count();

@@ -70,6 +70,26 @@ tcp() { # half a round trip of a program that sleeps in `recv`
     kill "$server"
     wait "$server" 2>/dev/null
 }
+# Milliseconds of a client of rping, from its start to its end, with 64 bytes there and back; and hundredths of a second
+# of CPU, and KiB of memory, of its server in ten seconds without a client.
+ends_soon() {
+    local server begin before
+    ip netns exec "$NS" "$RUN" --embedded rping -s -P -a 127.0.0.1 -p 7199 >/dev/null 2>&1 &
+    server=$!
+    sleep 1
+    for _ in $(seq "$RUNS"); do
+        begin=$(date +%s%N)
+        in_ns "$RUN" --embedded rping -c -a 127.0.0.1 -p 7199 -C 1 -S 64 >/dev/null || return 1
+        awk -v ns=$(($(date +%s%N) - begin)) 'BEGIN { printf "%.1f\n", ns / 1e6 }' >>"$LAB/start"
+    done
+    before=$(awk '{ print $14 + $15 }' "/proc/$server/stat")
+    sleep 10
+    awk -v before="$before" '{ print $14 + $15 - before }' "/proc/$server/stat" >>"$LAB/idle"
+    awk '/^VmRSS:/ { print $2 }' "/proc/$server/status" >>"$LAB/memory"
+    kill "$server"
+    wait "$server" 2>/dev/null
+}
+ends_soon
 for _ in $(seq "$RUNS"); do
     ironwarp ib_write_bw 65536 "$WRITES" 4 >>"$LAB/bulk"
     # MB/s, of 2^20 bytes.
@@ -94,6 +114,8 @@ done
 median() { # FILE: the median of the rates, and their range
     sort -n "$1" | awk '{ rate[NR] = $1 } END { print rate[int((NR + 1) / 2)] " (" rate[1] " to " rate[NR] ")" }'
 }
+echo "rping's client, from its start to its end: $(median "$LAB/start") ms; its server without a client: \
+$(awk '{ print $1 / 10 }' "$LAB/idle") % of a CPU, $(<"$LAB/memory") KiB"
 echo "64 KiB: ib_write_bw $(median "$LAB/bulk"), ucx put $(median "$LAB/ucx.bulk") Gbit/s"
 echo "64 KiB, CPU s/GiB: ib_write_bw $(median "$LAB/cpu.bulk"), ucx put $(median "$LAB/cpu.ucx")"
 echo "64 KiB between namespaces: ib_write_bw $(median "$LAB/apart"), ucx put $(median "$LAB/ucx.apart") Gbit/s"
