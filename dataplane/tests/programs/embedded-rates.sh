@@ -79,7 +79,7 @@ ends_soon() {
     sleep 1
     for _ in $(seq "$RUNS"); do
         begin=$(date +%s%N)
-        in_ns "$RUN" --embedded rping -c -a 127.0.0.1 -p 7199 -C 1 -S 64 >/dev/null || return 1
+        in_ns "$RUN" --embedded rping -c -a 127.0.0.1 -p 7199 -C 1 -S 64 >/dev/null 2>&1 || return 1
         awk -v ns=$(($(date +%s%N) - begin)) 'BEGIN { printf "%.1f\n", ns / 1e6 }' >>"$LAB/start"
     done
     before=$(awk '{ print $14 + $15 }' "/proc/$server/stat")
