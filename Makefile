@@ -358,7 +358,7 @@ wheel: ## the Python package for Linux with glibc 2.17 or newer: target/wheels
 	python3 -m venv $(WHEEL_TOOLS)
 	$(WHEEL_TOOLS)/bin/pip install --quiet $$(grep -E '^(maturin|ziglang)==' clients/python/requirements.txt)
 	PATH="$$PWD/$(WHEEL_TOOLS)/bin:$$PATH" maturin build --manifest-path clients/python/Cargo.toml --zig \
-	    --compatibility manylinux2014 --profile wheel --locked --interpreter python3 --out target/wheels \
+	    --compatibility manylinux2014 --profile dist --locked --interpreter python3 --out target/wheels \
 	    -- -C link-arg="$$(gcc -print-file-name=libgcc_s.so.1)"
 
 wheel-test: root ## the tests of the wheel that `make wheel` has built

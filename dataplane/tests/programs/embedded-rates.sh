@@ -72,7 +72,7 @@ tcp() { # half a round trip of a program that sleeps in `recv`
 }
 # Milliseconds of a client of rping, from its start to its end, with 64 bytes there and back; and hundredths of a second
 # of CPU, and KiB of memory, of its server in ten seconds without a client.
-ends_soon() {
+measure_start_and_idle() {
     local server begin before
     ip netns exec "$NS" "$RUN" --embedded rping -s -P -a 127.0.0.1 -p 7199 >/dev/null 2>&1 &
     server=$!
@@ -89,7 +89,7 @@ ends_soon() {
     kill "$server"
     wait "$server" 2>/dev/null
 }
-ends_soon
+measure_start_and_idle
 for _ in $(seq "$RUNS"); do
     ironwarp ib_write_bw 65536 "$WRITES" 4 >>"$LAB/bulk"
     # MB/s, of 2^20 bytes.

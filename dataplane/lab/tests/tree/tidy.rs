@@ -379,7 +379,7 @@ fn the_steps_to_install_by_hand_are_complete() {
     );
 }
 
-/// A panic of any thread ends a program also in the profile `tests`, which unwinds.
+/// Panics unwind: a program asks for its end.
 #[test]
 fn programs_abort_on_a_panic() {
     let starts = ["dataplane/src/main.rs", "apps/nfsd/src/main.rs"];
