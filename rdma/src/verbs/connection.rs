@@ -121,7 +121,7 @@ pub(super) struct PendingConnect {
 pub(super) struct Id<C> {
     pub(super) endpoint: Option<Box<Endpoint<C>>>,
     pub(super) details: Box<Details>,
-    pub(super) qp: Option<QpNum>,
+    pub(super) qp: QpLink,
     pub(super) stage: Stage,
     /// True if the connection is in the list of [`Silent`](super::silent::Silent) ones.
     pub(super) is_silent: bool,
@@ -147,6 +147,25 @@ pub struct Termination {
     pub sent: bool,
     /// Error that the Terminate reports.
     pub code: ErrorCode,
+}
+
+/// Queue pair of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum QpLink {
+    /// It has had none.
+    None,
+    /// It has this one.
+    Of(QpNum),
+    /// It had this one when it ended.
+    Was(QpNum),
+}
+
+impl QpLink {
+    /// Returns the queue pair of a connection that has not ended.
+    #[inline]
+    pub(super) const fn current(self) -> Option<QpNum> {
+        if let Self::Of(number) = self { Some(number) } else { None }
+    }
 }
 
 /// State of a listener or connection that is needed only while it is opened, reported or closed.
@@ -182,7 +201,7 @@ impl<C> Id<C> {
         Self {
             endpoint: None,
             details: Box::new(details),
-            qp: None,
+            qp: QpLink::None,
             stage: Stage::New,
             is_silent: false,
             tx_requested: false,
@@ -328,7 +347,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         let pending_connect = Box::new(PendingConnect { private_data, param, any_port: false });
         (entry.details.pending_connect, entry.details.peer) = (Some(pending_connect), Some(peer));
         entry.details.began_us = micros(self.now_ns);
-        (entry.stage, entry.qp) = (Stage::Opening, Some(number));
+        (entry.stage, entry.qp) = (Stage::Opening, QpLink::Of(number));
         qp.id = Some(id);
         let local = entry.details.local;
         self.request(TransportRequest::Open { id, local, peer });
@@ -345,7 +364,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     pub fn accept(&mut self, id: CmId, number: QpNum, private_data: &[u8]) -> Result<(), VerbsError> {
         let entry = self.ids.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
         let qp = self.qps.get_mut(number.0).ok_or(VerbsError::NoSuchObject)?;
-        let asked = entry.stage == Stage::Connecting && entry.qp.is_none();
+        let asked = entry.stage == Stage::Connecting && entry.qp.current().is_none();
         let endpoint = entry.endpoint.as_mut().filter(|_| asked).ok_or(VerbsError::State)?;
         if qp.state != QpState::Idle || qp.id.is_some() {
             return Err(VerbsError::State);
@@ -353,7 +372,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         endpoint.accept(private_data).map_err(answer_error)?;
         let queues = qp.queues.take().ok_or(VerbsError::State)?;
         endpoint.adopt(*queues, Some(qp.init.pd));
-        (entry.qp, qp.id) = (Some(number), Some(id));
+        (entry.qp, qp.id) = (QpLink::Of(number), Some(id));
         self.leave_backlog(id);
         self.request_transmit(id);
         Ok(())
@@ -385,7 +404,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// Returns the endpoint of a connection that waits for `accept` or `reject`.
     fn requesting(&mut self, id: CmId) -> Result<&mut Endpoint<C>, VerbsError> {
         let entry = self.ids.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
-        let asked = entry.stage == Stage::Connecting && entry.qp.is_none();
+        let asked = entry.stage == Stage::Connecting && entry.qp.current().is_none();
         entry.endpoint.as_deref_mut().filter(|_| asked).ok_or(VerbsError::State)
     }
 
@@ -422,7 +441,7 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Moves the queue pair of an established connection to `Closing`: it accepts no more work to send.
     pub(super) fn closing(&mut self, id: CmId) {
-        let number = self.ids.get(id.0).and_then(|entry| entry.qp);
+        let number = self.ids.get(id.0).and_then(|entry| entry.qp.current());
         if let Some(qp) = number.and_then(|number| self.qps.get_mut(number.0))
             && qp.state == QpState::Rts
         {
@@ -453,6 +472,16 @@ impl<C: AsRef<[u8]>> Device<C> {
     pub fn set_owner(&mut self, id: CmId, owner: Owner) -> Result<(), VerbsError> {
         self.ids.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?.owner = owner;
         Ok(())
+    }
+
+    /// Returns the queue pair of a connection.
+    pub fn qp_of(&self, id: CmId) -> Option<QpNum> {
+        self.ids.get(id.0)?.qp.current()
+    }
+
+    /// Returns the queue pair that a connection had when it ended.
+    pub fn ended_qp_of(&self, id: CmId) -> Option<QpNum> {
+        if let QpLink::Was(number) = self.ids.get(id.0)?.qp { Some(number) } else { None }
     }
 
     /// Returns the client to which an id belongs, `None` if there is no such id.
@@ -516,7 +545,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         stats: &mut RdmaStats,
     ) -> Option<()> {
         let entry = self.ids.get_mut(id.0)?;
-        let qp = self.qps.get_mut(entry.qp?.0)?;
+        let qp = self.qps.get_mut(entry.qp.current()?.0)?;
         let PendingConnect { private_data, param: (ird, ord, revision, rtr), .. } =
             *entry.details.pending_connect.take()?;
         let config = EndpointConfig { send_queue: 0, receive_queue: 0, ..self.endpoint };

@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use super::completion::{Slots, WorkCompletion};
-use super::connection::{Details, Id, Stage, Termination, TransportRequest};
+use super::connection::{Details, Id, QpLink, Stage, Termination, TransportRequest};
 use super::events::CmEventKind;
 use super::ids::{CmId, QpNum};
 use super::queue_pair::{Ended, QpState};
@@ -254,7 +254,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// chunks, which `take` returns.
     pub(super) fn deliver(&mut self, id: CmId, take: impl FnOnce(&mut Endpoint<C>) -> usize) -> usize {
         let Some(entry) = self.ids.get_mut(id.0) else { return 0 };
-        let (number, Some(endpoint)) = (entry.qp, entry.endpoint.as_mut()) else { return 0 };
+        let (number, Some(endpoint)) = (entry.qp.current(), entry.endpoint.as_mut()) else { return 0 };
         let mut qp = number.and_then(|number| self.qps.get_mut(number.0));
         let srq_id = qp.as_ref().and_then(|qp| qp.init.srq);
         let srq = srq_id.and_then(|srq| self.srqs.get_mut(srq.0));
@@ -393,7 +393,8 @@ impl<C: AsRef<[u8]>> Device<C> {
         loop {
             let Self { ids, qps, .. } = self;
             let entry = ids.get_mut(id.0);
-            let Some((number, endpoint)) = entry.and_then(|entry| Some((entry.qp, entry.endpoint.as_mut()?)))
+            let Some((number, endpoint)) =
+                entry.and_then(|entry| Some((entry.qp.current(), entry.endpoint.as_mut()?)))
             else {
                 break;
             };
@@ -424,11 +425,6 @@ impl<C: AsRef<[u8]>> Device<C> {
             self.on_event(id, event);
         }
         self.fail_overrun_qps();
-    }
-
-    /// Returns the queue pair of a connection.
-    pub fn qp_of(&self, id: CmId) -> Option<QpNum> {
-        self.ids.get(id.0)?.qp
     }
 
     fn enter_terminate(&mut self, id: CmId) {
@@ -539,9 +535,10 @@ impl<C: AsRef<[u8]>> Device<C> {
     fn ended(&mut self, id: CmId, kind: CmEventKind) {
         self.leave_backlog(id);
         let Some(entry) = self.ids.get_mut(id.0) else { return };
-        let (number, told) = (entry.qp.take(), entry.stage == Stage::Ended);
+        let (number, told) = (entry.qp.current(), entry.stage == Stage::Ended);
         (entry.endpoint, entry.stage) = (None, Stage::Ended);
         if let Some(number) = number {
+            entry.qp = QpLink::Was(number);
             self.enter_error(number);
         }
         if !told {

@@ -175,6 +175,19 @@ impl<M: ContextMemory> CqRing<M> {
         served
     }
 
+    /// Returns the number of completions that were moved to the ring, once those that the device's queue has now are.
+    pub(super) fn moved_with<C: AsRef<[u8]>>(&self, device: &Device<C>) -> u64 {
+        self.stats.completions.wrapping_add(device.queued_completions(self.cq).unwrap_or(0) as u64)
+    }
+
+    /// Returns true if as many completions as [`Self::moved_with`] has returned were moved to the ring, or none that is
+    /// left can be: those are gone, or the ring has no room.
+    pub(super) fn has_moved<C: AsRef<[u8]>>(&mut self, moved: u64, device: &Device<C>) -> bool {
+        self.stats.completions >= moved
+            || device.queued_completions(self.cq).unwrap_or(0) == 0
+            || self.resized.is_none() && self.ring.has_room() != Ok(true)
+    }
+
     fn count(&mut self, served: Served) {
         let CqStats { completions, errors, events } = &mut self.stats;
         *completions = completions.wrapping_add(served.completions);

@@ -2,6 +2,7 @@
 
 mod completions;
 mod context;
+mod ends;
 mod execute;
 mod objects;
 mod queue;
@@ -22,6 +23,7 @@ use crate::layout::doorbells;
 use crate::{Event, Request, Response, words_min};
 use completions::CqRing;
 use context::Context;
+use ends::End;
 use objects::Destroyed;
 pub use objects::ObjectLimits;
 pub use stats::{ContextStats, CqStats};
@@ -83,6 +85,8 @@ pub struct Contexts<M> {
     full: std::collections::VecDeque<CqId>,
     /// True if a context may have events for which its ring had no room.
     events_kept: bool,
+    /// Ends of connections that wait for the completions before them.
+    ends: std::collections::VecDeque<End>,
     qp_owners: HashMap<QpNum, ContextId>,
     srq_owners: HashMap<SrqId, ContextId>,
     entry: Box<EntryWords>,
@@ -100,6 +104,7 @@ impl<M: ContextMemory> Contexts<M> {
             cqs: none(cqs_max.into()),
             full: std::collections::VecDeque::with_capacity(cqs_max.into()),
             events_kept: false,
+            ends: std::collections::VecDeque::new(),
             qp_owners: HashMap::new(),
             srq_owners: HashMap::new(),
             entry: Box::new([0; RingShape::ENTRY_WORDS_MAX as usize]),
@@ -446,6 +451,9 @@ impl<M: ContextMemory> Contexts<M> {
             self.async_event(event, signals);
         }
         self.undelivered |= device.has_async_event();
+        if !self.ends.is_empty() {
+            self.release_ends(device, signals);
+        }
         if self.events_kept {
             self.resume_events(signals);
         }
@@ -535,8 +543,9 @@ impl<M: ContextMemory> Contexts<M> {
         }
     }
 
-    /// Passes a connection event to the context that owns its id. A connect request to a context whose user has as many
-    /// ids as it may have is refused: its connection is reset. Returns the event if no context owns it.
+    /// Passes a connection event to the context that owns its id; `Disconnected` once the completions that the
+    /// connection has had are in their rings. A connect request to a context whose user has as many ids as it may have
+    /// is refused: its connection is reset. Returns the event if no context owns it.
     pub fn cm_event<C: AsRef<[u8]>>(
         &mut self,
         event: CmEvent,
@@ -549,7 +558,9 @@ impl<M: ContextMemory> Contexts<M> {
         let context = self.places.get_mut(owner.0 as usize).and_then(Option::as_mut);
         if let Some(context) = context.filter(|context| admitted && !context.closing) {
             context.take_id(&event);
-            self.event(owner, Event::Cm(event), signals);
+            if let Some(event) = self.hold_end(owner, event, device) {
+                self.event(owner, Event::Cm(event), signals);
+            }
         } else {
             // Fails only if the id is not there.
             let _ = device.destroy_id(event.id);

@@ -14,6 +14,7 @@ mod bounded;
 mod common;
 mod contexts;
 mod counters;
+mod ends;
 mod events;
 mod hostile;
 mod limits;
