@@ -307,6 +307,12 @@ canceled() {
     detail "$(cat "$LAB/client.out")"
 }
 shows "a thread that is canceled ends while a call waits, and harms nothing" canceled
+canceled_sockets() {
+    local EMBEDDED=("${EMBEDDED[@]}" --preload --peers "$AT/32")
+    runs "$LAB/client.out" canceled-sockets "$AT" "$PORT" $((SECONDS_EACH * 3)) || return 1
+    detail "$(cat "$LAB/client.out")"
+}
+shows "the same in a program of plain sockets, of which some become rsockets" canceled_sockets
 
 strangers() {
     runs "$LAB/client.out" strangers "$AT" "$PORT" $((SECONDS_EACH * 60)) || return 1

@@ -187,6 +187,16 @@ fn get_request(listener: &Id) -> Result<*const Id, c_int> {
     Ok(id)
 }
 
+/// Endpoint that the program does not have yet: destroyed if a step of its preparation fails, or the thread is canceled
+/// while it waits.
+struct Unfinished(*const Id);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        rdma_destroy_ep(take(self.0.cast_mut()));
+    }
+}
+
 /// Creates the shared receive queue of an id.
 fn create_srq(id: &Id, pd: Option<&Pd>, init: Option<&mut SrqInitAttr>) -> c_int {
     let pd = pd.or_else(|| object(id.head.pd.load(Ordering::Acquire)));
@@ -255,10 +265,13 @@ export_waiting! {
         if rdma_create_id(None, Some(&mut id), ptr::null_mut(), PORT_SPACE_TCP) != 0 {
             return -1;
         }
+        let unfinished = Unfinished(id);
         let prepared = object(id).ok_or(libc::EINVAL).and_then(|id| prepare(id, info, pd, init));
-        match prepared {
-            Ok(()) => *out = id,
-            Err(_) => rdma_destroy_ep(take(id.cast_mut())),
+        if prepared.is_ok() {
+            std::mem::forget(unfinished);
+            *out = id;
+        } else {
+            drop(unfinished);
         }
         answer(prepared)
     }

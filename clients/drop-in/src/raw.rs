@@ -98,8 +98,8 @@ pub(crate) fn read_counter(counter: BorrowedFd<'_>) -> Result<(), c_int> {
 /// Returns true if no handler of the program asks that signals end calls: each has `SA_RESTART`. Signals that tell of a
 /// fault of the thread itself do not count, nor do those of the C library.
 pub(crate) fn restarts_calls() -> bool {
-    const FAULTS: [c_int; 6] =
-        [libc::SIGILL, libc::SIGTRAP, libc::SIGABRT, libc::SIGBUS, libc::SIGFPE, libc::SIGSEGV];
+    const FAULTS: [c_int; 7] =
+        [libc::SIGILL, libc::SIGTRAP, libc::SIGABRT, libc::SIGBUS, libc::SIGFPE, libc::SIGSEGV, libc::SIGSYS];
     const OF_LIBRARY: [c_int; 2] = [32, 33];
     let ends_calls = |signal: c_int| {
         let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();

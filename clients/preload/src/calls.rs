@@ -4,27 +4,31 @@
 //! JUSTIFICATION: functions that are found by name at run time have types that only this file states.
 #![allow(unsafe_code, reason = "functions by name; listed in UNSAFE.md")]
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
-use libc::{iovec, msghdr, nfds_t, pollfd, sockaddr, socklen_t};
+use libc::{
+    FILE, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, sockaddr, socklen_t, timespec,
+    timeval,
+};
 
-macro_rules! calls {
-    ($(fn $name:ident / $system:literal / $rdma:literal ($($arg:ty),*) -> $result:ty;)*) => {
-        /// A set of functions.
+/// Defines a set of functions of C, which may end a thread that is canceled (`pthreads(7)`): that unwinds its stack.
+macro_rules! functions {
+    ($(#[$attribute:meta])* $set:ident { $(fn $name:ident($($arg:ty),*) -> $result:ty;)* }) => {
+        $(#[$attribute])*
         #[derive(Debug)]
-        pub(crate) struct Calls {
-            $(pub(crate) $name: unsafe extern "C" fn($($arg),*) -> $result,)*
+        pub(crate) struct $set {
+            $(pub(crate) $name: unsafe extern "C-unwind" fn($($arg),*) -> $result,)*
         }
 
-        impl Calls {
-            /// Finds the functions; `None` if one is missing.
-            fn find(handle: *mut c_void, is_rdma: bool) -> Option<Self> {
+        impl $set {
+            /// Finds the functions by their names with `prefix` before each; `None` if one is missing.
+            fn find(handle: *mut c_void, prefix: &str) -> Option<Self> {
                 $(let $name = {
-                    let name: &CStr = if is_rdma { $rdma } else { $system };
+                    let name = CString::new([prefix, stringify!($name)].concat()).ok()?;
                     // SAFETY: a handle of `dlopen` that is never closed, or `RTLD_NEXT`.
                     let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
-                    type Call = Option<unsafe extern "C" fn($($arg),*) -> $result>;
+                    type Call = Option<unsafe extern "C-unwind" fn($($arg),*) -> $result>;
                     // SAFETY: null is `None`; otherwise the function has this type by its manual page.
                     unsafe { std::mem::transmute::<*mut c_void, Call>(found) }?
                 };)*
@@ -34,39 +38,62 @@ macro_rules! calls {
     };
 }
 
-calls! {
-    fn socket / c"socket" / c"rsocket" (c_int, c_int, c_int) -> c_int;
-    fn bind / c"bind" / c"rbind" (c_int, *const sockaddr, socklen_t) -> c_int;
-    fn listen / c"listen" / c"rlisten" (c_int, c_int) -> c_int;
-    fn accept / c"accept" / c"raccept" (c_int, *mut sockaddr, *mut socklen_t) -> c_int;
-    fn connect / c"connect" / c"rconnect" (c_int, *const sockaddr, socklen_t) -> c_int;
-    fn shutdown / c"shutdown" / c"rshutdown" (c_int, c_int) -> c_int;
-    fn close / c"close" / c"rclose" (c_int) -> c_int;
-    fn recv / c"recv" / c"rrecv" (c_int, *mut c_void, usize, c_int) -> isize;
-    fn recvfrom / c"recvfrom" / c"rrecvfrom"
-        (c_int, *mut c_void, usize, c_int, *mut sockaddr, *mut socklen_t) -> isize;
-    fn recvmsg / c"recvmsg" / c"rrecvmsg" (c_int, *mut msghdr, c_int) -> isize;
-    fn read / c"read" / c"rread" (c_int, *mut c_void, usize) -> isize;
-    fn readv / c"readv" / c"rreadv" (c_int, *const iovec, c_int) -> isize;
-    fn send / c"send" / c"rsend" (c_int, *const c_void, usize, c_int) -> isize;
-    fn sendto / c"sendto" / c"rsendto"
-        (c_int, *const c_void, usize, c_int, *const sockaddr, socklen_t) -> isize;
-    fn sendmsg / c"sendmsg" / c"rsendmsg" (c_int, *const msghdr, c_int) -> isize;
-    fn write / c"write" / c"rwrite" (c_int, *const c_void, usize) -> isize;
-    fn writev / c"writev" / c"rwritev" (c_int, *const iovec, c_int) -> isize;
-    fn getpeername / c"getpeername" / c"rgetpeername" (c_int, *mut sockaddr, *mut socklen_t) -> c_int;
-    fn getsockname / c"getsockname" / c"rgetsockname" (c_int, *mut sockaddr, *mut socklen_t) -> c_int;
-    fn getsockopt / c"getsockopt" / c"rgetsockopt" (c_int, c_int, c_int, *mut c_void, *mut socklen_t) -> c_int;
-    fn setsockopt / c"setsockopt" / c"rsetsockopt" (c_int, c_int, c_int, *const c_void, socklen_t) -> c_int;
-    fn fcntl / c"fcntl" / c"rfcntl" (c_int, c_int, usize) -> c_int;
-    fn poll / c"poll" / c"rpoll" (*mut pollfd, nfds_t, c_int) -> c_int;
+functions! {
+    /// Functions that both libraries have.
+    Calls {
+        fn socket(c_int, c_int, c_int) -> c_int;
+        fn bind(c_int, *const sockaddr, socklen_t) -> c_int;
+        fn listen(c_int, c_int) -> c_int;
+        fn accept(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
+        fn connect(c_int, *const sockaddr, socklen_t) -> c_int;
+        fn shutdown(c_int, c_int) -> c_int;
+        fn close(c_int) -> c_int;
+        fn recv(c_int, *mut c_void, usize, c_int) -> isize;
+        fn recvfrom(c_int, *mut c_void, usize, c_int, *mut sockaddr, *mut socklen_t) -> isize;
+        fn recvmsg(c_int, *mut msghdr, c_int) -> isize;
+        fn read(c_int, *mut c_void, usize) -> isize;
+        fn readv(c_int, *const iovec, c_int) -> isize;
+        fn send(c_int, *const c_void, usize, c_int) -> isize;
+        fn sendto(c_int, *const c_void, usize, c_int, *const sockaddr, socklen_t) -> isize;
+        fn sendmsg(c_int, *const msghdr, c_int) -> isize;
+        fn write(c_int, *const c_void, usize) -> isize;
+        fn writev(c_int, *const iovec, c_int) -> isize;
+        fn getpeername(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
+        fn getsockname(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
+        fn getsockopt(c_int, c_int, c_int, *mut c_void, *mut socklen_t) -> c_int;
+        fn setsockopt(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int;
+        fn fcntl(c_int, c_int, usize) -> c_int;
+        fn poll(*mut pollfd, nfds_t, c_int) -> c_int;
+    }
+}
+
+functions! {
+    /// Functions that the C library alone has.
+    SystemOnly {
+        fn accept4(c_int, *mut sockaddr, *mut socklen_t, c_int) -> c_int;
+        fn fdopen(c_int, *const c_char) -> *mut FILE;
+        fn ppoll(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int;
+        fn pread(c_int, *mut c_void, usize, off_t) -> isize;
+        fn pselect(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t) -> c_int;
+        fn recvmmsg(c_int, *mut mmsghdr, c_uint, c_int, *mut timespec) -> c_int;
+        fn select(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int;
+        fn sendmmsg(c_int, *mut mmsghdr, c_uint, c_int) -> c_int;
+        fn splice(c_int, *mut i64, c_int, *mut i64, usize, c_uint) -> isize;
+    }
 }
 
 /// Returns the functions of the C library.
 pub(crate) fn system() -> &'static Calls {
     static SYSTEM: OnceLock<Calls> = OnceLock::new();
     // Without them the program cannot have started.
-    SYSTEM.get_or_init(|| Calls::find(libc::RTLD_NEXT, false).unwrap_or_else(|| std::process::abort()))
+    SYSTEM.get_or_init(|| Calls::find(libc::RTLD_NEXT, "").unwrap_or_else(|| std::process::abort()))
+}
+
+/// Returns more functions of the C library.
+pub(crate) fn system_only() -> &'static SystemOnly {
+    static SYSTEM: OnceLock<SystemOnly> = OnceLock::new();
+    // As above.
+    SYSTEM.get_or_init(|| SystemOnly::find(libc::RTLD_NEXT, "").unwrap_or_else(|| std::process::abort()))
 }
 
 /// Returns the functions of librdmacm; `None` if it is not found.
@@ -76,14 +103,7 @@ pub(crate) fn rdma() -> Option<&'static Calls> {
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL;
         // SAFETY: loads a library, whose constructors expect nothing of the caller.
         let handle = unsafe { libc::dlopen(c"librdmacm.so.1".as_ptr(), flags) };
-        if handle.is_null() { None } else { Calls::find(handle, true) }
+        if handle.is_null() { None } else { Calls::find(handle, "r") }
     });
     found.as_ref()
-}
-
-/// Returns the function of this name that comes after this library's; `None` if there is none.
-pub(crate) fn next(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: `RTLD_NEXT` is always valid.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    (!found.is_null()).then_some(found)
 }

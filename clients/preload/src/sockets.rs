@@ -11,7 +11,7 @@ use std::ptr;
 use errno::{Errno, errno, set_errno};
 use libc::{iovec, msghdr, sockaddr, sockaddr_storage, socklen_t};
 
-use crate::calls::{Calls, rdma, system};
+use crate::calls::{Calls, rdma, system, system_only};
 use crate::overlay::{close_at_exit, lay, remove, route, rsocket_of, uncover};
 use crate::peers::{leave_at_bind, leave_at_connect, leave_at_listen, peers};
 use crate::transfers::signaled;
@@ -27,7 +27,7 @@ macro_rules! forward {
         /// # Safety
         /// The arguments are those that its manual page demands.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(fd: c_int, $($arg: $type),*) -> $result {
+        pub unsafe extern "C-unwind" fn $name(fd: c_int, $($arg: $type),*) -> $result {
             let (calls, fd) = route(fd);
             // SAFETY: the caller's arguments, and a function that demands the same of them.
             unsafe { (calls.$name)(fd, $($arg),*) }
@@ -54,7 +54,7 @@ macro_rules! forward_sending {
         /// # Safety
         /// The arguments are those that its manual page demands.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(fd: c_int, $($arg: $type),*) -> isize {
+        pub unsafe extern "C-unwind" fn $name(fd: c_int, $($arg: $type),*) -> isize {
             let (calls, number) = route(fd);
             // SAFETY: the caller's arguments, and a function that demands the same of them.
             let sent = unsafe { (calls.$name)(number, $($arg),*) };
@@ -79,7 +79,7 @@ macro_rules! forward_checked {
         /// # Safety
         /// The arguments are those that the function without `chk` demands.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(
+        pub unsafe extern "C-unwind" fn $name(
             fd: c_int, to: *mut c_void, length: usize, $room: usize, $($after: $late),*
         ) -> isize {
             if length > $room {
@@ -102,7 +102,7 @@ forward_checked! {
 /// # Safety
 /// None.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: any arguments.
     let fd = unsafe { (system().socket)(domain, kind, protocol) };
     let is_stream = kind & 0xf == libc::SOCK_STREAM && [0, libc::IPPROTO_TCP].contains(&protocol);
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
 /// # Safety
 /// As for `close`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     let result = uncover(fd);
     // SAFETY: the caller's descriptor.
     let closed = unsafe { (system().close)(fd) };
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 /// # Safety
 /// As for `close_range`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if flags & CLOSE_RANGE_CLOEXEC == 0 {
         // Above, there are no rsockets.
         (first..=last.min(u16::MAX.into()))
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
 /// # Safety
 /// As for `closefrom`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn closefrom(first: c_int) {
+pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
     let first = c_uint::try_from(first).unwrap_or(0);
     // SAFETY: the caller's descriptors.
     unsafe { close_range(first, c_uint::MAX, 0) };
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 /// # Safety
 /// As for `bind`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, size: socklen_t) -> c_int {
+pub unsafe extern "C-unwind" fn bind(fd: c_int, address: *const sockaddr, size: socklen_t) -> c_int {
     // SAFETY: the caller's arguments.
     unsafe { leave_at_bind(fd, address, size) };
     let (calls, number) = route(fd);
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, size: socklen
 /// # Safety
 /// As for `connect`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn connect(fd: c_int, peer: *const sockaddr, size: socklen_t) -> c_int {
+pub unsafe extern "C-unwind" fn connect(fd: c_int, peer: *const sockaddr, size: socklen_t) -> c_int {
     // SAFETY: the caller's arguments.
     if !unsafe { leave_at_connect(fd, peer, size) } {
         return -1;
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn connect(fd: c_int, peer: *const sockaddr, size: socklen
 /// # Safety
 /// As for `listen`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     if !leave_at_listen(fd) {
         return -1;
     }
@@ -265,7 +265,7 @@ fn accepted(
 /// # Safety
 /// As for `accept`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn accept(fd: c_int, peer: *mut sockaddr, size: *mut socklen_t) -> c_int {
+pub unsafe extern "C-unwind" fn accept(fd: c_int, peer: *mut sockaddr, size: *mut socklen_t) -> c_int {
     match rsocket_of(fd).zip(rdma()) {
         Some((listener, rdma)) => accepted(rdma, listener, (peer, size), 0),
         // SAFETY: the caller's arguments.
@@ -278,7 +278,7 @@ pub unsafe extern "C" fn accept(fd: c_int, peer: *mut sockaddr, size: *mut sockl
 /// # Safety
 /// As for `accept4`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn accept4(
+pub unsafe extern "C-unwind" fn accept4(
     fd: c_int,
     peer: *mut sockaddr,
     size: *mut socklen_t,
@@ -287,9 +287,8 @@ pub unsafe extern "C" fn accept4(
     if let Some((listener, rdma)) = rsocket_of(fd).zip(rdma()) {
         return accepted(rdma, listener, (peer, size), flags);
     }
-    // SAFETY: the arguments of the system call of this name.
-    let fd = unsafe { libc::syscall(libc::SYS_accept4, fd, peer, size, flags) };
-    c_int::try_from(fd).unwrap_or(-1)
+    // SAFETY: the caller's arguments.
+    unsafe { (system_only().accept4)(fd, peer, size, flags) }
 }
 
 /// Sets an option, of the system's socket as well: it may take over.
@@ -297,7 +296,7 @@ pub unsafe extern "C" fn accept4(
 /// # Safety
 /// As for `setsockopt`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn setsockopt(
+pub unsafe extern "C-unwind" fn setsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -318,7 +317,7 @@ pub unsafe extern "C" fn setsockopt(
 /// # Safety
 /// As for `getsockopt`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn getsockopt(
+pub unsafe extern "C-unwind" fn getsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -336,7 +335,7 @@ pub unsafe extern "C" fn getsockopt(
 /// # Safety
 /// As for `fcntl`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, value: usize) -> c_int {
+pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, value: usize) -> c_int {
     let rsocket = rsocket_of(fd).zip(rdma());
     match (command, rsocket) {
         (libc::F_GETFL | libc::F_SETFL, Some((rsocket, rdma))) => {
@@ -356,7 +355,7 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, value: usize) -> c_int
 /// # Safety
 /// As for `fcntl`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, value: usize) -> c_int {
+pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, value: usize) -> c_int {
     // SAFETY: the caller's arguments.
     unsafe { fcntl(fd, command, value) }
 }
@@ -372,7 +371,7 @@ pub(crate) fn unsupported() -> c_int {
 /// # Safety
 /// None.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     if rsocket_of(fd).is_some() {
         return unsupported();
     }
@@ -386,7 +385,7 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
 /// # Safety
 /// As for `dup3`: the descriptor of that number is closed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup3(fd: c_int, number: c_int, flags: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn dup3(fd: c_int, number: c_int, flags: c_int) -> c_int {
     if rsocket_of(fd).is_some() {
         return unsupported();
     }
@@ -405,7 +404,7 @@ pub unsafe extern "C" fn dup3(fd: c_int, number: c_int, flags: c_int) -> c_int {
 /// # Safety
 /// As for `dup2`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup2(fd: c_int, number: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn dup2(fd: c_int, number: c_int) -> c_int {
     if fd == number {
         // SAFETY: any arguments. Fails for a descriptor that is not open, as `dup2` does.
         return if unsafe { (system().fcntl)(fd, libc::F_GETFD, 0) } < 0 { -1 } else { fd };

@@ -5,15 +5,11 @@
 #![allow(unsafe_code, reason = "functions that C programs call; listed in UNSAFE.md")]
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
-use std::fs::File;
-use std::mem::ManuallyDrop;
-use std::os::fd::FromRawFd;
-use std::os::unix::fs::FileExt;
 
 use errno::{Errno, errno, set_errno};
 use libc::{FILE, mmsghdr, off_t, size_t, socklen_t, ssize_t, timespec};
 
-use crate::calls::{next, rdma, system};
+use crate::calls::{rdma, system, system_only};
 use crate::overlay::rsocket_of;
 
 /// Bytes of a file that are sent at a time.
@@ -64,21 +60,21 @@ unsafe fn send_file(rsocket: c_int, file: c_int, offset: *mut off_t, count: size
         return fail(if is_position { errno().0 } else { libc::EINVAL });
     }
     let Ok(start) = u64::try_from(start) else { return fail(libc::EINVAL) };
-    // SAFETY: the program's descriptor, which stays open: nobody drops it here.
-    let source = ManuallyDrop::new(unsafe { File::from_raw_fd(file) });
     let wanted = count.min(SENDFILE_MAX);
     let mut part = vec![0; wanted.min(PART)];
     let (mut sent, mut error) = (0_usize, 0);
     while sent < wanted {
         let room = part.len().min(wanted - sent);
-        let read = match source.read_at(part.get_mut(..room).unwrap_or_default(), start + sent as u64) {
-            Ok(0) => break,
-            Ok(read) => read,
-            Err(cause) => {
-                error = cause.raw_os_error().unwrap_or(libc::EIO);
-                break;
-            }
+        let at = off_t::try_from(start + sent as u64).unwrap_or(off_t::MAX);
+        // SAFETY: the program's descriptor, and bytes of this function.
+        let read = unsafe { (system_only().pread)(file, part.as_mut_ptr().cast(), room, at) };
+        let Ok(read) = usize::try_from(read) else {
+            error = errno().0;
+            break;
         };
+        if read == 0 {
+            break;
+        }
         // SAFETY: bytes of this function.
         let now = unsafe { (rdma.send)(rsocket, part.as_ptr().cast(), read, 0) };
         let Ok(now) = usize::try_from(now) else {
@@ -110,7 +106,12 @@ unsafe fn send_file(rsocket: c_int, file: c_int, offset: *mut off_t, count: size
 /// # Safety
 /// As for `sendfile`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendfile(socket: c_int, file: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn sendfile(
+    socket: c_int,
+    file: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
     if let Some(rsocket) = rsocket_of(socket) {
         // SAFETY: the caller's arguments.
         return unsafe { send_file(rsocket, file, offset, count) };
@@ -125,7 +126,7 @@ pub unsafe extern "C" fn sendfile(socket: c_int, file: c_int, offset: *mut off_t
 /// # Safety
 /// As for `sendfile`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendfile64(
+pub unsafe extern "C-unwind" fn sendfile64(
     socket: c_int,
     file: c_int,
     offset: *mut off_t,
@@ -140,7 +141,7 @@ pub unsafe extern "C" fn sendfile64(
 /// # Safety
 /// As for `splice`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn splice(
+pub unsafe extern "C-unwind" fn splice(
     from: c_int,
     from_offset: *mut i64,
     to: c_int,
@@ -151,9 +152,8 @@ pub unsafe extern "C" fn splice(
     if rsocket_of(from).or(rsocket_of(to)).is_some() {
         return fail(libc::EINVAL);
     }
-    // SAFETY: the arguments of the system call of this name.
-    let result = unsafe { libc::syscall(libc::SYS_splice, from, from_offset, to, to_offset, length, flags) };
-    ssize_t::try_from(result).unwrap_or(-1)
+    // SAFETY: the caller's arguments.
+    unsafe { (system_only().splice)(from, from_offset, to, to_offset, length, flags) }
 }
 
 /// Calls `one` for each message until it fails, and returns how many it was called for.
@@ -187,11 +187,15 @@ unsafe fn each(
 /// # Safety
 /// As for `sendmmsg`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn sendmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
     let Some((rsocket, rdma)) = rsocket_of(fd).zip(rdma()) else {
-        // SAFETY: the arguments of the system call of this name.
-        let result = unsafe { libc::syscall(libc::SYS_sendmmsg, fd, messages, count, flags) };
-        return c_int::try_from(result).unwrap_or(-1);
+        // SAFETY: the caller's arguments.
+        return unsafe { (system_only().sendmmsg)(fd, messages, count, flags) };
     };
     let one = |message: &mut mmsghdr, at| {
         // SAFETY: one of the caller's messages.
@@ -207,7 +211,7 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_ui
 /// # Safety
 /// As for `recvmmsg`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvmmsg(
+pub unsafe extern "C-unwind" fn recvmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: c_uint,
@@ -215,9 +219,8 @@ pub unsafe extern "C" fn recvmmsg(
     timeout: *mut timespec,
 ) -> c_int {
     let Some((rsocket, rdma)) = rsocket_of(fd).zip(rdma()) else {
-        // SAFETY: the arguments of the system call of this name.
-        let result = unsafe { libc::syscall(libc::SYS_recvmmsg, fd, messages, count, flags, timeout) };
-        return c_int::try_from(result).unwrap_or(-1);
+        // SAFETY: the caller's arguments.
+        return unsafe { (system_only().recvmmsg)(fd, messages, count, flags, timeout) };
     };
     if !timeout.is_null() {
         return fail(libc::EOPNOTSUPP);
@@ -239,7 +242,7 @@ pub unsafe extern "C" fn recvmmsg(
 /// # Safety
 /// As for `ioctl`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     let system_call = || {
         // SAFETY: the arguments of the system call of this name.
         let result = unsafe { libc::syscall(libc::SYS_ioctl, fd, request, argument) };
@@ -278,15 +281,11 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
 /// # Safety
 /// As for `fdopen`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    type Call = unsafe extern "C" fn(c_int, *const c_char) -> *mut FILE;
-    let found = if rsocket_of(fd).is_some() { None } else { next(c"fdopen") };
-    let Some(found) = found else {
+pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    if rsocket_of(fd).is_some() {
         set_errno(Errno(libc::EOPNOTSUPP));
         return std::ptr::null_mut();
-    };
-    // SAFETY: the C library's function of this name has this type.
-    let call = unsafe { std::mem::transmute::<*mut c_void, Call>(found) };
+    }
     // SAFETY: the caller's arguments.
-    unsafe { call(fd, mode) }
+    unsafe { (system_only().fdopen)(fd, mode) }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use errno::{Errno, errno, set_errno};
 use libc::{fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
-use crate::calls::{next, rdma, system};
+use crate::calls::{rdma, system, system_only};
 use crate::overlay::rsocket_of;
 use crate::sockets::unsupported;
 
@@ -49,7 +49,7 @@ unsafe fn array<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
 /// # Safety
 /// As for `poll`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
     // SAFETY: the caller's array.
     let entries = unsafe { array(fds, count) };
     if any_rsocket(entries) {
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int
 /// # Safety
 /// As for `poll`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __poll_chk(
+pub unsafe extern "C-unwind" fn __poll_chk(
     fds: *mut pollfd,
     count: nfds_t,
     timeout_ms: c_int,
@@ -77,22 +77,27 @@ pub unsafe extern "C" fn __poll_chk(
     unsafe { poll(fds, count, timeout_ms) }
 }
 
-type PpollCall = unsafe extern "C" fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int;
+/// Signals that the thread has blocked before, and blocks again when this is dropped.
+struct Blocked(sigset_t);
 
-/// Returns the C library's `ppoll`.
-fn system_ppoll() -> Option<PpollCall> {
-    let found = next(c"ppoll")?;
-    // SAFETY: the C library's function of this name has this type.
-    Some(unsafe { std::mem::transmute::<*mut c_void, PpollCall>(found) })
+impl Blocked {
+    /// Blocks these signals as well.
+    fn also(signals: &sigset_t) -> Self {
+        // SAFETY: a set of signals is plain data, for which zeros are valid.
+        let mut before: sigset_t = unsafe { zeroed() };
+        // SAFETY: two sets of this process.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, signals, &raw mut before) };
+        Self(before)
+    }
 }
 
-/// Sets the signals that the thread blocks, or adds to them, and returns those before.
-fn block(how: c_int, signals: &sigset_t) -> sigset_t {
-    // SAFETY: a set of signals is plain data, for which zeros are valid.
-    let mut before: sigset_t = unsafe { zeroed() };
-    // SAFETY: two sets of this process.
-    unsafe { libc::pthread_sigmask(how, signals, &raw mut before) };
-    before
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        let number = errno();
+        // SAFETY: a set of this process.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
+        set_errno(number);
+    }
 }
 
 /// Returns the signals that are in one set and not in another.
@@ -116,35 +121,40 @@ fn without(all: &sigset_t, but: &sigset_t) -> sigset_t {
 fn poll_masked(entries: &mut [pollfd], timeout_ms: c_int, signals: *const sigset_t) -> c_int {
     // SAFETY: null, or the program's set.
     let Some(signals) = (unsafe { signals.as_ref() }) else { return poll_mixed(entries, timeout_ms) };
-    let Some(ppoll) = system_ppoll() else { return unsupported() };
-    let before = block(libc::SIG_BLOCK, signals);
-    let through = without(&before, signals);
+    let before = Blocked::also(signals);
+    let through = without(&before.0, signals);
     // SAFETY: a valid set.
     let told = unsafe { libc::signalfd(-1, &raw const through, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
-    let mut result = -1;
-    if told >= 0 {
-        let mut all = entries.to_vec();
-        all.push(pollfd { fd: told, events: libc::POLLIN, revents: 0 });
-        result = poll_mixed(&mut all, timeout_ms);
-        let is_signal = all.last().is_some_and(|told| told.revents != 0);
-        entries.iter_mut().zip(&all).for_each(|(entry, polled)| entry.revents = polled.revents);
-        if result > 0 && is_signal {
-            result -= 1;
-            if result == 0 {
-                let none = timespec { tv_sec: 0, tv_nsec: 0 };
-                // SAFETY: no descriptors, and valid sets; delivers the signals, and fails with EINTR.
-                result = unsafe { ppoll(std::ptr::null_mut(), 0, &raw const none, signals) };
-            }
-        }
+    if told < 0 {
+        return -1;
+    }
+    let told = Told(told);
+    let mut all = entries.to_vec();
+    all.push(pollfd { fd: told.0, events: libc::POLLIN, revents: 0 });
+    let ready = poll_mixed(&mut all, timeout_ms);
+    let is_signal = all.last().is_some_and(|told| told.revents != 0);
+    entries.iter_mut().zip(&all).for_each(|(entry, polled)| entry.revents = polled.revents);
+    if ready < 1 || !is_signal {
+        return ready;
+    }
+    if ready > 1 {
+        return ready - 1;
+    }
+    let none = timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: no descriptors, and valid sets; delivers the signals, and fails with EINTR.
+    unsafe { (system_only().ppoll)(std::ptr::null_mut(), 0, &raw const none, signals) }
+}
+
+/// Descriptor of [`poll_masked`], closed also if the thread is canceled while it waits.
+struct Told(c_int);
+
+impl Drop for Told {
+    fn drop(&mut self) {
         let number = errno();
-        // SAFETY: a descriptor of this function.
-        unsafe { (system().close)(told) };
+        // SAFETY: a descriptor of `poll_masked`. The system call itself ends no thread that is canceled.
+        unsafe { libc::syscall(libc::SYS_close, self.0) };
         set_errno(number);
     }
-    let number = errno();
-    block(libc::SIG_SETMASK, &before);
-    set_errno(number);
-    result
 }
 
 /// Returns a time in milliseconds, rounded up; without one, no limit.
@@ -160,7 +170,7 @@ fn milliseconds(time: Option<&timespec>) -> c_int {
 /// # Safety
 /// As for `ppoll`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ppoll(
+pub unsafe extern "C-unwind" fn ppoll(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,
@@ -172,9 +182,8 @@ pub unsafe extern "C" fn ppoll(
         // SAFETY: null, or the caller's time.
         return poll_masked(entries, milliseconds(unsafe { timeout.as_ref() }), signals);
     }
-    let Some(call) = system_ppoll() else { return unsupported() };
     // SAFETY: the caller's arguments.
-    unsafe { call(fds, count, timeout, signals) }
+    unsafe { (system_only().ppoll)(fds, count, timeout, signals) }
 }
 
 /// `ppoll` of programs that were compiled with `_FORTIFY_SOURCE`.
@@ -182,7 +191,7 @@ pub unsafe extern "C" fn ppoll(
 /// # Safety
 /// As for `ppoll`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __ppoll_chk(
+pub unsafe extern "C-unwind" fn __ppoll_chk(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,
@@ -205,8 +214,9 @@ fn report_epoll(fd: c_int) {
             "librspreload.so: epoll_ctl fails (EPERM): descriptor {fd} is an rsocket, for which epoll does not wait; \
              use poll or select\n"
         );
-        // SAFETY: bytes of this function. Without a standard error, nobody reads it.
-        unsafe { (system().write)(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
+        // SAFETY: bytes of this function. Without a standard error, nobody reads it. The system call itself ends no
+        // thread that is canceled.
+        unsafe { libc::syscall(libc::SYS_write, libc::STDERR_FILENO, text.as_ptr(), text.len()) };
     });
 }
 
@@ -215,7 +225,12 @@ fn report_epoll(fd: c_int) {
 /// # Safety
 /// As for `epoll_ctl`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut c_void) -> c_int {
+pub unsafe extern "C-unwind" fn epoll_ctl(
+    epoll: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut c_void,
+) -> c_int {
     if rsocket_of(fd).is_some() {
         // A number that is taken out of a set is none that was put in.
         if operation == libc::EPOLL_CTL_ADD {
@@ -230,15 +245,13 @@ pub unsafe extern "C" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, ev
     c_int::try_from(result).unwrap_or(-1)
 }
 
-type SelectCall = unsafe extern "C" fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int;
-
 /// Waits for events of descriptors in sets.
 ///
 /// # Safety
 /// As for `select`.
 #[unsafe(no_mangle)]
 #[allow(clippy::disallowed_methods, reason = "a wait with a time limit reads the clock")]
-pub unsafe extern "C" fn select(
+pub unsafe extern "C-unwind" fn select(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -249,11 +262,8 @@ pub unsafe extern "C" fn select(
     let mut sets = [read, write, except].map(|set| unsafe { set.as_mut() });
     let mut entries: Vec<pollfd> = (0..count.clamp(0, FDS)).filter_map(|fd| wanted(fd, &sets)).collect();
     if !any_rsocket(&entries) {
-        let Some(found) = next(c"select") else { return unsupported() };
-        // SAFETY: the C library's function of this name has this type.
-        let call = unsafe { std::mem::transmute::<*mut c_void, SelectCall>(found) };
         // SAFETY: the caller's arguments.
-        return unsafe { call(count, read, write, except, timeout) };
+        return unsafe { (system_only().select)(count, read, write, except, timeout) };
     }
     // SAFETY: null, or the caller's time, which says afterwards what is left of it.
     let timeout = unsafe { timeout.as_mut() };
@@ -294,21 +304,12 @@ fn select_mixed(
     leave(sets, entries)
 }
 
-type PselectCall = unsafe extern "C" fn(
-    c_int,
-    *mut fd_set,
-    *mut fd_set,
-    *mut fd_set,
-    *const timespec,
-    *const sigset_t,
-) -> c_int;
-
 /// Waits for events of descriptors in sets, with other signals blocked.
 ///
 /// # Safety
 /// As for `pselect`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pselect(
+pub unsafe extern "C-unwind" fn pselect(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -320,11 +321,8 @@ pub unsafe extern "C" fn pselect(
     let mut sets = [read, write, except].map(|set| unsafe { set.as_mut() });
     let mut entries: Vec<pollfd> = (0..count.clamp(0, FDS)).filter_map(|fd| wanted(fd, &sets)).collect();
     if !any_rsocket(&entries) {
-        let Some(found) = next(c"pselect") else { return unsupported() };
-        // SAFETY: the C library's function of this name has this type.
-        let call = unsafe { std::mem::transmute::<*mut c_void, PselectCall>(found) };
         // SAFETY: the caller's arguments.
-        return unsafe { call(count, read, write, except, timeout, signals) };
+        return unsafe { (system_only().pselect)(count, read, write, except, timeout, signals) };
     }
     // SAFETY: null, or the caller's time.
     select_mixed(&mut sets, &mut entries, milliseconds(unsafe { timeout.as_ref() }), signals)

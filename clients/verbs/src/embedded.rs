@@ -43,6 +43,7 @@ use crate::bell::Bell;
 use crate::context::{Words, lock, map};
 use crate::error::Error;
 use crate::offer::Regions;
+use crate::threads::aborts_on_panic;
 pub use canceled::{cancelable, uncanceled};
 pub use exit::is_exiting;
 pub use faults::survive_unmapped_memory;
@@ -224,7 +225,11 @@ impl Embedded {
 
     /// Does something with the core that leaves the engine as it is.
     fn look<T>(&self, ask: impl FnOnce(&mut Core) -> T) -> T {
-        let answer = uncanceled(|| ask(&mut lock(&self.core)));
+        // A panic ends the process while the lock is held: nobody sees an engine that is half changed.
+        let answer = uncanceled(|| {
+            let mut core = lock(&self.core);
+            aborts_on_panic(|| ask(&mut core))
+        });
         // A thread that has found the lock taken meanwhile has left its work to this one.
         if self.rung.load(Ordering::SeqCst) {
             self.drive(true);
@@ -249,7 +254,7 @@ impl Embedded {
     /// Runs the engine, and has the helper come for what is left.
     fn run_core(&self, core: &mut Core, looks: bool) {
         self.held.begin_run();
-        let is_done = core.run(looks);
+        let is_done = aborts_on_panic(|| core.run(looks));
         let deadline = core.deadline().map_or(NEVER, |deadline| deadline.as_nanos());
         self.deadline.store(deadline, Ordering::SeqCst);
         if !is_done || deadline < self.wakes_at.load(Ordering::SeqCst) {

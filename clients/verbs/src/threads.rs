@@ -7,8 +7,10 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::{io, ptr, thread};
 
-/// Signals that an instruction raises. Its own thread gets them: blocked, they end the process.
-const FAULTS: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
+/// Signals that an instruction raises, or a filter of system calls. Its own thread gets them: blocked, they end the
+/// process.
+const FAULTS: [c_int; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
 /// Signals of the calling thread, blocked until dropped.
 pub(crate) struct SignalsBlocked(libc::sigset_t);

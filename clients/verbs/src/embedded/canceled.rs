@@ -16,7 +16,8 @@ thread_local! {
     static DEFERS: Cell<bool> = const { Cell::new(false) };
 }
 
-unsafe extern "C" {
+// Where cancellation is asynchronous, a thread may end in it.
+unsafe extern "C-unwind" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 

@@ -83,5 +83,6 @@ int stream_server(char **arguments);
 int stream(char **arguments);
 int fork_beside(char **arguments);
 int canceled(char **arguments);
+int canceled_sockets(char **arguments);
 int strangers(char **arguments);
 int filtered(char **names);

@@ -20,6 +20,8 @@
  *                                           child survives
  *
  *   hard canceled ADDRESS PORT COUNT        threads that are canceled, COUNT in each call that waits
+ *   hard canceled-sockets ADDRESS PORT COUNT
+ *                                           the same, of plain sockets
  *   hard strangers ADDRESS PORT COUNT       peers of an rsocket that are none
  *
  *   hard fault ADDRESS                      opens a device, and dereferences a null pointer
@@ -54,6 +56,7 @@ static const struct command commands[] = {
 	{ "stream", 2, 0, stream },
 	{ "fork", 2, 0, fork_beside },
 	{ "canceled", 1, 0, canceled },
+	{ "canceled-sockets", 1, 0, canceled_sockets },
 	{ "strangers", 1, 0, strangers },
 	{ 0 },
 };
