@@ -6,7 +6,9 @@ source "$(dirname "$0")/lib.sh"
 RATE=${RATE:-200000}     # SYNs per second
 LENGTH=${LENGTH:-10}     # seconds
 CLIENTS=${CLIENTS:-200}  # honest clients started per second
-LIMIT_MS=${LIMIT_MS:-5000} # time limit of a client: a lost SYN is retransmitted after one second, and after three
+# Time limit of a client: a lost SYN is retransmitted after 1, 3 and 7 seconds. The TAP's queue also loses frames of
+# the clients, the more the less time a machine gives the daemon.
+LIMIT_MS=${LIMIT_MS:-8000}
 SCRAPE_S=${SCRAPE_S:-5}    # time limit of the exporter, which has what CPU time the flood and the workers leave
 lab_open ironwarp-flood
 METRICS="$LAB/metrics.sock"
