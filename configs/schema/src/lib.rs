@@ -9,6 +9,9 @@
 //! first mistake, and the report must contain all. A key that no check reads is unknown, and is reported with the
 //! nearest known key.
 //!
+//! A key of a plain table is one row of a table of `keys!`: field, type, default, allowed values, effect of a reload.
+//! The functions below the table check combinations of keys.
+//!
 //! With a [`Machine`] the checks also compare the file with the machine: cores, interfaces, groups, hugepages.
 //!
 //! [`memory_plan`] computes the hugepages and the ordinary memory that a configuration needs, before anything is
@@ -17,6 +20,7 @@
 
 mod check;
 mod errors;
+mod keys;
 mod machine;
 mod nfsd;
 mod plan;
@@ -31,6 +35,7 @@ mod types;
 #[cfg(test)]
 mod tests;
 
+pub use check::{Ip, Log, Tcp};
 pub use errors::{ConfigErrors, Mistake, Source};
 pub use machine::Machine;
 pub use nfsd::{
@@ -40,8 +45,7 @@ pub use plan::{Kind, MemoryPlan, PlanItem, connection_window_bytes, connection_w
 pub use reload::{Line, Plan, Refusals, RegionDiff, Step, plan};
 pub use text::{RegionName, parse_size, token_from_file, token_from_text};
 pub use types::{
-    Applications, CONTEXTS_MAX, Config, Control, Drain, Driver, Hugepages, Idle, Ip, Limits, Listener, Log,
-    LogFormat, LogLevel, Memif, MemifRole, Memory, Metrics, MetricsAddress, Mpa, NEIGHBORS_MAX, Neighbor,
-    OnLoss, PORTS_MAX, Pcap, Placement, Port, Privileges, Region, Service, Tcp, UserLimits, WORKERS_MAX,
-    Workers,
+    Applications, CONTEXTS_MAX, Config, Control, Drain, Driver, Hugepages, Idle, Limits, Listener, LogFormat,
+    LogLevel, Memif, MemifRole, Memory, Metrics, MetricsAddress, Mpa, NEIGHBORS_MAX, Neighbor, OnLoss,
+    PORTS_MAX, Pcap, Placement, Port, Privileges, Region, Service, UserLimits, WORKERS_MAX, Workers,
 };

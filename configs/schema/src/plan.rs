@@ -4,7 +4,7 @@
 //! rounded up to whole pages of 2 MiB, since items do not share pages. Ordinary memory contains the tables, which are
 //! allocated at the start and do not grow.
 
-use crate::types::{Applications, Config, Driver, Ip, Memory, Port, Tcp};
+use crate::{Applications, Config, Driver, Ip, Memory, Port, Tcp};
 
 /// Maximum number of packet buffers: 4 Mi × 9.8 KiB = 39 GiB.
 pub(crate) const PACKET_BUFFERS_MAX: u32 = 4 << 20;

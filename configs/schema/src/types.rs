@@ -2,15 +2,15 @@
 //!
 //! The structs are `non_exhaustive`: only this crate creates them, from a file that passed every check.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use rdma::service::Token;
 use rdma::{Access, CrcPolicy, OutOfOrderPolicy};
-use tcp_stack::{ConnOptions, TcpConfig};
+use tcp_stack::ConnOptions;
 
+use crate::check::{Ip, Log, Tcp};
 use crate::text::RegionName;
 
 /// Maximum number of `[[port]]` tables.
@@ -274,57 +274,6 @@ pub enum Idle {
     },
 }
 
-/// Table `[ip]`, except for path MTU settings, which are in [`Tcp::stack`].
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Ip {
-    /// Hop limit of packets sent: the TTL of IPv4, the hop limit of IPv6.
-    pub hop_limit: u8,
-    /// Packets that may wait for fragments at a time, per worker and port; with 0, fragments are dropped.
-    pub fragments_datagrams_max: u16,
-    /// Packet-buffer bytes (true size) that fragments may occupy, per worker and port.
-    pub fragments_bytes_max: u32,
-    /// Time limit for the fragments of a packet, ms (RFC 8200 §4.5: 60 seconds).
-    pub fragments_timeout_ms: u32,
-    /// Destinations whose path MTU is remembered, per worker and port.
-    pub path_mtu_entries_max: u32,
-}
-
-/// Table `[tcp]`: connections, windows, timers.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Tcp {
-    /// Maximum number of connections per worker and port.
-    pub connections_max: u32,
-    /// Maximum number of these from one source, an IPv4 address or an IPv6 /64.
-    pub connections_per_source_max: u32,
-    /// Settings of the TCP stack: timeouts, options, congestion control, half-open connections, path MTUs.
-    pub stack: TcpConfig,
-    /// Idle time before the first keepalive, seconds (RFC 9293 §3.8.4); `None` sends no keepalives.
-    pub keepalive_s: Option<u32>,
-    /// Time between keepalives without an answer, seconds; at most `keepalive_s`.
-    pub keepalive_interval_s: u32,
-    /// Number of unanswered keepalives after which a connection is closed.
-    pub keepalive_probes: u8,
-    /// Time limit for unacknowledged data, ms (RFC 9293 §3.9.1.8); `None` leaves it to the number of retries.
-    pub user_timeout_ms: Option<u32>,
-    /// Maximum receive window of a connection, bytes; at most 65535 without window scaling.
-    pub receive_window_bytes: u32,
-    /// Initial receive window of a connection, bytes; it grows as far as path and reader can use it.
-    pub receive_window_initial_bytes: u32,
-    /// Bytes that all connections together may have received and not consumed, per worker and port.
-    pub receive_memory_bytes: u64,
-    /// Packet buffers that received data of all connections together may retain, per worker and port; at most half of
-    /// the pool.
-    pub received_buffers_max: u32,
-    /// Maximum bytes that a connection may queue and have unacknowledged.
-    pub send_buffer_bytes: u32,
-    /// Packet-buffer bytes (true size, not payload) held for one connection behind a gap.
-    pub held_bytes_max: u32,
-    /// Maximum number of segments held for one connection behind a gap.
-    pub held_segments_max: u16,
-}
-
 /// Table `[mpa]`: CRCs, markers, read depths, timeouts.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -521,20 +470,6 @@ pub enum MetricsAddress {
     Unix(PathBuf),
 }
 
-/// Table `[log]`: the log's level and format, and the limits of events.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Log {
-    /// Least severe level that is written.
-    pub level: LogLevel,
-    /// Format of the log's lines.
-    pub format: LogFormat,
-    /// Most events of one kind per second; 1 to 10,000. Further ones are counted.
-    pub events_per_s_max: u32,
-    /// Drops of one reason within a second that are a burst; 1 to 1,000,000,000.
-    pub drop_burst_per_s: u64,
-}
-
 /// Format of the log's lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
@@ -557,15 +492,4 @@ pub enum LogLevel {
     Info,
     /// Details for diagnosing a problem.
     Debug,
-}
-
-impl fmt::Display for LogLevel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Error => "error",
-            Self::Warn => "warn",
-            Self::Info => "info",
-            Self::Debug => "debug",
-        })
-    }
 }

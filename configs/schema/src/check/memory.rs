@@ -2,7 +2,7 @@
 
 use crate::plan::{Kind, PACKET_BUFFERS_MAX, memory_plan, packet_buffers_default, packet_buffers_min};
 use crate::read::{Report, Section, show_size};
-use crate::types::{Config, Hugepages, Ip, Memory, Port, Tcp, Workers};
+use crate::{Config, Hugepages, Ip, Memory, Port, Tcp, Workers};
 
 /// Maximum `hugepage_limit` in bytes: 16 TiB.
 const LIMIT_BYTES_MAX: u64 = 16 << 40;

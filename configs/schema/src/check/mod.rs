@@ -3,6 +3,7 @@
 mod access;
 mod applications;
 mod link;
+mod log;
 mod memory;
 mod metrics;
 pub(crate) mod nfsd;
@@ -10,6 +11,10 @@ mod port;
 mod service;
 mod tcp;
 mod tuning;
+
+pub use log::Log;
+pub use tcp::{Ip, Tcp};
+pub(crate) use tcp::{Path as TcpPath, Stack as TcpStack};
 
 use std::io::Read;
 use std::path::Path;
@@ -164,7 +169,7 @@ fn check_top(mut top: Section<'_>, report: &Report, folder: &Path) -> Config {
     let applications = applications::read(top.section("applications"), report, &control);
     let privileges = service::privileges(top.section("privileges"));
     let metrics = metrics::read(top.section("metrics"), report, &control, applications.as_ref());
-    let log = service::log(top.section("log"));
+    let log = log::read(top.section("log"));
     let memory = memory::resolve(memory_values, &ports, &workers, &ip, &tcp);
     tcp::resolve(&mut tcp, &memory, &ports, workers.cores.len() as u64);
     let config = Config {

@@ -1,4 +1,4 @@
-//! Checks `[[listener]]`, `[[region]]`, `[control]`, `[privileges]` and `[log]`.
+//! Checks `[[listener]]`, `[[region]]`, `[control]` and `[privileges]`.
 
 use std::path::{Path, PathBuf};
 
@@ -7,13 +7,11 @@ use rdma::service::{PREFIXES_MAX, Token, parse_prefix};
 use rdma::{Access, CrcPolicy};
 
 use super::port::word;
-use super::tcp::{conn_options, share_of_connections};
+use super::tcp::{CONNECTIONS_MAX, Tcp, check_share, conn_options};
 use super::tuning::CRC_HELP;
 use crate::read::{Place, Report, Section};
 use crate::text::{RegionName, token_from_file, token_from_text};
-use crate::types::{
-    Control, Drain, Limits, Listener, Log, LogFormat, LogLevel, Mpa, Privileges, Region, Service, Tcp,
-};
+use crate::types::{Control, Drain, Limits, Listener, Mpa, Privileges, Region, Service};
 
 /// Bytes of `sun_path` without its terminating zero.
 const SOCKET_PATH_MAX: usize = 107;
@@ -69,7 +67,10 @@ fn listener(mut section: Section<'_>, report: &Report, tcp: &Tcp, mpa: &Mpa) -> 
         section.missing("service", "write what answers, e.g. service = \"region\"");
     }
     let backlog = section.number("backlog", 1..=65_535, "connections being opened").unwrap_or(128);
-    let connections_max = share_of_connections(&mut section, report, "connections_max", tcp.connections_max);
+    let connections_max = section
+        .number("connections_max", 1..=CONNECTIONS_MAX, "connections at a time")
+        .unwrap_or(tcp.connections_max);
+    check_share(&section, report, "connections_max", connections_max, tcp.connections_max);
     let crc = section.choice("crc", &CrcPolicy::NAMES, CRC_HELP);
     if crc.is_some() && service.is_some_and(|service| service != Service::Region) {
         let place = section.place_of("crc");
@@ -85,7 +86,7 @@ fn listener(mut section: Section<'_>, report: &Report, tcp: &Tcp, mpa: &Mpa) -> 
         report.at(&place, "MPA hands down whole FPDUs, which must not wait", "remove this key");
     }
     section.finish();
-    let (connections_max, crc) = (connections_max.unwrap_or(tcp.connections_max), crc.unwrap_or(mpa.crc));
+    let crc = crc.unwrap_or(mpa.crc);
     let whole = port.zip(service);
     let listener =
         whole.map(|(port, service)| Listener { port, service, backlog, connections_max, conn, crc });
@@ -299,22 +300,4 @@ pub(super) fn privileges(mut section: Section<'_>) -> Privileges {
     let filter_system_calls = section.flag("filter_system_calls").unwrap_or(true);
     section.finish();
     Privileges { drop_capabilities, filter_system_calls }
-}
-
-pub(super) fn log(mut section: Section<'_>) -> Log {
-    let levels =
-        [LogLevel::Error, LogLevel::Warn, LogLevel::Info, LogLevel::Debug].map(|l| (l.to_string(), l));
-    let levels: Vec<(&str, LogLevel)> = levels.iter().map(|(name, level)| (name.as_str(), *level)).collect();
-    let level = section.choice("level", &levels, "this is the least severe level that is written");
-    let formats = [("text", LogFormat::Text), ("json", LogFormat::Json), ("journald", LogFormat::Journald)];
-    let format = section.choice("format", &formats, "text and json go to stderr, journald to the journal");
-    let events = section.number("events_per_s_max", 1..=10_000, "events of one kind per second");
-    let drops = section.number("drop_burst_per_s", 1..=1_000_000_000, "drops of one reason per second");
-    section.finish();
-    Log {
-        level: level.unwrap_or(LogLevel::Info),
-        format: format.unwrap_or(LogFormat::Text),
-        events_per_s_max: events.unwrap_or(10),
-        drop_burst_per_s: drops.unwrap_or(1000),
-    }
 }

@@ -2,9 +2,10 @@
 
 use tcp_stack::{Congestion, ConnOptions, Ecn, Keepalive, SynCookies, TcpConfig};
 
+use crate::keys::{Choice, Flag, Kind as _, Number, NumberOrNone, Size, keys};
 use crate::plan::{PACKET_BUFFERS_MAX, receive_memory_default, received_buffers_default};
 use crate::read::{Report, Section, show_size};
-use crate::types::{Ip, Memory, Port, Tcp};
+use crate::types::{Memory, Port};
 
 /// RFC 7323 §2.3: "the maximum window scale is 14", of a 16-bit window: 65535 × 2¹⁴.
 const WINDOW_MAX: u32 = 65535 << 14;
@@ -13,7 +14,7 @@ const WINDOW_MAX: u32 = 65535 << 14;
 const WINDOW_UNSCALED_MAX: u32 = 65535;
 
 /// Maximum number of connections per worker and port: 1 Mi × about 16 KiB (with the default read queue) = 16 GiB.
-const CONNECTIONS_MAX: u32 = 1 << 20;
+pub(super) const CONNECTIONS_MAX: u32 = 1 << 20;
 
 /// Default of the maximum receive window, bytes: 100 Mbit/s over a round trip of 100 ms, 1,250,000, and a margin.
 const WINDOW_DEFAULT: u32 = 1280 << 10;
@@ -42,147 +43,209 @@ const PATH_MTU_AGE_S_MIN: u32 = 300;
 const BLACK_HOLE_TIMEOUTS_MIN: u8 = 3;
 
 /// Words for the congestion controls.
-const CONGESTION: [(&str, Congestion); 4] = [
-    ("newreno", Congestion::NewReno),
-    ("cubic", Congestion::Cubic),
-    ("dctcp", Congestion::Dctcp),
-    ("bbr", Congestion::Bbr),
-];
-const CONGESTION_HELP: &str = "`cubic` suits most networks, `dctcp` those whose switches mark and whose hosts all \
-                               use it, `bbr` paths that lose packets at random";
+const CONGESTION: Choice<'_, Congestion> = Choice(
+    &[
+        ("newreno", Congestion::NewReno),
+        ("cubic", Congestion::Cubic),
+        ("dctcp", Congestion::Dctcp),
+        ("bbr", Congestion::Bbr),
+    ],
+    "`cubic` suits most networks, `dctcp` those whose switches mark and whose hosts all use it, `bbr` paths that lose \
+     packets at random",
+);
 
 /// Words for explicit congestion notification.
-const ECN: [(&str, Ecn); 3] = [("off", Ecn::Off), ("accept", Ecn::Accept), ("on", Ecn::On)];
-const ECN_HELP: &str = "`accept` lets peers ask for it, `on` asks for it, too, `off` does neither";
+const ECN: Choice<'_, Ecn> = Choice(
+    &[("off", Ecn::Off), ("accept", Ecn::Accept), ("on", Ecn::On)],
+    "`accept` lets peers ask for it, `on` asks for it, too, `off` does neither",
+);
 
-/// Returns the daemon's defaults of TCP.
-fn preset(section: &mut Section<'_>) -> TcpConfig {
-    let profiles = [("internet", TcpConfig::default()), ("data-center", TcpConfig::data_center())];
-    let help = "`data-center` is for round trips below a millisecond between hosts that are all configured like this";
-    let preset = section.choice("profile", &profiles, help).unwrap_or_default();
+/// Policies for SYN cookies.
+const SYN_COOKIES: Choice<'_, SynCookies> = Choice(
+    &[("never", SynCookies::Never), ("when-full", SynCookies::WhenFull), ("always", SynCookies::Always)],
+    "`when-full` keeps a full backlog from shutting honest peers out",
+);
+
+/// Defaults for a kind of network.
+const PROFILE: Choice<'_, fn() -> TcpConfig> = Choice(
+    &[("internet", TcpConfig::default), ("data-center", TcpConfig::data_center)],
+    "`data-center` is for round trips below a millisecond between hosts that are all configured like this",
+);
+
+/// Time before the first keepalive, seconds; with 0 there is none.
+const KEEPALIVE: NumberOrNone<u32> =
+    NumberOrNone(0..=86_400, "the silence before a peer is asked for a sign of life");
+
+/// Time limit for unacknowledged data, ms; with 0 there is none.
+const USER_TIMEOUT: NumberOrNone<u32> =
+    NumberOrNone(0..=PATIENCE_MS_MAX, "how long data may stay unacknowledged");
+
+keys! {
+    /// Table `[tcp]`: connections, windows, timers.
+    pub struct Tcp in tcp(section) {
+        /// Maximum number of connections per worker and port, half-open ones included; as many more may be in TIME-WAIT.
+        connections_max: u32 = 4096, Number(1..=CONNECTIONS_MAX, "connections per worker and port"), Restart;
+        /// Maximum number of these from one source, an IPv4 address or an IPv6 /64; default: three quarters.
+        connections_per_source_max: u32 = connections_max.saturating_mul(3).div_ceil(4),
+            Number(1..=CONNECTIONS_MAX, "connections at a time"), Live;
+        /// Idle time before the first keepalive, seconds (RFC 9293 §3.8.4); with 0 there are none.
+        keepalive_s: Option<u32> = Some(KEEPALIVE_S), KEEPALIVE, Restart;
+        /// Time between keepalives without an answer, seconds; at most `keepalive_s`.
+        keepalive_interval_s: u32 = 30,
+            Number(1..=3600, "the time that a peer has to answer such a question"), Restart;
+        /// Number of unanswered keepalives after which a connection is closed.
+        keepalive_probes: u8 = 5,
+            Number(1..=32, "questions without an answer before a connection fails"), Restart;
+        /// Time limit for unacknowledged data, ms (RFC 9293 §3.9.1.8); 0 leaves it to `data_retries`.
+        user_timeout_ms: Option<u32> = None, USER_TIMEOUT, Restart;
+        /// Maximum receive window of a connection, bytes; at most 65535 without window scaling.
+        receive_window_bytes: u32 = WINDOW_DEFAULT,
+            Size(4096..=WINDOW_MAX, "the greatest receive window of a connection"), Restart;
+        /// Initial receive window of a connection, bytes; it grows as far as path and reader can use it.
+        receive_window_initial_bytes: u32 = receive_window_bytes.min(64 << 10),
+            Size(4096..=WINDOW_MAX, "the receive window that a connection begins with"), Restart;
+        /// Bytes that all connections together may have received and not consumed, per worker and port; default: half
+        /// of the packet buffers.
+        receive_memory_bytes: u64 = 0,
+            Size((64 << 10)..=RECEIVE_MEMORY_MAX, "received bytes that all connections hold"), Derived;
+        /// Packet buffers that received data of all connections together may retain, per worker and port; default, and
+        /// at most: half of the pool.
+        received_buffers_max: u32 = 0,
+            Number(64..=PACKET_BUFFERS_MAX, "packet buffers that received data of all connections retains"), Derived;
+        /// Maximum bytes that a connection may queue and have unacknowledged.
+        send_buffer_bytes: u32 = 1 << 20,
+            Size(16_384..=WINDOW_MAX, "unacknowledged bytes of a connection"), Restart;
+        /// Packet-buffer bytes (true size, not payload) held for one connection behind a gap; default: twice the receive
+        /// window.
+        held_bytes_max: u32 = receive_window_bytes.saturating_mul(2),
+            Size(16_384..=u32::MAX, "buffer memory held for a connection behind a gap"), Restart;
+        /// Maximum number of segments held for one connection behind a gap.
+        held_segments_max: u16 = 1024,
+            Number(8..=65_535, "segments held for a connection behind a gap"), Restart;
+    }
+    with {
+        /// Settings of the TCP stack: timeouts, options, congestion control, half-open connections, path MTUs.
+        stack: TcpConfig = stack(section, connections_max);
+    }
+}
+
+keys! {
+    /// Keys of table `[tcp]` that the TCP stack has for all connections.
+    pub struct Stack for TcpConfig in tcp {
+        /// Minimum retransmission timeout, ms.
+        rto_min_ms: Number(5..=10_000, "the least retransmission timeout"), Restart;
+        /// Maximum retransmission timeout, ms.
+        rto_max_ms: Number(1000..=240_000, "the greatest retransmission timeout"), Restart;
+        /// Retransmissions of a SYN or SYN-ACK before the connection is given up.
+        syn_retries: Number(1..=16, "how often a SYN is sent again"), Restart;
+        /// Retransmissions of a segment before the connection fails.
+        data_retries: Number(3..=32, "timeouts before a connection fails"), Restart;
+        /// Time that a peer may keep its window closed, ms; with 0 there is no limit, while the peer answers probes.
+        zero_window_ms: Number(0..=PATIENCE_MS_MAX, "how long a peer may keep its window closed"), Restart;
+        /// Duration of TIME-WAIT, ms.
+        time_wait_ms: Number(1..=240_000, "the time in TIME-WAIT"), Restart;
+        /// Time that a peer may take to close its side, ms; with 0 there is no limit.
+        fin_wait_2_ms: Number(0..=PATIENCE_MS_MAX, "how long a closed connection waits for its peer"), Restart;
+        /// Maximum delay of an ACK, ms.
+        delayed_ack_ms: Number(0..=500, "the longest delay of an ACK"), Restart;
+        /// Expected delay of peers' ACKs, ms: a tail loss probe waits as long.
+        peer_delayed_ack_ms: Number(0..=500, "the longest delay of an ACK that peers are expected to have"), Restart;
+        /// Congestion control of connections.
+        congestion: CONGESTION, Restart;
+        /// Explicit congestion notification: not at all, if the peer asks, or asked for as well.
+        ecn: ECN, Restart;
+        /// True if ACKs and retransmissions of DCTCP connections are ECN-capable, too.
+        dctcp_ect_control: Flag, Restart;
+        /// True if cubic, newreno and dctcp pace their segments; bbr always does.
+        pacing: Flag, Restart;
+        /// Initial congestion window, segments.
+        initial_window_segments: Number(1..=10, "segments sent before the first acknowledgment"), Restart;
+        /// Maximum bytes of these segments together, but at least two segments (RFC 6928: 14600).
+        initial_window_bytes: Size(1..=INITIAL_WINDOW_MAX, "bytes that these segments have at most"), Restart;
+        /// True if SACK is offered and accepted (RFC 2018).
+        sack: Flag, Restart;
+        /// True if timestamps are offered and accepted (RFC 7323 §3).
+        timestamps: Flag, Restart;
+        /// True if window scaling is offered and accepted (RFC 7323 §2).
+        window_scale: Flag, Restart;
+        /// Maximum number of half-open connections; default: `connections_max`, at most 4096.
+        half_open_max: Number(1..=CONNECTIONS_MAX, "connections being opened by peers"), Restart;
+        /// Idle time after which a connection may be evicted, ms; of the region service, the age without a grant.
+        give_way_after_ms: Number(100..=600_000, "how long a connection is left before it gives way"), Restart;
+        /// SYN cookies: never, when the backlog is full, or always.
+        syn_cookies: SYN_COOKIES, Restart;
+        /// Maximum number of challenge ACKs per connection and interval; it varies between half of this and all.
+        challenge_acks_max: Number(1..=255, "challenge acknowledgments of a connection at a time"), Restart;
+        /// Length of that interval, ms.
+        challenge_interval_ms: Number(100..=600_000, "the time for which they count"), Restart;
+    }
+    beside { syn_needs_neighbor: _, path_mtu_min: _, path_mtu_age_s: _, black_hole_timeouts: _ }
+}
+
+keys! {
+    /// Table `[ip]`, except for path MTU settings, which are in [`Tcp::stack`].
+    pub struct Ip in ip(section) {
+        /// Hop limit of packets sent: the TTL of IPv4, the hop limit of IPv6.
+        hop_limit: u8 = 64, Number(1..=255, "hops that packets may make"), Restart;
+        /// Packets that may wait for fragments at a time, per worker and port; with 0, fragments are dropped.
+        fragments_datagrams_max: u16 = 64,
+            Number(0..=1024, "packets that may wait for their fragments"), Restart;
+        /// Packet-buffer bytes (true size) that fragments may occupy, per worker and port; one source: a quarter.
+        fragments_bytes_max: u32 = 256 << 10,
+            Size((64 << 10)..=(1 << 30), "buffer memory of fragments that wait"), Restart;
+        /// Time limit for the fragments of a packet, ms (RFC 8200 §4.5: 60 seconds).
+        fragments_timeout_ms: u32 = 60_000,
+            Number(1000..=120_000, "how long a packet waits for its fragments"), Restart;
+        /// Destinations whose path MTU is remembered, per worker and port.
+        path_mtu_entries_max: u32 = 1024, Number(0..=1 << 20, "destinations behind a smaller MTU"), Restart;
+    }
+}
+
+keys! {
+    /// Keys of table `[ip]` that concern TCP.
+    pub struct Path for TcpConfig in ip {
+        /// Minimum path MTU that is believed, bytes; for IPv6 at least 1280.
+        path_mtu_min: Number(68..=9600, "the least path MTU that is believed, in bytes"), Restart;
+        /// Time until a larger path MTU is tried, seconds: 300 or more; with 0, never.
+        path_mtu_age_s: Number(0..=86_400, "how long a smaller path MTU holds"), Restart;
+        /// Timeouts of long packets until shorter ones are tried, 3 or more; with 0, never.
+        black_hole_timeouts: Number(0..=15, "timeouts that make a path a black hole for long packets"), Restart;
+    }
+    beside { .. }
+}
+
+/// Reads the settings of the TCP stack.
+fn stack(section: &mut Section<'_>, connections_max: u32) -> TcpConfig {
+    let profile = PROFILE.read(section, "profile").map_or_else(TcpConfig::default, |profile| profile());
     // These differ from the RFCs; `docs/deviations.md` gives the reasons.
-    TcpConfig {
+    let mut stack = TcpConfig {
         syn_retries: 6,
         syn_needs_neighbor: true,
         time_wait_ms: 60_000,
         initial_window_bytes: INITIAL_WINDOW,
-        ..preset
-    }
+        half_open_max: profile.half_open_max.min(connections_max),
+        ..profile
+    };
+    Stack::read(section, &mut stack);
+    stack
 }
 
 pub(super) fn tcp(mut section: Section<'_>, report: &Report) -> Tcp {
-    let connections_max = section
-        .number("connections_max", 1..=CONNECTIONS_MAX, "connections per worker and port")
-        .unwrap_or(4096);
-    let preset = preset(&mut section);
-    let stack = timers(&mut section, preset);
-    let stack = sending(&mut section, stack);
-    let stack = opening(&mut section, stack, connections_max, report);
-    let per_source =
-        share_of_connections(&mut section, report, "connections_per_source_max", connections_max);
-    let tcp = Tcp {
-        connections_per_source_max: per_source.unwrap_or(connections_max.saturating_mul(3).div_ceil(4)),
-        ..buffers(&mut section, connections_max, stack)
-    };
-    check_dctcp(&section, report, tcp.stack.congestion, tcp.stack.ecn);
+    let tcp = Tcp::read(&mut section);
     check_tcp(&section, report, &tcp);
+    check_dctcp(&section, report, tcp.stack.congestion, tcp.stack.ecn);
     section.finish();
     tcp
 }
 
-fn timers(section: &mut Section<'_>, preset: TcpConfig) -> TcpConfig {
-    TcpConfig {
-        rto_min_ms: section
-            .number("rto_min_ms", 5..=10_000, "the least retransmission timeout")
-            .unwrap_or(preset.rto_min_ms),
-        rto_max_ms: section
-            .number("rto_max_ms", 1000..=240_000, "the greatest retransmission timeout")
-            .unwrap_or(preset.rto_max_ms),
-        syn_retries: section
-            .number("syn_retries", 1..=16, "how often a SYN is sent again")
-            .unwrap_or(preset.syn_retries),
-        data_retries: section
-            .number("data_retries", 3..=32, "timeouts before a connection fails")
-            .unwrap_or(preset.data_retries),
-        zero_window_ms: section
-            .number("zero_window_ms", 0..=PATIENCE_MS_MAX, "how long a peer may keep its window closed")
-            .unwrap_or(preset.zero_window_ms),
-        time_wait_ms: section
-            .number("time_wait_ms", 1..=240_000, "the time in TIME-WAIT")
-            .unwrap_or(preset.time_wait_ms),
-        fin_wait_2_ms: section
-            .number("fin_wait_2_ms", 0..=PATIENCE_MS_MAX, "how long a closed connection waits for its peer")
-            .unwrap_or(preset.fin_wait_2_ms),
-        delayed_ack_ms: section
-            .number("delayed_ack_ms", 0..=500, "the longest delay of an ACK")
-            .unwrap_or(preset.delayed_ack_ms),
-        peer_delayed_ack_ms: section
-            .number(
-                "peer_delayed_ack_ms",
-                0..=500,
-                "the longest delay of an ACK that peers are expected to have",
-            )
-            .unwrap_or(preset.peer_delayed_ack_ms),
-        ..preset
-    }
-}
-
-fn sending(section: &mut Section<'_>, preset: TcpConfig) -> TcpConfig {
-    TcpConfig {
-        congestion: section.choice("congestion", &CONGESTION, CONGESTION_HELP).unwrap_or(preset.congestion),
-        ecn: section.choice("ecn", &ECN, ECN_HELP).unwrap_or(preset.ecn),
-        dctcp_ect_control: section.flag("dctcp_ect_control").unwrap_or(preset.dctcp_ect_control),
-        pacing: section.flag("pacing").unwrap_or(preset.pacing),
-        initial_window_segments: section
-            .number("initial_window_segments", 1..=10, "segments sent before the first acknowledgment")
-            .unwrap_or(preset.initial_window_segments),
-        initial_window_bytes: section
-            .size("initial_window_bytes", 1..=INITIAL_WINDOW_MAX, "bytes that these segments have at most")
-            .unwrap_or(preset.initial_window_bytes),
-        sack: section.flag("sack").unwrap_or(preset.sack),
-        timestamps: section.flag("timestamps").unwrap_or(preset.timestamps),
-        window_scale: section.flag("window_scale").unwrap_or(preset.window_scale),
-        ..preset
-    }
-}
-
-fn opening(section: &mut Section<'_>, preset: TcpConfig, connections_max: u32, report: &Report) -> TcpConfig {
-    let cookies =
-        [("never", SynCookies::Never), ("when-full", SynCookies::WhenFull), ("always", SynCookies::Always)];
-    let help = "`when-full` keeps a full backlog from shutting honest peers out";
-    let half_open = section.number("half_open_max", 1..=CONNECTIONS_MAX, "connections being opened by peers");
-    if half_open.is_some_and(|half_open| half_open > connections_max) {
-        report.not_allowed(
-            &section.place_of("half_open_max"),
-            format!("each of them can become a connection, and there are {connections_max} at most"),
-            format!("1 to {connections_max}"),
-            "lower it, or raise connections_max",
-        );
-    }
-    TcpConfig {
-        half_open_max: half_open.unwrap_or(preset.half_open_max.min(connections_max)),
-        give_way_after_ms: section
-            .number("give_way_after_ms", 100..=600_000, "how long a connection is left before it gives way")
-            .unwrap_or(preset.give_way_after_ms),
-        syn_cookies: section.choice("syn_cookies", &cookies, help).unwrap_or(preset.syn_cookies),
-        challenge_acks_max: section
-            .number("challenge_acks_max", 1..=255, "challenge acknowledgments of a connection at a time")
-            .unwrap_or(preset.challenge_acks_max),
-        challenge_interval_ms: section
-            .number("challenge_interval_ms", 100..=600_000, "the time for which they count")
-            .unwrap_or(preset.challenge_interval_ms),
-        ..preset
-    }
-}
-
-/// Reads a maximum number of connections, as a share of all.
-pub(super) fn share_of_connections(
-    section: &mut Section<'_>,
+/// Checks a maximum number of connections, which is a share of all.
+pub(super) fn check_share(
+    section: &Section<'_>,
     report: &Report,
-    key: &'static str,
+    key: &str,
+    share: u32,
     connections_max: u32,
-) -> Option<u32> {
-    let share = section.number(key, 1..=CONNECTIONS_MAX, "connections at a time")?;
+) {
     if share > connections_max {
         report.not_allowed(
             &section.place_of(key),
@@ -191,72 +254,22 @@ pub(super) fn share_of_connections(
             "lower it, or raise tcp.connections_max",
         );
     }
-    Some(share)
-}
-
-fn buffers(section: &mut Section<'_>, connections_max: u32, stack: TcpConfig) -> Tcp {
-    let window_bytes = "the greatest receive window of a connection";
-    let window =
-        section.size("receive_window_bytes", 4096..=WINDOW_MAX, window_bytes).unwrap_or(WINDOW_DEFAULT);
-    let idle = "the silence before a peer is asked for a sign of life";
-    Tcp {
-        connections_max,
-        connections_per_source_max: connections_max,
-        stack,
-        keepalive_s: Some(section.number("keepalive_s", 0..=86_400, idle).unwrap_or(KEEPALIVE_S))
-            .filter(|seconds| *seconds > 0),
-        keepalive_interval_s: section
-            .number("keepalive_interval_s", 1..=3600, "the time that a peer has to answer such a question")
-            .unwrap_or(30),
-        keepalive_probes: section
-            .number("keepalive_probes", 1..=32, "questions without an answer before a connection fails")
-            .unwrap_or(5),
-        user_timeout_ms: user_timeout(section, None),
-        receive_window_bytes: window,
-        receive_window_initial_bytes: section
-            .size(
-                "receive_window_initial_bytes",
-                4096..=WINDOW_MAX,
-                "the receive window that a connection begins with",
-            )
-            .unwrap_or(window.min(64 << 10)),
-        receive_memory_bytes: section
-            .size(
-                "receive_memory_bytes",
-                (64 << 10)..=RECEIVE_MEMORY_MAX,
-                "received bytes that all connections hold",
-            )
-            .unwrap_or(0),
-        received_buffers_max: section
-            .number(
-                "received_buffers_max",
-                64..=PACKET_BUFFERS_MAX,
-                "packet buffers that received data of all connections retains",
-            )
-            .unwrap_or(0),
-        send_buffer_bytes: section
-            .size("send_buffer_bytes", 16384..=WINDOW_MAX, "unacknowledged bytes of a connection")
-            .unwrap_or(1 << 20),
-        held_bytes_max: section
-            .size("held_bytes_max", 16384..=u32::MAX, "buffer memory held for a connection behind a gap")
-            .unwrap_or(window.saturating_mul(2)),
-        held_segments_max: section
-            .number("held_segments_max", 8..=65_535, "segments held for a connection behind a gap")
-            .unwrap_or(1024),
-    }
-}
-
-fn user_timeout(section: &mut Section<'_>, default: Option<u32>) -> Option<u32> {
-    let what = "how long data may stay unacknowledged";
-    match section.number("user_timeout_ms", 0..=PATIENCE_MS_MAX, what) {
-        Some(0) => None,
-        given => given.or(default),
-    }
 }
 
 /// Checks combinations of keys.
 fn check_tcp(section: &Section<'_>, report: &Report, tcp: &Tcp) {
-    let TcpConfig { rto_min_ms, rto_max_ms, window_scale, .. } = tcp.stack;
+    let TcpConfig { rto_min_ms, rto_max_ms, window_scale, half_open_max, .. } = tcp.stack;
+    let connections_max = tcp.connections_max;
+    if half_open_max > connections_max {
+        report.not_allowed(
+            &section.place_of("half_open_max"),
+            format!("each of them can become a connection, and there are {connections_max} at most"),
+            format!("1 to {connections_max}"),
+            "lower it, or raise connections_max",
+        );
+    }
+    let of_source = tcp.connections_per_source_max;
+    check_share(section, report, "connections_per_source_max", of_source, connections_max);
     if rto_min_ms > rto_max_ms {
         report.not_allowed(
             &section.place_of("rto_max_ms"),
@@ -303,15 +316,12 @@ fn check_dctcp(section: &Section<'_>, report: &Report, congestion: Congestion, e
 
 /// Reads the options of a listener's connections: its own keys, and those of `[tcp]` for the others.
 pub(super) fn conn_options(section: &mut Section<'_>, report: &Report, tcp: &Tcp) -> ConnOptions {
-    let congestion = section.choice("congestion", &CONGESTION, CONGESTION_HELP);
-    let ecn = section.choice("ecn", &ECN, ECN_HELP);
+    let (congestion, ecn) = (CONGESTION.read(section, "congestion"), ECN.read(section, "ecn"));
     if congestion.is_some() || ecn.is_some() {
         let (congestion, ecn) = (congestion.unwrap_or(tcp.stack.congestion), ecn.unwrap_or(tcp.stack.ecn));
         check_dctcp(section, report, congestion, ecn);
     }
-    let idle_s: Option<u32> =
-        section.number("keepalive_s", 0..=86_400, "the silence before a peer is asked for a sign of life");
-    let idle_s = idle_s.or(tcp.keepalive_s).filter(|seconds| *seconds > 0);
+    let idle_s = KEEPALIVE.read(section, "keepalive_s").unwrap_or(tcp.keepalive_s);
     let interval_s = tcp.keepalive_interval_s;
     ConnOptions {
         nagle: section.flag("nagle").unwrap_or(false),
@@ -320,7 +330,7 @@ pub(super) fn conn_options(section: &mut Section<'_>, report: &Report, tcp: &Tcp
             interval_ms: interval_s.min(idle_s).saturating_mul(1000),
             probes: tcp.keepalive_probes,
         }),
-        user_timeout_ms: user_timeout(section, tcp.user_timeout_ms),
+        user_timeout_ms: USER_TIMEOUT.read(section, "user_timeout_ms").unwrap_or(tcp.user_timeout_ms),
         congestion,
         ecn,
         // The region service enables it, as it places RDMA Writes behind a gap.
@@ -331,30 +341,8 @@ pub(super) fn conn_options(section: &mut Section<'_>, report: &Report, tcp: &Tcp
 
 /// Reads `[ip]`. Its path MTU keys concern TCP, and go to `tcp`.
 pub(super) fn ip(mut section: Section<'_>, report: &Report, ports: &[Port], tcp: &mut TcpConfig) -> Ip {
-    let ip = Ip {
-        hop_limit: section.number("hop_limit", 1..=255, "hops that packets may make").unwrap_or(64),
-        fragments_datagrams_max: section
-            .number("fragments_datagrams_max", 0..=1024, "packets that may wait for their fragments")
-            .unwrap_or(64),
-        fragments_bytes_max: section
-            .size("fragments_bytes_max", (64 << 10)..=(1 << 30), "buffer memory of fragments that wait")
-            .unwrap_or(256 << 10),
-        fragments_timeout_ms: section
-            .number("fragments_timeout_ms", 1000..=120_000, "how long a packet waits for its fragments")
-            .unwrap_or(60_000),
-        path_mtu_entries_max: section
-            .number("path_mtu_entries_max", 0..=1 << 20, "destinations behind a smaller MTU")
-            .unwrap_or(1024),
-    };
-    tcp.path_mtu_min = section
-        .number("path_mtu_min", 68..=9600, "the least path MTU that is believed, in bytes")
-        .unwrap_or(tcp.path_mtu_min);
-    tcp.path_mtu_age_s = section
-        .number("path_mtu_age_s", 0..=86_400, "how long a smaller path MTU holds")
-        .unwrap_or(tcp.path_mtu_age_s);
-    tcp.black_hole_timeouts = section
-        .number("black_hole_timeouts", 0..=15, "timeouts that make a path a black hole for long packets")
-        .unwrap_or(tcp.black_hole_timeouts);
+    let ip = Ip::read(&mut section);
+    Path::read(&mut section, tcp);
     check_path(&section, report, ports, tcp);
     section.finish();
     ip

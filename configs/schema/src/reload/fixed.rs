@@ -1,13 +1,13 @@
 //! Keys that are read at the start only. Every field of the configuration is named either here or as free, in a pattern
 //! without rest: a new key does not compile until somebody has decided.
 
-use tcp_stack::TcpConfig;
-
 use super::Line;
+use crate::check::{TcpPath, TcpStack};
+use crate::keys::{Class, Row, differing};
 use crate::plan::{packet_buffers_default, receive_memory_default, received_buffers_default};
-use crate::types::{
-    Applications, Config, Control, Drain, Ip, Limits, Log, Memory, Metrics, Mpa, Placement, Port, Privileges,
-    Region, Tcp, Workers,
+use crate::{
+    Applications, Config, Control, Drain, Limits, Memory, Metrics, Mpa, Placement, Port, Privileges, Region,
+    Workers,
 };
 
 const RESTART: &str = "takes effect at a restart only";
@@ -49,10 +49,10 @@ pub(super) fn refusals(started: &Config, old: &Config, new: &Config) -> Vec<Line
         { hugepages, hugepage_limit_bytes = "hugepage_limit", file_prefix }, free { packet_buffers });
     refuse_ports(&mut lines, ports, &new.ports);
     fixed!(lines, "workers", Workers, workers, new.workers, { cores, idle, control_core }, free {});
-    fixed!(lines, "ip", Ip, ip, new.ip,
-        { hop_limit, fragments_datagrams_max, fragments_bytes_max, fragments_timeout_ms, path_mtu_entries_max },
-        free {});
-    refuse_tcp(&mut lines, tcp, &new.tcp);
+    refuse(&mut lines, ip.rows(), new.ip.rows());
+    refuse(&mut lines, tcp.rows(), new.tcp.rows());
+    refuse(&mut lines, TcpStack::rows(&tcp.stack), TcpStack::rows(&new.tcp.stack));
+    refuse(&mut lines, TcpPath::rows(&tcp.stack), TcpPath::rows(&new.tcp.stack));
     refuse_dependent(&mut lines, old, new);
     fixed!(lines, "mpa", Mpa, mpa, new.mpa,
         { crc, markers, handshake_timeout_ms, disconnect_timeout_ms, fpdu_timeout_ms, ird_max, ord_max }, free {});
@@ -83,8 +83,14 @@ pub(super) fn refusals(started: &Config, old: &Config, new: &Config) -> Vec<Line
         (None, None) => {}
         _ => lines.push(Line::new("metrics", RESTART)),
     }
-    fixed!(lines, "log", Log, log, new.log, { format }, free { level, events_per_s_max, drop_burst_per_s });
+    refuse(&mut lines, log.rows(), new.log.rows());
     lines
+}
+
+/// Refuses other values of the keys that need a restart.
+fn refuse(lines: &mut Vec<Line>, old: Vec<Row>, new: Vec<Row>) {
+    let differing = differing(old, new).filter(|(old, _)| old.class == Class::Restart);
+    lines.extend(differing.map(|(old, _)| Line::new(old.path, RESTART)));
 }
 
 /// Refuses a limit above the one that the tables were allocated for.
@@ -120,28 +126,6 @@ fn refuse_ports(lines: &mut Vec<Line>, old: &[Port], new: &[Port]) {
     if lines.is_empty() && old != new {
         lines.push(Line::new("port", format!("another order; this {RESTART}")));
     }
-}
-
-fn refuse_tcp(lines: &mut Vec<Line>, old: &Tcp, new: &Tcp) {
-    fixed!(lines, "tcp", Tcp, old, new,
-        { connections_max, keepalive_s, keepalive_interval_s, keepalive_probes, user_timeout_ms,
-          receive_window_bytes, receive_window_initial_bytes, send_buffer_bytes, held_bytes_max,
-          held_segments_max },
-        free { stack, connections_per_source_max, receive_memory_bytes, received_buffers_max });
-    let (old, new) = (&old.stack, &new.stack);
-    fixed!(lines, "tcp", TcpConfig, old, new,
-        { rto_min_ms, rto_max_ms, syn_retries, syn_needs_neighbor, data_retries, zero_window_ms,
-          time_wait_ms, fin_wait_2_ms, delayed_ack_ms, challenge_acks_max, challenge_interval_ms,
-          peer_delayed_ack_ms, congestion, ecn, dctcp_ect_control, pacing, sack, timestamps, window_scale,
-          half_open_max, give_way_after_ms, syn_cookies, initial_window_segments, initial_window_bytes },
-        free { path_mtu_min, path_mtu_age_s, black_hole_timeouts });
-    fixed!(lines, "ip", TcpConfig, old, new,
-        { path_mtu_min, path_mtu_age_s, black_hole_timeouts },
-        free { rto_min_ms, rto_max_ms, syn_retries, syn_needs_neighbor, data_retries, zero_window_ms,
-               time_wait_ms, fin_wait_2_ms, delayed_ack_ms, challenge_acks_max, challenge_interval_ms,
-               peer_delayed_ack_ms, congestion, ecn, dctcp_ect_control, pacing, sack, timestamps,
-               window_scale, half_open_max, give_way_after_ms, syn_cookies, initial_window_segments,
-               initial_window_bytes });
 }
 
 /// Refuses other values of the keys whose defaults depend on other keys, unless both files have the default: the keys

@@ -13,7 +13,8 @@ use std::fmt::{self, Debug, Display};
 use rdma::CrcPolicy;
 use rdma::service::Token;
 
-use crate::types::{Applications, Config, Control, Limits, Listener, Log, LogLevel, Region, Service};
+use crate::keys::{Class, Row, differing};
+use crate::{Applications, Config, Control, Limits, Listener, Log, LogLevel, Region, Service};
 
 /// A change in words: the object or key, and its old and new value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,6 +134,12 @@ pub fn plan(started: &Config, old: &Config, new: &Config) -> Result<Plan, Refusa
     Ok(plan)
 }
 
+/// Returns the lines of the keys that a running daemon can change, and whose values differ.
+fn live(old: Vec<Row>, new: Vec<Row>) -> Vec<Line> {
+    let differing = differing(old, new).filter(|(old, _)| old.class == Class::Live);
+    differing.map(|(old, new)| Line::new(old.path, format!("{} -> {}", old.shown, new.shown))).collect()
+}
+
 /// Returns the lines of the keys whose values differ.
 fn changed<const N: usize>(table: &str, keys: [(&str, String, String); N]) -> Vec<Line> {
     let differing = keys.into_iter().filter(|(_, old, new)| old != new);
@@ -151,9 +158,8 @@ fn plan_limits(plan: &mut Plan, old: &Config, new: &Config) {
         row("grants_max", before.grants_max, after.grants_max),
     ];
     plan.add(|| Step::Limits(after.clone()), changed("limits", rows));
-    let per_source = |config: &Config| config.tcp.connections_per_source_max;
-    let rows = [row("connections_per_source_max", per_source(old), per_source(new))];
-    plan.add(|| Step::ConnectionsPerSource(per_source(new)), changed("tcp", rows));
+    let per_source = new.tcp.connections_per_source_max;
+    plan.add(|| Step::ConnectionsPerSource(per_source), live(old.tcp.rows(), new.tcp.rows()));
 }
 
 fn plan_listeners(plan: &mut Plan, old: &Config, new: &Config) {
@@ -297,13 +303,10 @@ fn plan_sockets(plan: &mut Plan, old: &Config, new: &Config) {
 
 fn plan_log(plan: &mut Plan, old: &Config, new: &Config) {
     let (before, after) = (&old.log, &new.log);
-    let rows = [row("level", before.level, after.level)];
-    plan.add(|| Step::LogLevel(after.level), changed("log", rows));
-    let rows = [
-        row("events_per_s_max", u64::from(before.events_per_s_max), after.events_per_s_max.into()),
-        row("drop_burst_per_s", before.drop_burst_per_s, after.drop_burst_per_s),
-    ];
-    plan.add(|| Step::Events(after.clone()), changed("log", rows));
+    let (level, events) =
+        live(before.rows(), after.rows()).into_iter().partition(|line| line.object == "log.level");
+    plan.add(|| Step::LogLevel(after.level), level);
+    plan.add(|| Step::Events(after.clone()), events);
 }
 
 impl Service {

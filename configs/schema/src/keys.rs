@@ -1,0 +1,231 @@
+//! Tables of keys. A row states everything about one key: help, field, type, default, allowed values, and the effect of
+//! a reload. The struct, its reader, the comparison of a reload and the documents all come from the row.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+use crate::read::{Section, show_size};
+
+/// Effect of a reload on a key whose value differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// The running daemon applies the new value.
+    Live,
+    /// The daemon refuses the file.
+    Restart,
+    /// As [`Self::Restart`], unless both files have the default, which follows other keys.
+    Derived,
+}
+
+/// Row of a table of keys, with the value of one configuration.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    /// Path of the key, such as `log.level`.
+    pub(crate) path: String,
+    /// Effect of a reload.
+    pub(crate) class: Class,
+    /// Value as a reload shows it to people.
+    pub(crate) shown: String,
+    /// Value as the file has it; empty for a key without a value.
+    pub(crate) toml: String,
+}
+
+/// Kind of a key's values: it reads them from the file, and formats them.
+pub(crate) trait Kind {
+    /// Type of the values.
+    type Value;
+
+    /// Reads the value of a key. `None` if the file has none, or a wrong one, which this reports.
+    fn read(&self, section: &mut Section<'_>, key: &'static str) -> Option<Self::Value>;
+
+    /// Formats a value for people.
+    fn shown(&self, value: &Self::Value) -> String;
+
+    /// Formats a value as the file has it.
+    fn toml(&self, value: &Self::Value) -> String {
+        self.shown(value)
+    }
+}
+
+/// Integer within a range; the text says what it is.
+pub(crate) struct Number<T>(pub(crate) RangeInclusive<T>, pub(crate) &'static str);
+
+impl<T: Copy + PartialOrd + Display + TryFrom<i128>> Kind for Number<T> {
+    type Value = T;
+
+    fn read(&self, section: &mut Section<'_>, key: &'static str) -> Option<T> {
+        section.number(key, self.0.clone(), self.1)
+    }
+
+    fn shown(&self, value: &T) -> String {
+        value.to_string()
+    }
+}
+
+/// As [`Number`], with 0 for none.
+pub(crate) struct NumberOrNone<T>(pub(crate) RangeInclusive<T>, pub(crate) &'static str);
+
+impl<T: Copy + Default + PartialOrd + Display + TryFrom<i128>> Kind for NumberOrNone<T> {
+    type Value = Option<T>;
+
+    fn read(&self, section: &mut Section<'_>, key: &'static str) -> Option<Option<T>> {
+        section.number(key, self.0.clone(), self.1).map(|number| Some(number).filter(|n| *n != T::default()))
+    }
+
+    fn shown(&self, value: &Option<T>) -> String {
+        value.unwrap_or_default().to_string()
+    }
+}
+
+/// Size in bytes within a range; the text says of what.
+pub(crate) struct Size<T>(pub(crate) RangeInclusive<T>, pub(crate) &'static str);
+
+impl<T: Copy + PartialOrd + TryFrom<u64> + Into<u64>> Kind for Size<T> {
+    type Value = T;
+
+    fn read(&self, section: &mut Section<'_>, key: &'static str) -> Option<T> {
+        section.size(key, self.0.clone(), self.1)
+    }
+
+    fn shown(&self, value: &T) -> String {
+        let bytes: u64 = (*value).into();
+        bytes.to_string()
+    }
+
+    fn toml(&self, value: &T) -> String {
+        let size = show_size((*value).into());
+        if size.ends_with(char::is_alphabetic) { format!("{size:?}") } else { size }
+    }
+}
+
+/// The words `true` and `false`.
+pub(crate) struct Flag;
+
+impl Kind for Flag {
+    type Value = bool;
+
+    fn read(&self, section: &mut Section<'_>, key: &'static str) -> Option<bool> {
+        section.flag(key)
+    }
+
+    fn shown(&self, value: &bool) -> String {
+        value.to_string()
+    }
+}
+
+/// One of a list of words, with advice for other ones.
+pub(crate) struct Choice<'a, T>(pub(crate) &'a [(&'a str, T)], pub(crate) &'static str);
+
+impl<T: Copy + PartialEq> Kind for Choice<'_, T> {
+    type Value = T;
+
+    fn read(&self, section: &mut Section<'_>, key: &'static str) -> Option<T> {
+        section.choice(key, self.0, self.1)
+    }
+
+    fn shown(&self, value: &T) -> String {
+        self.0
+            .iter()
+            .find(|(_, choice)| choice == value)
+            .map_or_else(String::new, |(word, _)| (*word).to_owned())
+    }
+
+    fn toml(&self, value: &T) -> String {
+        format!("{:?}", self.shown(value))
+    }
+}
+
+/// Returns the rows whose values differ, each with its new value.
+pub(crate) fn differing(old: Vec<Row>, new: Vec<Row>) -> impl Iterator<Item = (Row, Row)> {
+    let pairs = old.into_iter().zip(new);
+    pairs.filter(|(old, new)| (&old.shown, &old.toml) != (&new.shown, &new.toml))
+}
+
+/// Declares a table of keys. Each row is
+///
+/// ```text
+/// /// Help.
+/// field [as "key"]: Type = default, kind, Class;
+/// ```
+///
+/// The kind is a [`Kind`], the class one of [`Class`]. The default may use the fields above it and the section's name.
+/// `with` declares fields that have tables of their own. The second form reads keys into a struct of another crate,
+/// whose value before is the default; `beside` names the fields that are not keys of this table.
+macro_rules! keys {
+    (
+        $(#[doc = $about:literal])+
+        $(#[derive($($derive:ident),+)])?
+        pub struct $name:ident in $table:ident($section:ident) {
+            $(
+                $(#[doc = $help:literal])+
+                $field:ident $(as $key:literal)?: $type:ty = $default:expr, $kind:expr, $class:ident;
+            )+
+        }
+        $(with { $($(#[doc = $part_help:literal])+ $part:ident: $part_type:ty = $part_value:expr;)+ })?
+    ) => {
+        $(#[doc = $about])+
+        #[derive(Clone, Debug, PartialEq $($(, $derive)+)?)]
+        #[non_exhaustive]
+        pub struct $name {
+            $($(#[doc = $help])+ pub $field: $type,)+
+            $($($(#[doc = $part_help])+ pub $part: $part_type,)+)?
+        }
+
+        impl $name {
+            /// Reads the keys, and fills in the defaults.
+            pub(crate) fn read($section: &mut crate::read::Section<'_>) -> Self {
+                $(let $field: $type = match $crate::keys::Kind::read(&$kind, $section, keys!(@key $field $($key)?)) {
+                    Some(value) => value,
+                    None => $default,
+                };)+
+                $($(let $part = $part_value;)+)?
+                Self { $($field,)+ $($($part,)+)? }
+            }
+
+            /// Returns a row for each key.
+            pub(crate) fn rows(&self) -> Vec<$crate::keys::Row> {
+                vec![$(keys!(@row $table, $field $($key)?, &$kind, &self.$field, $class)),+]
+            }
+        }
+    };
+    (
+        $(#[doc = $about:literal])+
+        pub struct $name:ident for $target:ident in $table:ident {
+            $(
+                $(#[doc = $help:literal])+
+                $field:ident: $kind:expr, $class:ident;
+            )+
+        }
+        beside { $($beside:tt)+ }
+    ) => {
+        $(#[doc = $about])+
+        pub(crate) struct $name;
+
+        impl $name {
+            /// Reads the keys into `values`.
+            pub(crate) fn read(section: &mut crate::read::Section<'_>, values: &mut $target) {
+                $(if let Some(value) = $crate::keys::Kind::read(&$kind, section, stringify!($field)) {
+                    values.$field = value;
+                })+
+            }
+
+            /// Returns a row for each key.
+            pub(crate) fn rows(values: &$target) -> Vec<$crate::keys::Row> {
+                let $target { $($field,)+ $($beside)+ } = values;
+                vec![$(keys!(@row $table, $field, &$kind, $field, $class)),+]
+            }
+        }
+    };
+    (@key $field:ident $key:literal) => { $key };
+    (@key $field:ident) => { stringify!($field) };
+    (@row $table:ident, $field:ident $($key:literal)?, $kind:expr, $value:expr, $class:ident) => {
+        $crate::keys::Row {
+            path: concat!(stringify!($table), ".", keys!(@key $field $($key)?)).to_owned(),
+            class: $crate::keys::Class::$class,
+            shown: $crate::keys::Kind::shown($kind, $value),
+            toml: $crate::keys::Kind::toml($kind, $value),
+        }
+    };
+}
+
+pub(crate) use keys;
