@@ -1,7 +1,7 @@
 //! Tables of keys. A row states everything about one key: help, field, type, default, allowed values, and the effect of
 //! a reload. The struct, its reader, the comparison of a reload and the documents all come from the row.
 
-use std::fmt::Display;
+use std::fmt::{Debug, Display};
 use std::ops::RangeInclusive;
 
 use crate::read::{Section, show_size};
@@ -11,10 +11,19 @@ use crate::read::{Section, show_size};
 pub(crate) enum Class {
     /// The running daemon applies the new value.
     Live,
+    /// The running daemon applies the new value, up to that of the start, for which its table was allocated.
+    UpToStart,
     /// The daemon refuses the file.
     Restart,
     /// As [`Self::Restart`], unless both files have the default, which follows other keys.
     Derived,
+}
+
+impl Class {
+    /// Returns true if a running daemon can apply another value.
+    pub(crate) const fn is_live(self) -> bool {
+        matches!(self, Self::Live | Self::UpToStart)
+    }
 }
 
 /// Row of a table of keys, with the value of one configuration.
@@ -135,6 +144,99 @@ impl<T: Copy + PartialEq> Kind for Choice<'_, T> {
     }
 }
 
+/// Text of a form that is described, with the functions that parse and format it.
+pub(crate) struct Text<T>(
+    pub(crate) &'static str,
+    pub(crate) fn(&str) -> Result<T, String>,
+    pub(crate) fn(&T) -> String,
+);
+
+impl<T> Kind for Text<T> {
+    type Value = T;
+
+    fn read(&self, section: &mut Section<'_>, key: &'static str) -> Option<T> {
+        section.parsed(key, self.0, self.1)
+    }
+
+    fn shown(&self, value: &T) -> String {
+        (self.2)(value)
+    }
+
+    fn toml(&self, value: &T) -> String {
+        format!("{:?}", self.shown(value))
+    }
+}
+
+/// File mode of a socket, one of a list: `"0660"`, or the TOML number `0o660`.
+pub(crate) struct Mode(pub(crate) &'static [u32]);
+
+impl Kind for Mode {
+    type Value = u32;
+
+    fn read(&self, section: &mut Section<'_>, key: &'static str) -> Option<u32> {
+        let value = section.value(key)?;
+        let mode = match (value.value.as_str(), value.value.as_integer()) {
+            (Some(text), _) if !text.starts_with('+') => u32::from_str_radix(text, 8).ok(),
+            (_, Some(number)) if number.radix() == 8 => u32::from_str_radix(number.as_str(), 8).ok(),
+            _ => None,
+        };
+        let mode = mode.filter(|mode| self.0.contains(mode));
+        if mode.is_none() {
+            let help = "0600 is for the daemon's own user, 0660 for the group of the socket too";
+            let modes: Vec<String> = self.0.iter().map(|mode| self.toml(mode)).collect();
+            let message = "this is not a mode for the socket";
+            section.report().not_allowed(&value.place, message, modes.join(", "), help);
+        }
+        mode
+    }
+
+    fn shown(&self, value: &u32) -> String {
+        format!("{value:04o}")
+    }
+
+    fn toml(&self, value: &u32) -> String {
+        format!("{:?}", self.shown(value))
+    }
+}
+
+/// Values that a function of its own reads.
+pub(crate) struct By<T>(pub(crate) fn(&mut Section<'_>) -> Option<T>, pub(crate) fn(&T) -> String);
+
+impl<T: Debug> Kind for By<T> {
+    type Value = T;
+
+    fn read(&self, section: &mut Section<'_>, _: &'static str) -> Option<T> {
+        (self.0)(section)
+    }
+
+    fn shown(&self, value: &T) -> String {
+        format!("{value:?}")
+    }
+
+    fn toml(&self, value: &T) -> String {
+        (self.1)(value)
+    }
+}
+
+/// Values of another kind, or none without the key.
+pub(crate) struct Optional<K>(pub(crate) K);
+
+impl<K: Kind> Kind for Optional<K> {
+    type Value = Option<K::Value>;
+
+    fn read(&self, section: &mut Section<'_>, key: &'static str) -> Option<Option<K::Value>> {
+        self.0.read(section, key).map(Some)
+    }
+
+    fn shown(&self, value: &Option<K::Value>) -> String {
+        value.as_ref().map_or_else(|| "default".to_owned(), |value| self.0.shown(value))
+    }
+
+    fn toml(&self, value: &Option<K::Value>) -> String {
+        value.as_ref().map_or_else(String::new, |value| self.0.toml(value))
+    }
+}
+
 /// Returns the rows whose values differ, each with its new value.
 pub(crate) fn differing(old: Vec<Row>, new: Vec<Row>) -> impl Iterator<Item = (Row, Row)> {
     let pairs = old.into_iter().zip(new);
@@ -148,14 +250,15 @@ pub(crate) fn differing(old: Vec<Row>, new: Vec<Row>) -> impl Iterator<Item = (R
 /// field [as "key"]: Type = default, kind, Class;
 /// ```
 ///
-/// The kind is a [`Kind`], the class one of [`Class`]. The default may use the fields above it and the section's name.
+/// The kind is a [`Kind`], the class one of [`Class`]. The default may use the fields above it, and
+/// the section and the arguments that the head names.
 /// `with` declares fields that have tables of their own. The second form reads keys into a struct of another crate,
 /// whose value before is the default; `beside` names the fields that are not keys of this table.
 macro_rules! keys {
     (
         $(#[doc = $about:literal])+
         $(#[derive($($derive:ident),+)])?
-        pub struct $name:ident in $table:ident($section:ident) {
+        pub struct $name:ident in $table:ident($section:ident $(, $arg:ident: $arg_type:ty)*) {
             $(
                 $(#[doc = $help:literal])+
                 $field:ident $(as $key:literal)?: $type:ty = $default:expr, $kind:expr, $class:ident;
@@ -173,7 +276,7 @@ macro_rules! keys {
 
         impl $name {
             /// Reads the keys, and fills in the defaults.
-            pub(crate) fn read($section: &mut crate::read::Section<'_>) -> Self {
+            pub(crate) fn read($section: &mut crate::read::Section<'_> $(, $arg: $arg_type)*) -> Self {
                 $(let $field: $type = match $crate::keys::Kind::read(&$kind, $section, keys!(@key $field $($key)?)) {
                     Some(value) => value,
                     None => $default,

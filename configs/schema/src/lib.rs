@@ -35,7 +35,10 @@ mod types;
 #[cfg(test)]
 mod tests;
 
-pub use check::{Ip, Log, Tcp};
+pub use check::{
+    Applications, Control, Drain, Ip, Limits, Log, Memory, Metrics, Mpa, Placement, Privileges, Tcp,
+    UserLimits, Workers,
+};
 pub use errors::{ConfigErrors, Mistake, Source};
 pub use machine::Machine;
 pub use nfsd::{
@@ -45,7 +48,6 @@ pub use plan::{Kind, MemoryPlan, PlanItem, connection_window_bytes, connection_w
 pub use reload::{Line, Plan, Refusals, RegionDiff, Step, plan};
 pub use text::{RegionName, parse_size, token_from_file, token_from_text};
 pub use types::{
-    Applications, CONTEXTS_MAX, Config, Control, Drain, Driver, Hugepages, Idle, Limits, Listener, LogFormat,
-    LogLevel, Memif, MemifRole, Memory, Metrics, MetricsAddress, Mpa, NEIGHBORS_MAX, Neighbor, OnLoss,
-    PORTS_MAX, Pcap, Placement, Port, Privileges, Region, Service, UserLimits, WORKERS_MAX, Workers,
+    CONTEXTS_MAX, Config, Driver, Hugepages, Idle, Listener, LogFormat, LogLevel, Memif, MemifRole,
+    MetricsAddress, NEIGHBORS_MAX, Neighbor, OnLoss, PORTS_MAX, Pcap, Port, Region, Service, WORKERS_MAX,
 };

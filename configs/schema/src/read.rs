@@ -135,6 +135,11 @@ impl<'a> Section<'a> {
         &self.place
     }
 
+    /// Returns the report of the file.
+    pub(crate) const fn report(&self) -> &'a Report {
+        self.report
+    }
+
     /// Returns true if the file has the table.
     pub(crate) const fn is_there(&self) -> bool {
         self.table.is_some()

@@ -7,10 +7,12 @@ use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use rdma::service::Token;
-use rdma::{Access, CrcPolicy, OutOfOrderPolicy};
+use rdma::{Access, CrcPolicy};
 use tcp_stack::ConnOptions;
 
-use crate::check::{Ip, Log, Tcp};
+use crate::check::{
+    Applications, Control, Drain, Ip, Limits, Log, Memory, Metrics, Mpa, Placement, Privileges, Tcp, Workers,
+};
 use crate::text::RegionName;
 
 /// Maximum number of `[[port]]` tables.
@@ -60,20 +62,6 @@ pub struct Config {
     pub metrics: Option<Metrics>,
     /// Table `[log]`: the log's level and format, and the limits of events.
     pub log: Log,
-}
-
-/// Table `[memory]`: hugepages and packet buffers.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Memory {
-    /// Policy for a machine without enough hugepages.
-    pub hugepages: Hugepages,
-    /// Maximum bytes for EAL, packet buffers and regions together; `None` for no limit.
-    pub hugepage_limit_bytes: Option<u64>,
-    /// Packet buffers in all pools together; each worker has a pool on each port, of equal size.
-    pub packet_buffers: u32,
-    /// EAL's `--file-prefix`, which separates the files of several DPDK programs.
-    pub file_prefix: String,
 }
 
 /// Policy for a machine without enough hugepages.
@@ -250,18 +238,6 @@ pub enum MemifRole {
     Client,
 }
 
-/// Table `[workers]`: cores and idling.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Workers {
-    /// One worker per core, 1 to [`WORKERS_MAX`] distinct cores. Their existence is checked at start.
-    pub cores: Vec<u16>,
-    /// Behavior of a worker without work.
-    pub idle: Idle,
-    /// Core of the control thread, never a worker's; `None` for any core without a worker.
-    pub control_core: Option<u16>,
-}
-
 /// Behavior of a worker without work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
@@ -272,48 +248,6 @@ pub enum Idle {
         /// Longest sleep, 1 to 10000 µs.
         sleep_us_max: u32,
     },
-}
-
-/// Table `[mpa]`: CRCs, markers, read depths, timeouts.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Mpa {
-    /// CRC policy of listeners without a key of their own.
-    pub crc: CrcPolicy,
-    /// True if peers are asked for markers (RFC 5044 §4.3). Markers that a peer asks for are always sent.
-    pub markers: bool,
-    /// Time limit for the MPA Request after the connection opened, ms.
-    pub handshake_timeout_ms: u32,
-    /// Time that a disconnect may wait for RDMA Reads of either side, ms.
-    pub disconnect_timeout_ms: u32,
-    /// Time that an FPDU may stay incomplete before its connection is reset, ms.
-    pub fpdu_timeout_ms: u32,
-    /// Maximum inbound RDMA Read queue depth (IRD), below 0x3FFF, which is reserved (RFC 6581 §4).
-    pub ird_max: u16,
-    /// Maximum outbound RDMA Read queue depth (ORD).
-    pub ord_max: u16,
-}
-
-/// Table `[placement]`: RDMA Writes behind a gap in the stream.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Placement {
-    /// Policy for locating FPDUs behind a gap.
-    pub out_of_order: OutOfOrderPolicy,
-    /// True if the last segment of a message may also be placed before the gap closes (`last_segment = "early"`).
-    pub last_out_of_order: bool,
-}
-
-/// Table `[limits]`: regions, STags, neighbors.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Limits {
-    /// Maximum number of regions, those of the file and those registered later together.
-    pub regions_max: u32,
-    /// Maximum number of valid STags per worker; the region service uses one per connection.
-    pub grants_max: u32,
-    /// Maximum number of neighbors (ARP, NDP) remembered per worker and port.
-    pub neighbors_max: u32,
 }
 
 /// Table `[[listener]]`: a TCP port and its service.
@@ -363,102 +297,6 @@ pub struct Region {
     pub token: Option<Token>,
     /// Source prefixes of admitted peers; empty admits all.
     pub allow: Vec<IpNet>,
-}
-
-/// Table `[control]`: the control socket.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Control {
-    /// Absolute path of the Unix socket, short enough for `sun_path`.
-    pub socket: PathBuf,
-    /// File mode of the socket, 0600 or 0660.
-    pub mode: u32,
-    /// Group that owns the socket and may use it, by name or number. Its existence is checked at start.
-    pub group: Option<String>,
-    /// Maximum number of clients at a time.
-    pub clients_max: u16,
-    /// Idle time after which a client is disconnected, ms.
-    pub idle_timeout_ms: u32,
-}
-
-/// Table `[drain]`: the end of connections before the daemon stops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Drain {
-    /// Time that SIGTERM gives connections to end, ms; with 0 it resets them at once.
-    pub timeout_ms: u32,
-}
-
-/// Table `[applications]`: the verbs socket, and the objects that programs may have.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Applications {
-    /// Absolute path of the Unix socket, short enough for `sun_path`.
-    pub socket: PathBuf,
-    /// File mode of the socket, 0600, 0660 or 0666.
-    pub mode: u32,
-    /// Group that owns the socket, by name or number.
-    pub group: Option<String>,
-    /// Maximum number of contexts at a time, each a connection to the socket.
-    pub contexts_max: u16,
-    /// Maximum number of queue pairs per worker and port.
-    pub queue_pairs_max: u16,
-    /// Maximum number of memory regions of all contexts together.
-    pub memory_regions_max: u16,
-    /// Maximum number of programs that watch one region.
-    pub region_watches_max: u16,
-    /// Notifications that a watch holds per worker and port; a power of two.
-    pub watch_entries: u32,
-    /// Ports below 1024 that every user may use; the others are for root.
-    pub privileged_ports: Vec<u16>,
-    /// Longest time that a copy into or out of a program's memory may take in the kernel, milliseconds.
-    pub kernel_copy_ms_max: u32,
-    /// Maximum of one user's contexts together.
-    pub user: UserLimits,
-}
-
-/// Limits of all contexts of one user together, keys `user_…` of `[applications]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct UserLimits {
-    /// Maximum number of contexts.
-    pub contexts_max: u16,
-    /// Maximum number of queue pairs.
-    pub queue_pairs_max: u32,
-    /// Maximum number of entries of send, receive and completion queues.
-    pub queue_entries_max: u32,
-    /// Maximum bytes of queues and of memory that the daemon allocates.
-    pub memory_bytes: u64,
-    /// Maximum number of watches of regions.
-    pub watches_max: u16,
-    /// Most of each table of objects, percent: of a worker and port, and of the memory regions.
-    pub share: u8,
-}
-
-/// Table `[privileges]`: what the daemon gives up when it starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Privileges {
-    /// The daemon drops the capabilities that its drivers do not need (capabilities(7)).
-    pub drop_capabilities: bool,
-    /// The daemon filters its own system calls (seccomp(2)).
-    pub filter_system_calls: bool,
-}
-
-/// Table `[metrics]`: counters for Prometheus and its relatives, over HTTP.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Metrics {
-    /// Address of the exporter.
-    pub listen: MetricsAddress,
-    /// File mode of the Unix socket, 0600, 0660 or 0666.
-    pub mode: u32,
-    /// Group that owns the Unix socket, by name or number.
-    pub group: Option<String>,
-    /// Maximum number of clients at a time.
-    pub clients_max: u16,
-    /// Time for one request and its reply, ms.
-    pub timeout_ms: u32,
 }
 
 /// Address of the exporter of counters.

@@ -1,43 +1,87 @@
-//! Checks `[applications]`: the verbs socket and its limits. The daemon serves applications only if the table is there.
+//! Table `[applications]`: the verbs socket and its limits. The daemon serves applications only if the table is there.
 
 use std::path::PathBuf;
 
-use super::service::{check_socket, group, mode, socket_path};
+use super::service::{Control, GROUP, SOCKET, check_socket};
+use crate::keys::{By, Mode, Number, Row, Size, keys};
 use crate::read::{Report, Section, Value};
-use crate::types::{Applications, CONTEXTS_MAX, Control, UserLimits};
+use crate::types::CONTEXTS_MAX;
 
 /// First port that every user may use.
 const PORTS_UNPRIVILEGED: u16 = 1024;
 /// Most bytes that one user's programs may have: 16 TiB.
 const MEMORY_BYTES_MAX: u64 = 16 << 40;
 
+keys! {
+    /// Table `[applications]`: the verbs socket, and the objects that programs may have.
+    pub struct Applications in applications(section) {
+        /// Absolute path of the Unix socket, of at most 107 bytes.
+        socket: PathBuf = PathBuf::from("/run/iwarpd/verbs.sock"), SOCKET, Restart;
+        /// File mode of the socket; 0666 is for every user.
+        mode: u32 = 0o660, Mode(&[0o600, 0o660, 0o666]), Live;
+        /// Group that owns the socket and may use it, besides root, by name or number; default: the daemon's.
+        group: Option<String> = None, GROUP, Live;
+        /// Maximum number of contexts at a time, each a connection to the socket.
+        contexts_max: u16 = 64, Number(1..=CONTEXTS_MAX, "contexts at a time"), UpToStart;
+        /// Maximum number of queue pairs per worker and port.
+        queue_pairs_max: u16 = 1024, Number(1..=16_384, "queue pairs per worker and port"), Restart;
+        /// Maximum number of memory regions of all contexts together.
+        memory_regions_max: u16 = 1024, Number(1..=16_384, "memory regions of all contexts"), Restart;
+        /// Longest time that a copy into or out of a program's memory may take in the kernel, ms; then it fails.
+        kernel_copy_ms_max: u32 = 2000, Number(10..=60_000, "milliseconds of a copy in the kernel"), Live;
+        /// Maximum number of programs that watch one region: they wait for messages of its peers.
+        region_watches_max: u16 = 8, Number(0..=64, "programs that watch one region"), Live;
+        /// Notifications that a watch holds per worker and port; rounded up to a power of two.
+        watch_entries: u32 = 256, Number(1..=65_536, "notifications of a watch per worker and port"), Restart;
+        /// Ports below 1024 that every user may use; the others are for root.
+        privileged_ports: Vec<u16> = Vec::new(), By(privileged_ports, |ports| format!("{ports:?}")), Live;
+    }
+    with {
+        /// Maximum of one user's contexts together.
+        user: UserLimits = UserLimits::read(section, contexts_max, queue_pairs_max);
+    }
+}
+
+keys! {
+    /// Limits of all contexts of one user together, keys `user_…` of `[applications]`.
+    #[derive(Copy, Eq)]
+    pub struct UserLimits in applications(section, contexts: u16, queue_pairs: u16) {
+        /// Percentage of each table of objects that one user may have: of a worker and port, and of the memory regions.
+        share as "user_share": u8 = 75, Number(1..=100, "the percentage of each table for one user"), Live;
+        /// Maximum number of contexts, at most `contexts_max`; default: half of it.
+        contexts_max as "user_contexts_max": u16 = contexts.div_ceil(2),
+            Number(1..=CONTEXTS_MAX, "contexts of one user"), Live;
+        /// Maximum number of queue pairs, at most `queue_pairs_max`; default: `user_share` of it.
+        queue_pairs_max as "user_queue_pairs_max": u32 = share_of(queue_pairs, share),
+            Number(1..=1 << 20, "queue pairs of one user"), Live;
+        /// Maximum number of entries of send, receive and completion queues.
+        queue_entries_max as "user_queue_entries_max": u32 = 1 << 20,
+            Number(1..=1 << 30, "entries of one user's queues"), Live;
+        /// Maximum bytes of queues, those of the worker too, and of memory that the daemon allocates.
+        memory_bytes as "user_memory": u64 = 1 << 30,
+            Size((1 << 20)..=MEMORY_BYTES_MAX, "the memory that one user's programs may have"), Live;
+        /// Maximum number of watches of regions.
+        watches_max as "user_watches_max": u16 = 32, Number(0..=1024, "watches of regions of one user"), Live;
+    }
+}
+
+/// Returns the default of a user's queue pairs.
+fn share_of(queue_pairs: u16, share: u8) -> u32 {
+    (u32::from(queue_pairs).saturating_mul(share.into()) / 100).max(1)
+}
+
+impl Applications {
+    /// Returns a row for each key, those of one user too.
+    pub(crate) fn all_rows(&self) -> Vec<Row> {
+        [self.rows(), self.user.rows()].concat()
+    }
+}
+
 pub(super) fn read(mut section: Section<'_>, report: &Report, control: &Control) -> Option<Applications> {
     let is_there = section.is_there();
-    let socket = section.parsed("socket", "the absolute path of a Unix socket", socket_path);
-    let contexts_max = section.number("contexts_max", 1..=CONTEXTS_MAX, "contexts at a time").unwrap_or(64);
-    let queue_pairs_max =
-        section.number("queue_pairs_max", 1..=16_384, "queue pairs per worker and port").unwrap_or(1024);
-    let applications = Applications {
-        socket: socket.unwrap_or_else(|| PathBuf::from("/run/iwarpd/verbs.sock")),
-        mode: mode(&mut section, report, &[0o600, 0o660, 0o666]).unwrap_or(0o660),
-        group: section.parsed("group", "the name or number of a group", group),
-        contexts_max,
-        queue_pairs_max,
-        memory_regions_max: section
-            .number("memory_regions_max", 1..=16_384, "memory regions of all contexts")
-            .unwrap_or(1024),
-        region_watches_max: section
-            .number("region_watches_max", 0..=64, "programs that watch one region")
-            .unwrap_or(8),
-        watch_entries: section
-            .number("watch_entries", 1..=65_536, "notifications of a watch per worker and port")
-            .map_or(256, u32::next_power_of_two),
-        privileged_ports: privileged_ports(&mut section, report),
-        kernel_copy_ms_max: section
-            .number("kernel_copy_ms_max", 10..=60_000, "milliseconds of a copy in the kernel")
-            .unwrap_or(2000),
-        user: user(&mut section, report, (contexts_max, queue_pairs_max)),
-    };
+    let mut applications = Applications::read(&mut section);
+    applications.watch_entries = applications.watch_entries.next_power_of_two();
+    check_user(&section, report, &applications);
     if is_there {
         if applications.socket == control.socket {
             let message = "control.socket has the same path";
@@ -49,7 +93,8 @@ pub(super) fn read(mut section: Section<'_>, report: &Report, control: &Control)
     is_there.then_some(applications)
 }
 
-fn privileged_ports(section: &mut Section<'_>, report: &Report) -> Vec<u16> {
+fn privileged_ports(section: &mut Section<'_>) -> Option<Vec<u16>> {
+    let report = section.report();
     let what = "TCP ports below 1024 that every user may use";
     let port = |value: Value<'_>| {
         let port = value.integer().and_then(|port| u16::try_from(port).ok());
@@ -60,44 +105,21 @@ fn privileged_ports(section: &mut Section<'_>, report: &Report) -> Vec<u16> {
         }
         port
     };
-    section.list("privileged_ports", what).into_iter().flatten().filter_map(port).collect()
+    Some(section.list("privileged_ports", what)?.into_iter().filter_map(port).collect())
 }
 
-/// Reads the limits of one user. Those of contexts and queue pairs are at most the totals, so that one user cannot take
-/// all there are; by default, they are shares of them.
-fn user(section: &mut Section<'_>, report: &Report, (contexts, queue_pairs): (u16, u16)) -> UserLimits {
-    let share =
-        section.number("user_share", 1..=100, "the percentage of each table for one user").unwrap_or(75);
-    let of_user = u32::from(queue_pairs).saturating_mul(share.into()) / 100;
-    let contexts_max = section
-        .number("user_contexts_max", 1..=CONTEXTS_MAX, "contexts of one user")
-        .unwrap_or(contexts.div_ceil(2));
-    let queue_pairs_max = section
-        .number("user_queue_pairs_max", 1..=1 << 20, "queue pairs of one user")
-        .unwrap_or(of_user.max(1));
+/// Checks that the limits of one user are at most the totals, so that one user cannot take all there are.
+fn check_user(section: &Section<'_>, report: &Report, applications: &Applications) {
+    let Applications { user, contexts_max, queue_pairs_max, .. } = applications;
     let totals = [
-        ("user_contexts_max", u32::from(contexts_max), "contexts_max", u32::from(contexts)),
-        ("user_queue_pairs_max", queue_pairs_max, "queue_pairs_max", u32::from(queue_pairs)),
+        ("user_contexts_max", user.contexts_max.into(), "contexts_max", *contexts_max),
+        ("user_queue_pairs_max", user.queue_pairs_max, "queue_pairs_max", *queue_pairs_max),
     ];
     for (key, of_user, total_key, total) in totals {
-        if of_user > total {
+        if of_user > u32::from(total) {
             let message =
                 format!("one user may have {of_user}, more than {total_key} allows all users: {total}");
             report.at(&section.place_of(key), message, format!("lower it, or raise {total_key}"));
         }
-    }
-    UserLimits {
-        contexts_max,
-        queue_pairs_max,
-        queue_entries_max: section
-            .number("user_queue_entries_max", 1..=1 << 30, "entries of one user's queues")
-            .unwrap_or(1 << 20),
-        memory_bytes: section
-            .size("user_memory", (1 << 20)..=MEMORY_BYTES_MAX, "the memory that one user's programs may have")
-            .unwrap_or(1 << 30),
-        watches_max: section
-            .number("user_watches_max", 0..=1024, "watches of regions of one user")
-            .unwrap_or(32),
-        share,
     }
 }

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use crate::keys::{Choice, Kind as _, Number, keys};
-use crate::read::Section;
 use crate::types::{LogFormat, LogLevel};
 
 const LEVEL: Choice<'_, LogLevel> = Choice(
@@ -33,12 +32,6 @@ keys! {
         /// Drops of one reason within a second that are reported as a burst.
         drop_burst_per_s: u64 = 1000, Number(1..=1_000_000_000, "drops of one reason per second"), Live;
     }
-}
-
-pub(super) fn read(mut section: Section<'_>) -> Log {
-    let log = Log::read(&mut section);
-    section.finish();
-    log
 }
 
 impl fmt::Display for LogLevel {

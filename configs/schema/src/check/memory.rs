@@ -1,32 +1,35 @@
 //! Checks `[memory]`, and that buffers, limit and machine fit the whole file.
 
+use crate::keys::{Choice, Number, Optional, Size, Text, keys};
 use crate::plan::{Kind, PACKET_BUFFERS_MAX, memory_plan, packet_buffers_default, packet_buffers_min};
 use crate::read::{Report, Section, show_size};
-use crate::{Config, Hugepages, Ip, Memory, Port, Tcp, Workers};
+use crate::{Config, Hugepages, Ip, Port, Tcp, Workers};
 
 /// Maximum `hugepage_limit` in bytes: 16 TiB.
 const LIMIT_BYTES_MAX: u64 = 16 << 40;
 
-/// Values of the file, before defaults are computed from the rest of the file.
-pub(super) struct Values {
-    hugepages: Hugepages,
-    limit: Option<u64>,
-    buffers: Option<u32>,
-    prefix: Option<String>,
-}
+const HUGEPAGES: Choice<'_, Hugepages> = Choice(
+    &[("require", Hugepages::Require), ("prefer", Hugepages::Prefer)],
+    "`require` refuses to start without hugepages, `prefer` falls back to ordinary pages",
+);
 
-pub(super) fn read(section: &mut Section<'_>) -> Values {
-    let choices = [("require", Hugepages::Require), ("prefer", Hugepages::Prefer)];
-    let help = "`require` refuses to start without hugepages, `prefer` falls back to ordinary pages";
-    Values {
-        hugepages: section.choice("hugepages", &choices, help).unwrap_or(Hugepages::Require),
-        limit: section.size(
-            "hugepage_limit",
-            (16 << 20)..=LIMIT_BYTES_MAX,
-            "the memory that packet buffers, DPDK and regions may take together",
-        ),
-        buffers: section.number("packet_buffers", 1..=PACKET_BUFFERS_MAX, "the number of packet buffers"),
-        prefix: section.parsed("file_prefix", "1 to 32 letters, digits, `-` or `_`", file_prefix),
+keys! {
+    /// Table `[memory]`: hugepages and packet buffers.
+    pub struct Memory in memory(section) {
+        /// Policy for a machine without enough hugepages: no start, or ordinary pages and a degraded status.
+        hugepages: Hugepages = Hugepages::Require, HUGEPAGES, Restart;
+        /// Maximum bytes for EAL, packet buffers and regions together; default: no limit.
+        hugepage_limit_bytes as "hugepage_limit": Option<u64> = None,
+            Optional(Size(
+                (16 << 20)..=LIMIT_BYTES_MAX,
+                "the memory that packet buffers, DPDK and regions may take together",
+            )), Restart;
+        /// Packet buffers in all pools together; each worker has a pool on each port, of equal size. Default: queues,
+        /// caches, reserve, fragments, and 16 connections with full buffers.
+        packet_buffers: u32 = 0, Number(1..=PACKET_BUFFERS_MAX, "the number of packet buffers"), Derived;
+        /// EAL's `--file-prefix`, which separates the files of several DPDK programs.
+        file_prefix: String = "iwarpd".to_owned(),
+            Text("1 to 32 letters, digits, `-` or `_`", file_prefix, String::clone), Restart;
     }
 }
 
@@ -38,15 +41,11 @@ fn file_prefix(text: &str) -> Result<String, String> {
     Err(format!("`{text}` cannot be part of a file name of DPDK"))
 }
 
-/// Fills in the defaults that depend on the rest of the file.
-pub(super) fn resolve(values: Values, ports: &[Port], workers: &Workers, ip: &Ip, tcp: &Tcp) -> Memory {
-    let workers = u64::try_from(workers.cores.len()).unwrap_or(u64::MAX);
-    let default = || packet_buffers_default(ports, workers, ip, tcp);
-    Memory {
-        hugepages: values.hugepages,
-        hugepage_limit_bytes: values.limit,
-        packet_buffers: values.buffers.unwrap_or_else(default),
-        file_prefix: values.prefix.unwrap_or_else(|| "iwarpd".to_owned()),
+/// Fills in the default that depends on the rest of the file.
+pub(super) fn resolve(memory: &mut Memory, ports: &[Port], workers: &Workers, ip: &Ip, tcp: &Tcp) {
+    if memory.packet_buffers == 0 {
+        let workers = u64::try_from(workers.cores.len()).unwrap_or(u64::MAX);
+        memory.packet_buffers = packet_buffers_default(ports, workers, ip, tcp);
     }
 }
 

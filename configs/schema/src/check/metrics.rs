@@ -1,14 +1,38 @@
-//! Checks `[metrics]`: the address at which the daemon serves its counters. Without the table it serves none.
+//! Table `[metrics]`: the address at which the daemon serves its counters. Without the table it serves none.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
-use super::service::{check_socket, group, mode, socket_path};
+use super::applications::Applications;
+use super::service::{Control, GROUP, check_socket, socket_path};
+use crate::keys::{Mode, Number, Text, keys};
 use crate::read::{Report, Section};
-use crate::types::{Applications, Control, Metrics, MetricsAddress};
+use crate::types::MetricsAddress;
 
 /// Port of the default address.
 const PORT_DEFAULT: u16 = 9464;
+
+const LISTEN: Text<MetricsAddress> =
+    Text("an IP address with a port, or the absolute path of a socket", address, |address| match address {
+        MetricsAddress::Tcp(address) => address.to_string(),
+        MetricsAddress::Unix(path) => path.display().to_string(),
+    });
+
+keys! {
+    /// Table `[metrics]`: counters for Prometheus and its relatives, over HTTP.
+    pub struct Metrics in metrics(section) {
+        /// Address of the exporter, or the absolute path of a Unix socket; no encryption, no authentication.
+        listen: MetricsAddress = MetricsAddress::Tcp((Ipv4Addr::LOCALHOST, PORT_DEFAULT).into()), LISTEN, Restart;
+        /// File mode of the Unix socket; 0666 is for every user.
+        mode: u32 = 0o660, Mode(&[0o600, 0o660, 0o666]), Restart;
+        /// Group that owns the Unix socket, by name or number; default: the daemon's.
+        group: Option<String> = None, GROUP, Restart;
+        /// Maximum number of clients at a time.
+        clients_max: u16 = 8, Number(1..=64, "clients at a time"), Restart;
+        /// Time for one request and its reply, ms; then the client is disconnected.
+        timeout_ms: u32 = 5000, Number(100..=60_000, "the time for a request and its reply"), Restart;
+    }
+}
 
 pub(super) fn read(
     mut section: Section<'_>,
@@ -17,17 +41,7 @@ pub(super) fn read(
     applications: Option<&Applications>,
 ) -> Option<Metrics> {
     let is_there = section.is_there();
-    let listen =
-        section.parsed("listen", "an IP address with a port, or the absolute path of a socket", address);
-    let metrics = Metrics {
-        listen: listen.unwrap_or_else(|| MetricsAddress::Tcp((Ipv4Addr::LOCALHOST, PORT_DEFAULT).into())),
-        mode: mode(&mut section, report, &[0o600, 0o660, 0o666]).unwrap_or(0o660),
-        group: section.parsed("group", "the name or number of a group", group),
-        clients_max: section.number("clients_max", 1..=64, "clients at a time").unwrap_or(8),
-        timeout_ms: section
-            .number("timeout_ms", 100..=60_000, "the time for a request and its reply")
-            .unwrap_or(5000),
-    };
+    let metrics = Metrics::read(&mut section);
     if is_there && let MetricsAddress::Unix(socket) = &metrics.listen {
         let others = [("control", Some(control.socket.as_path())), ("applications", socket_of(applications))];
         for (table, _) in others.iter().filter(|(_, other)| *other == Some(socket.as_path())) {

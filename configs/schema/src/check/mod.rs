@@ -12,9 +12,14 @@ mod service;
 mod tcp;
 mod tuning;
 
+pub use applications::{Applications, UserLimits};
 pub use log::Log;
+pub use memory::Memory;
+pub use metrics::Metrics;
+pub use service::{Control, Drain, Privileges};
 pub use tcp::{Ip, Tcp};
 pub(crate) use tcp::{Path as TcpPath, Stack as TcpStack};
+pub use tuning::{Limits, Mpa, Placement, Workers};
 
 use std::io::Read;
 use std::path::Path;
@@ -151,26 +156,33 @@ fn syntax(error: &toml::de::Error) -> Found {
     }
 }
 
+/// Reads a table whose keys do not depend on each other.
+fn plain<'a, T>(mut section: Section<'a>, read: impl FnOnce(&mut Section<'a>) -> T) -> T {
+    let table = read(&mut section);
+    section.finish();
+    table
+}
+
 /// Checks the complete file. The result is valid only if no mistake was reported.
 fn check_top(mut top: Section<'_>, report: &Report, folder: &Path) -> Config {
     let mut memory_section = top.section("memory");
-    let memory_values = memory::read(&mut memory_section);
+    let mut memory = Memory::read(&mut memory_section);
     let ports = port::read_all(&mut top, report);
     let workers = tuning::workers(top.section("workers"), report);
     let mut tcp = tcp::tcp(top.section("tcp"), report);
     let ip = tcp::ip(top.section("ip"), report, &ports, &mut tcp.stack);
-    let mpa = tuning::mpa(top.section("mpa"));
-    let placement = tuning::placement(top.section("placement"));
-    let limits = tuning::limits(top.section("limits"));
+    let mpa = plain(top.section("mpa"), Mpa::read);
+    let placement = plain(top.section("placement"), Placement::read);
+    let limits = plain(top.section("limits"), Limits::read);
     let listeners = service::listeners(&mut top, report, &tcp, &mpa);
     let regions = service::regions(&mut top, report, &limits, folder);
     let control = service::control(top.section("control"), report);
-    let drain = service::drain(top.section("drain"));
+    let drain = plain(top.section("drain"), Drain::read);
     let applications = applications::read(top.section("applications"), report, &control);
-    let privileges = service::privileges(top.section("privileges"));
+    let privileges = plain(top.section("privileges"), Privileges::read);
     let metrics = metrics::read(top.section("metrics"), report, &control, applications.as_ref());
-    let log = log::read(top.section("log"));
-    let memory = memory::resolve(memory_values, &ports, &workers, &ip, &tcp);
+    let log = plain(top.section("log"), Log::read);
+    memory::resolve(&mut memory, &ports, &workers, &ip, &tcp);
     tcp::resolve(&mut tcp, &memory, &ports, workers.cores.len() as u64);
     let config = Config {
         memory,

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use rdma::service::parse_prefix;
 
-use super::service::{check_folder, check_socket, group, mode, socket_path};
+use super::service::{GROUP, SOCKET, check_folder, check_socket, socket_path};
 use super::{finished, load_text, parse_with};
 use crate::errors::ConfigErrors;
+use crate::keys::{Kind as _, Mode};
 use crate::machine::Machine;
 use crate::nfsd::{
     Nfs, Nfsd, NfsdClients, NfsdContent, NfsdControl, NfsdExport, NfsdRdma, NfsdSquash, NfsdState, NfsdTcp,
@@ -170,11 +171,11 @@ fn state(mut section: Section<'_>, report: &Report) -> NfsdState {
 }
 
 fn control(mut section: Section<'_>, report: &Report, rdma: &NfsdRdma) -> NfsdControl {
-    let socket = section.parsed("socket", "the absolute path of a Unix socket", socket_path);
+    let socket = SOCKET.read(&mut section, "socket");
     let control = NfsdControl {
         socket: socket.unwrap_or_else(|| PathBuf::from("/run/iwarp-nfsd/control.sock")),
-        mode: mode(&mut section, report, &[0o600, 0o660]).unwrap_or(0o660),
-        group: section.parsed("group", "the name or number of a group", group),
+        mode: Mode(&[0o600, 0o660]).read(&mut section, "mode").unwrap_or(0o660),
+        group: GROUP.read(&mut section, "group").flatten(),
     };
     let of_iwarpd = [("rdma.socket", &rdma.socket), ("rdma.control", &rdma.control)];
     for (key, _) in of_iwarpd.into_iter().filter(|(_, path)| **path == control.socket) {

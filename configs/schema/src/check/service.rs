@@ -1,17 +1,18 @@
-//! Checks `[[listener]]`, `[[region]]`, `[control]` and `[privileges]`.
+//! Tables `[control]`, `[drain]` and `[privileges]`; checks `[[listener]]` and `[[region]]`.
 
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
+use rdma::Access;
 use rdma::service::{PREFIXES_MAX, Token, parse_prefix};
-use rdma::{Access, CrcPolicy};
 
 use super::port::word;
 use super::tcp::{CONNECTIONS_MAX, Tcp, check_share, conn_options};
-use super::tuning::CRC_HELP;
+use super::tuning::{CRC, Limits, Mpa};
+use crate::keys::{Flag, Kind as _, Mode, Number, Optional, Text, keys};
 use crate::read::{Place, Report, Section};
 use crate::text::{RegionName, token_from_file, token_from_text};
-use crate::types::{Control, Drain, Limits, Listener, Mpa, Privileges, Region, Service};
+use crate::types::{Listener, Region, Service};
 
 /// Bytes of `sun_path` without its terminating zero.
 const SOCKET_PATH_MAX: usize = 107;
@@ -71,7 +72,7 @@ fn listener(mut section: Section<'_>, report: &Report, tcp: &Tcp, mpa: &Mpa) -> 
         .number("connections_max", 1..=CONNECTIONS_MAX, "connections at a time")
         .unwrap_or(tcp.connections_max);
     check_share(&section, report, "connections_max", connections_max, tcp.connections_max);
-    let crc = section.choice("crc", &CrcPolicy::NAMES, CRC_HELP);
+    let crc = CRC.read(&mut section, "crc");
     if crc.is_some() && service.is_some_and(|service| service != Service::Region) {
         let place = section.place_of("crc");
         report.at(
@@ -203,17 +204,33 @@ fn allow(section: &mut Section<'_>, report: &Report) -> Vec<IpNet> {
     prefixes
 }
 
+/// Path of a Unix socket.
+pub(super) const SOCKET: Text<PathBuf> =
+    Text("the absolute path of a Unix socket", socket_path, |path| path.display().to_string());
+
+/// Group that may use a socket.
+pub(super) const GROUP: Optional<Text<String>> =
+    Optional(Text("the name or number of a group", group, String::clone));
+
+keys! {
+    /// Table `[control]`: the control socket.
+    pub struct Control in control(section) {
+        /// Absolute path of the Unix socket, of at most 107 bytes.
+        socket: PathBuf = PathBuf::from("/run/iwarpd/control.sock"), SOCKET, Restart;
+        /// File mode of the socket. No other users: its clients control the daemon.
+        mode: u32 = 0o660, Mode(&[0o600, 0o660]), Live;
+        /// Group that owns the socket and may use it, besides root, by name or number; default: the daemon's. Its
+        /// existence is checked at start.
+        group: Option<String> = None, GROUP, Live;
+        /// Maximum number of clients at a time; one more for root; a user other than root may have half.
+        clients_max: u16 = 64, Number(1..=1024, "control clients at a time"), Live;
+        /// Time without a complete line after which a client is disconnected, ms.
+        idle_timeout_ms: u32 = 30_000, Number(1000..=86_400_000, "how long a client may be silent"), Live;
+    }
+}
+
 pub(super) fn control(mut section: Section<'_>, report: &Report) -> Control {
-    let socket = section.parsed("socket", "the absolute path of a Unix socket", socket_path);
-    let control = Control {
-        socket: socket.unwrap_or_else(|| PathBuf::from("/run/iwarpd/control.sock")),
-        mode: mode(&mut section, report, &[0o600, 0o660]).unwrap_or(0o660),
-        group: section.parsed("group", "the name or number of a group", group),
-        clients_max: section.number("clients_max", 1..=1024, "control clients at a time").unwrap_or(64),
-        idle_timeout_ms: section
-            .number("idle_timeout_ms", 1000..=86_400_000, "how long a client may be silent")
-            .unwrap_or(30_000),
-    };
+    let control = Control::read(&mut section);
     check_socket(&section, report, "socket", control.group.as_deref(), &control.socket);
     section.finish();
     control
@@ -265,39 +282,27 @@ pub(super) fn socket_path(text: &str) -> Result<PathBuf, String> {
     Ok(PathBuf::from(text))
 }
 
-/// Reads one of the modes allowed: `"0660"`, or the TOML number `0o660`. The control socket allows no other users: its
-/// clients control the daemon.
-pub(super) fn mode(section: &mut Section<'_>, report: &Report, allowed: &[u32]) -> Option<u32> {
-    let value = section.value("mode")?;
-    let mode = match (value.value.as_str(), value.value.as_integer()) {
-        (Some(text), _) if !text.starts_with('+') => u32::from_str_radix(text, 8).ok(),
-        (_, Some(number)) if number.radix() == 8 => u32::from_str_radix(number.as_str(), 8).ok(),
-        _ => None,
-    };
-    let mode = mode.filter(|mode| allowed.contains(mode));
-    if mode.is_none() {
-        let help = "0600 is for the daemon's own user, 0660 for the group of the socket too";
-        let modes: Vec<String> = allowed.iter().map(|mode| format!("\"0{mode:o}\"")).collect();
-        report.not_allowed(&value.place, "this is not a mode for the socket", modes.join(", "), help);
-    }
-    mode
-}
-
-pub(super) fn group(text: &str) -> Result<String, String> {
+fn group(text: &str) -> Result<String, String> {
     let name = word(text, 32).ok().filter(|name| !name.starts_with('-'));
     name.ok_or_else(|| format!("`{text}` is not the name of a group"))
 }
 
-pub(super) fn drain(mut section: Section<'_>) -> Drain {
-    let timeout_ms =
-        section.number("timeout_ms", 0..=3_600_000, "how long SIGTERM waits for connections to end");
-    section.finish();
-    Drain { timeout_ms: timeout_ms.unwrap_or(2000) }
+keys! {
+    /// Table `[drain]`: the end of connections before the daemon stops.
+    #[derive(Copy, Eq)]
+    pub struct Drain in drain(section) {
+        /// Time that SIGTERM gives connections in use to end, ms; with 0 it resets them at once.
+        timeout_ms: u32 = 2000, Number(0..=3_600_000, "how long SIGTERM waits for connections to end"), Live;
+    }
 }
 
-pub(super) fn privileges(mut section: Section<'_>) -> Privileges {
-    let drop_capabilities = section.flag("drop_capabilities").unwrap_or(true);
-    let filter_system_calls = section.flag("filter_system_calls").unwrap_or(true);
-    section.finish();
-    Privileges { drop_capabilities, filter_system_calls }
+keys! {
+    /// Table `[privileges]`: what the daemon gives up when it starts.
+    #[derive(Copy, Eq)]
+    pub struct Privileges in privileges(section) {
+        /// The daemon drops the capabilities that its drivers do not need (capabilities(7)); the log names the others.
+        drop_capabilities: bool = true, Flag, Restart;
+        /// The daemon filters its own system calls (seccomp(2)): it refuses those that it and its workers do not make.
+        filter_system_calls: bool = true, Flag, Restart;
+    }
 }

@@ -1,11 +1,12 @@
-//! Checks `[tcp]` and `[ip]`, and the TCP keys of a listener.
+//! Tables `[tcp]` and `[ip]`, and the TCP keys of a listener.
 
 use tcp_stack::{Congestion, ConnOptions, Ecn, Keepalive, SynCookies, TcpConfig};
 
+use super::memory::Memory;
 use crate::keys::{Choice, Flag, Kind as _, Number, NumberOrNone, Size, keys};
 use crate::plan::{PACKET_BUFFERS_MAX, receive_memory_default, received_buffers_default};
 use crate::read::{Report, Section, show_size};
-use crate::types::{Memory, Port};
+use crate::types::Port;
 
 /// RFC 7323 §2.3: "the maximum window scale is 14", of a 16-bit window: 65535 × 2¹⁴.
 const WINDOW_MAX: u32 = 65535 << 14;
@@ -148,6 +149,10 @@ keys! {
         fin_wait_2_ms: Number(0..=PATIENCE_MS_MAX, "how long a closed connection waits for its peer"), Restart;
         /// Maximum delay of an ACK, ms.
         delayed_ack_ms: Number(0..=500, "the longest delay of an ACK"), Restart;
+        /// Maximum number of challenge ACKs per connection and interval; it varies between half of this and all.
+        challenge_acks_max: Number(1..=255, "challenge acknowledgments of a connection at a time"), Restart;
+        /// Length of that interval, ms.
+        challenge_interval_ms: Number(100..=600_000, "the time for which they count"), Restart;
         /// Expected delay of peers' ACKs, ms: a tail loss probe waits as long.
         peer_delayed_ack_ms: Number(0..=500, "the longest delay of an ACK that peers are expected to have"), Restart;
         /// Congestion control of connections.
@@ -158,10 +163,6 @@ keys! {
         dctcp_ect_control: Flag, Restart;
         /// True if cubic, newreno and dctcp pace their segments; bbr always does.
         pacing: Flag, Restart;
-        /// Initial congestion window, segments.
-        initial_window_segments: Number(1..=10, "segments sent before the first acknowledgment"), Restart;
-        /// Maximum bytes of these segments together, but at least two segments (RFC 6928: 14600).
-        initial_window_bytes: Size(1..=INITIAL_WINDOW_MAX, "bytes that these segments have at most"), Restart;
         /// True if SACK is offered and accepted (RFC 2018).
         sack: Flag, Restart;
         /// True if timestamps are offered and accepted (RFC 7323 §3).
@@ -174,10 +175,10 @@ keys! {
         give_way_after_ms: Number(100..=600_000, "how long a connection is left before it gives way"), Restart;
         /// SYN cookies: never, when the backlog is full, or always.
         syn_cookies: SYN_COOKIES, Restart;
-        /// Maximum number of challenge ACKs per connection and interval; it varies between half of this and all.
-        challenge_acks_max: Number(1..=255, "challenge acknowledgments of a connection at a time"), Restart;
-        /// Length of that interval, ms.
-        challenge_interval_ms: Number(100..=600_000, "the time for which they count"), Restart;
+        /// Initial congestion window, segments.
+        initial_window_segments: Number(1..=10, "segments sent before the first acknowledgment"), Restart;
+        /// Maximum bytes of these segments together, but at least two segments (RFC 6928: 14600).
+        initial_window_bytes: Size(1..=INITIAL_WINDOW_MAX, "bytes that these segments have at most"), Restart;
     }
     beside { syn_needs_neighbor: _, path_mtu_min: _, path_mtu_age_s: _, black_hole_timeouts: _ }
 }

@@ -1,9 +1,10 @@
-//! Checks `[workers]`, `[mpa]`, `[placement]` and `[limits]`.
+//! Tables `[workers]`, `[mpa]`, `[placement]` and `[limits]`.
 
 use rdma::{CrcPolicy, OutOfOrderPolicy};
 
+use crate::keys::{By, Choice, Kind as _, Number, Optional, keys};
 use crate::read::{Place, Report, Section};
-use crate::types::{Idle, Limits, Mpa, Placement, WORKERS_MAX, Workers};
+use crate::types::{Idle, WORKERS_MAX};
 
 /// Highest core number: DPDK's RTE_MAX_LCORE is 128 on the least build, a thread can be put on any core.
 const CORE_MAX: i128 = 1023;
@@ -15,38 +16,57 @@ const READS_MAX: u16 = 1024;
 /// Maximum number of STags per worker: 1 Mi of the 16 Mi values of a 24-bit index, so that most guesses fail.
 const GRANTS_MAX: u32 = 1 << 20;
 
+const IDLE: Choice<'_, bool> = Choice(
+    &[("spin", false), ("adaptive", true)],
+    "`spin` has the least latency and takes the whole core, `adaptive` sleeps when there is nothing to do",
+);
+
+keys! {
+    /// Table `[workers]`: cores and idling.
+    pub struct Workers in workers(section) {
+        /// Cores, each with one poll-mode worker: 1 to 64 distinct ones. Their existence is checked at start.
+        cores: Vec<u16> = default_cores(section), By(cores, |cores| format!("{cores:?}")), Restart;
+        /// Behavior of a worker without work: it polls, or sleeps with increasing intervals.
+        idle: Idle = Idle::Spin, By(idle, |idle| IDLE.toml(&(*idle != Idle::Spin))), Restart;
+        /// Core of the control thread, never a worker's; default: any core without a worker.
+        control_core: Option<u16> = None, Optional(Number(0..=1023, "the core of the control thread")), Restart;
+    }
+}
+
 pub(super) fn workers(mut section: Section<'_>, report: &Report) -> Workers {
-    let cores = cores(&mut section, report).unwrap_or_else(|| {
-        check_core(report, &section.place_of("cores"), 1);
-        vec![1]
-    });
-    let modes = [("spin", false), ("adaptive", true)];
-    let help = "`spin` has the least latency and takes the whole core, `adaptive` sleeps when there is nothing to do";
-    let adaptive = section.choice("idle", &modes, help);
+    let workers = Workers::read(&mut section);
+    if let Some(core) = workers.control_core {
+        let place = section.place_of("control_core");
+        if workers.cores.contains(&core) {
+            report.at(&place, "this core is a worker's", "choose a core that is not in `cores`");
+        } else {
+            check_core(report, &place, core);
+        }
+    }
+    section.finish();
+    workers
+}
+
+/// Reads the keys `idle` and `idle_sleep_us_max`.
+fn idle(section: &mut Section<'_>) -> Option<Idle> {
+    let adaptive = IDLE.read(section, "idle");
     let spins = adaptive == Some(false) || section.value("idle").is_none();
     let sleep = section.number("idle_sleep_us_max", 1..=10_000, "the longest sleep in microseconds");
     if spins && section.value("idle_sleep_us_max").is_some() {
         let place = section.place_of("idle_sleep_us_max");
-        report.at(
+        section.report().at(
             &place,
             "a worker that spins does not sleep",
             "write idle = \"adaptive\", or remove this key",
         );
     }
-    let control_core: Option<u16> =
-        section.number("control_core", 0..=1023, "the core of the control thread");
-    if control_core.is_some_and(|core| cores.contains(&core)) {
-        let place = section.place_of("control_core");
-        report.at(&place, "this core is a worker's", "choose a core that is not in `cores`");
-    } else if let Some(core) = control_core {
-        check_core(report, &section.place_of("control_core"), core);
-    }
-    section.finish();
-    let idle = match adaptive {
-        Some(true) => Idle::Adaptive { sleep_us_max: sleep.unwrap_or(100) },
-        Some(false) | None => Idle::Spin,
-    };
-    Workers { cores, idle, control_core }
+    adaptive?.then(|| Idle::Adaptive { sleep_us_max: sleep.unwrap_or(100) })
+}
+
+/// Returns the cores of a file without the key.
+fn default_cores(section: &Section<'_>) -> Vec<u16> {
+    check_core(section.report(), &section.place_of("cores"), 1);
+    vec![1]
 }
 
 /// Checks that the machine has a core on which a thread is to run.
@@ -59,7 +79,8 @@ fn check_core(report: &Report, place: &Place, core: u16) {
     }
 }
 
-fn cores(section: &mut Section<'_>, report: &Report) -> Option<Vec<u16>> {
+fn cores(section: &mut Section<'_>) -> Option<Vec<u16>> {
+    let report = section.report();
     let list = section.list("cores", "a list of core numbers, e.g. [1, 2]")?;
     if !(1..=WORKERS_MAX).contains(&list.len()) {
         let message = format!("{} cores are listed", list.len());
@@ -93,66 +114,70 @@ fn cores(section: &mut Section<'_>, report: &Report) -> Option<Vec<u16>> {
     Some(cores)
 }
 
-/// Help text for the CRC policies.
-pub(super) const CRC_HELP: &str = "`on` checks every FPDU, `off` does without if the peer agrees";
+/// Policies for CRCs.
+pub(super) const CRC: Choice<'_, CrcPolicy> =
+    Choice(&CrcPolicy::NAMES, "`on` checks every FPDU, `off` does without if the peer agrees");
 
-const MARKERS: [(&str, bool); 2] = [("off", false), ("receive", true)];
+const MARKERS: Choice<'_, bool> = Choice(
+    &[("off", false), ("receive", true)],
+    "`receive` asks peers for them; some refuse a peer that asks",
+);
 
-const OUT_OF_ORDER: [(&str, OutOfOrderPolicy); 3] = [
-    ("off", OutOfOrderPolicy::Off),
-    ("markers", OutOfOrderPolicy::Markers),
-    ("aligned", OutOfOrderPolicy::Aligned),
-];
+const OUT_OF_ORDER: Choice<'_, OutOfOrderPolicy> = Choice(
+    &[
+        ("off", OutOfOrderPolicy::Off),
+        ("markers", OutOfOrderPolicy::Markers),
+        ("aligned", OutOfOrderPolicy::Aligned),
+    ],
+    "how RDMA Writes behind a gap are located",
+);
 
-const LAST_SEGMENT: [(&str, bool); 2] = [("in-order", false), ("early", true)];
+const LAST_SEGMENT: Choice<'_, bool> =
+    Choice(&[("in-order", false), ("early", true)], "when the last segment of a message is placed");
 
-pub(super) fn mpa(mut section: Section<'_>) -> Mpa {
-    let mpa = Mpa {
-        crc: section.choice("crc", &CrcPolicy::NAMES, CRC_HELP).unwrap_or(CrcPolicy::Required),
-        markers: section
-            .choice("markers", &MARKERS, "`receive` asks peers for them; some refuse a peer that asks")
-            .unwrap_or(false),
-        handshake_timeout_ms: section
-            .number("handshake_timeout_ms", 100..=600_000, "the time a peer has for its MPA request")
-            .unwrap_or(10_000),
-        disconnect_timeout_ms: section
-            .number(
-                "disconnect_timeout_ms",
-                100..=600_000,
-                "the time that RDMA Reads have to end when a program disconnects",
-            )
-            .unwrap_or(30_000),
-        fpdu_timeout_ms: section
-            .number("fpdu_timeout_ms", 1_000..=3_600_000, "the time a peer has for the rest of an FPDU")
-            .unwrap_or(120_000),
-        ird_max: section.number("ird_max", 1..=READS_MAX, "RDMA Reads served at a time").unwrap_or(128),
-        ord_max: section.number("ord_max", 1..=READS_MAX, "RDMA Reads asked for at a time").unwrap_or(128),
-    };
-    section.finish();
-    mpa
+keys! {
+    /// Table `[mpa]`: CRCs, markers, read depths, timeouts.
+    pub struct Mpa in mpa(section) {
+        /// CRC policy of listeners without a key of their own: always, or not if the peer agrees.
+        crc: CrcPolicy = CrcPolicy::Required, CRC, Restart;
+        /// Markers that peers are asked for (RFC 5044 §4.3); Linux soft-iWARP then rejects the connection. Markers that
+        /// a peer asks for are always sent.
+        markers: bool = false, MARKERS, Restart;
+        /// Time limit for the MPA Request after the connection opened, ms.
+        handshake_timeout_ms: u32 = 10_000,
+            Number(100..=600_000, "the time a peer has for its MPA request"), Restart;
+        /// Time that a disconnect may wait for RDMA Reads of either side, ms; then the connection is reset.
+        disconnect_timeout_ms: u32 = 30_000,
+            Number(100..=600_000, "the time that RDMA Reads have to end when a program disconnects"), Restart;
+        /// Time that an FPDU may stay incomplete before its connection is reset, ms.
+        fpdu_timeout_ms: u32 = 120_000,
+            Number(1_000..=3_600_000, "the time a peer has for the rest of an FPDU"), Restart;
+        /// Maximum inbound RDMA Read queue depth (IRD), below 0x3FFF, which is reserved (RFC 6581 §4).
+        ird_max: u16 = 128, Number(1..=READS_MAX, "RDMA Reads served at a time"), Restart;
+        /// Maximum outbound RDMA Read queue depth (ORD).
+        ord_max: u16 = 128, Number(1..=READS_MAX, "RDMA Reads asked for at a time"), Restart;
+    }
 }
 
-pub(super) fn placement(mut section: Section<'_>) -> Placement {
-    let placement = Placement {
-        out_of_order: section
-            .choice("out_of_order", &OUT_OF_ORDER, "how RDMA Writes behind a gap are located")
-            .unwrap_or(OutOfOrderPolicy::Aligned),
-        last_out_of_order: section
-            .choice("last_segment", &LAST_SEGMENT, "when the last segment of a message is placed")
-            .unwrap_or(false),
-    };
-    section.finish();
-    placement
+keys! {
+    /// Table `[placement]`: RDMA Writes behind a gap in the stream.
+    pub struct Placement in placement(section) {
+        /// Policy for locating FPDUs behind a gap: by markers, with CRC by segment start, or not.
+        out_of_order: OutOfOrderPolicy = OutOfOrderPolicy::Aligned, OUT_OF_ORDER, Restart;
+        /// Placement of the last segment of a message: `early`, before the gap closes, is for programs that do not poll
+        /// the last byte of a Write.
+        last_out_of_order as "last_segment": bool = false, LAST_SEGMENT, Restart;
+    }
 }
 
-pub(super) fn limits(mut section: Section<'_>) -> Limits {
-    let limits = Limits {
-        regions_max: section.number("regions_max", 1..=4096, "regions at a time").unwrap_or(256),
-        grants_max: section.number("grants_max", 1..=GRANTS_MAX, "STags in force per worker").unwrap_or(8192),
-        neighbors_max: section
-            .number("neighbors_max", 16..=65_536, "neighbors per worker and port")
-            .unwrap_or(1024),
-    };
-    section.finish();
-    limits
+keys! {
+    /// Table `[limits]`: regions, STags, neighbors.
+    pub struct Limits in limits(section) {
+        /// Maximum number of regions, those of the file and those registered later together.
+        regions_max: u32 = 256, Number(1..=4096, "regions at a time"), UpToStart;
+        /// Maximum number of valid STags per worker; the region service uses one per connection.
+        grants_max: u32 = 8192, Number(1..=GRANTS_MAX, "STags in force per worker"), UpToStart;
+        /// Maximum number of neighbors (ARP, NDP) remembered per worker and port.
+        neighbors_max: u32 = 1024, Number(16..=65_536, "neighbors per worker and port"), Restart;
+    }
 }

@@ -1,14 +1,11 @@
-//! Keys that are read at the start only. Every field of the configuration is named either here or as free, in a pattern
-//! without rest: a new key does not compile until somebody has decided.
+//! Keys that are read at the start only: rows of a table say so. Each field of a port is named either here or as free,
+//! in a pattern without rest: a new key does not compile until somebody has decided.
 
 use super::Line;
 use crate::check::{TcpPath, TcpStack};
 use crate::keys::{Class, Row, differing};
 use crate::plan::{packet_buffers_default, receive_memory_default, received_buffers_default};
-use crate::{
-    Applications, Config, Control, Drain, Limits, Memory, Metrics, Mpa, Placement, Port, Privileges, Region,
-    Workers,
-};
+use crate::{Applications, Config, Port, Region};
 
 const RESTART: &str = "takes effect at a restart only";
 
@@ -45,41 +42,33 @@ pub(super) fn refusals(started: &Config, old: &Config, new: &Config) -> Vec<Line
         log,
     } = old;
     let mut lines = Vec::new();
-    fixed!(lines, "memory", Memory, memory, new.memory,
-        { hugepages, hugepage_limit_bytes = "hugepage_limit", file_prefix }, free { packet_buffers });
+    refuse(&mut lines, memory.rows(), new.memory.rows());
     refuse_ports(&mut lines, ports, &new.ports);
-    fixed!(lines, "workers", Workers, workers, new.workers, { cores, idle, control_core }, free {});
+    refuse(&mut lines, workers.rows(), new.workers.rows());
     refuse(&mut lines, ip.rows(), new.ip.rows());
     refuse(&mut lines, tcp.rows(), new.tcp.rows());
     refuse(&mut lines, TcpStack::rows(&tcp.stack), TcpStack::rows(&new.tcp.stack));
     refuse(&mut lines, TcpPath::rows(&tcp.stack), TcpPath::rows(&new.tcp.stack));
     refuse_dependent(&mut lines, old, new);
-    fixed!(lines, "mpa", Mpa, mpa, new.mpa,
-        { crc, markers, handshake_timeout_ms, disconnect_timeout_ms, fpdu_timeout_ms, ird_max, ord_max }, free {});
-    fixed!(lines, "placement", Placement, placement, new.placement,
-        { out_of_order, last_out_of_order = "last_segment" }, free {});
-    fixed!(lines, "limits", Limits, limits, new.limits, { neighbors_max }, free { regions_max, grants_max });
-    let started_with = &started.limits;
-    refuse_above(&mut lines, "limits.regions_max", started_with.regions_max, new.limits.regions_max);
-    refuse_above(&mut lines, "limits.grants_max", started_with.grants_max, new.limits.grants_max);
+    refuse(&mut lines, mpa.rows(), new.mpa.rows());
+    refuse(&mut lines, placement.rows(), new.placement.rows());
+    refuse(&mut lines, limits.rows(), new.limits.rows());
+    refuse_above(&mut lines, started.limits.rows(), new.limits.rows());
     refuse_regions(&mut lines, regions, &new.regions);
-    fixed!(
-        lines,
-        "control",
-        Control,
-        control,
-        new.control,
-        { socket },
-        free { mode, group, clients_max, idle_timeout_ms }
-    );
-    let Drain { timeout_ms: _ } = drain;
-    refuse_applications(&mut lines, started, applications.as_ref(), new.applications.as_ref());
-    fixed!(lines, "privileges", Privileges, privileges, new.privileges,
-        { drop_capabilities, filter_system_calls }, free {});
-    match (metrics, &new.metrics) {
+    refuse(&mut lines, control.rows(), new.control.rows());
+    refuse(&mut lines, drain.rows(), new.drain.rows());
+    match (applications, &new.applications) {
         (Some(old), Some(new)) => {
-            fixed!(lines, "metrics", Metrics, old, new, { listen, mode, group, clients_max, timeout_ms }, free {});
+            refuse(&mut lines, old.all_rows(), new.all_rows());
+            let started = started.applications.as_ref().map_or_else(Vec::new, Applications::rows);
+            refuse_above(&mut lines, started, new.rows());
         }
+        (None, None) => {}
+        _ => lines.push(Line::new("applications", RESTART)),
+    }
+    refuse(&mut lines, privileges.rows(), new.privileges.rows());
+    match (metrics, &new.metrics) {
+        (Some(old), Some(new)) => refuse(&mut lines, old.rows(), new.rows()),
         (None, None) => {}
         _ => lines.push(Line::new("metrics", RESTART)),
     }
@@ -93,11 +82,14 @@ fn refuse(lines: &mut Vec<Line>, old: Vec<Row>, new: Vec<Row>) {
     lines.extend(differing.map(|(old, _)| Line::new(old.path, RESTART)));
 }
 
-/// Refuses a limit above the one that the tables were allocated for.
-fn refuse_above(lines: &mut Vec<Line>, key: &str, started: u32, new: u32) {
-    if new > started {
-        let change = format!("its table was allocated for {started} at the start; more {RESTART}");
-        lines.push(Line::new(key, change));
+/// Refuses limits above those that the tables were allocated for.
+fn refuse_above(lines: &mut Vec<Line>, started: Vec<Row>, new: Vec<Row>) {
+    let bounded = differing(started, new).filter(|(started, _)| started.class == Class::UpToStart);
+    for (Row { path, shown: most, .. }, Row { shown: new, .. }) in bounded {
+        if new.parse::<u64>().ok() > most.parse().ok() {
+            let change = format!("its table was allocated for {most} at the start; more {RESTART}");
+            lines.push(Line::new(path, change));
+        }
     }
 }
 
@@ -162,26 +154,5 @@ fn refuse_regions(lines: &mut Vec<Line>, old: &[Region], new: &[Region]) {
             );
             lines.push(Line::new(format!("region {name}.size"), change));
         }
-    }
-}
-
-fn refuse_applications(
-    lines: &mut Vec<Line>,
-    started: &Config,
-    old: Option<&Applications>,
-    new: Option<&Applications>,
-) {
-    match (old, new) {
-        (Some(old), Some(new)) => {
-            fixed!(lines, "applications", Applications, old, new,
-            { socket, queue_pairs_max, memory_regions_max, watch_entries },
-            free {
-                mode, group, contexts_max, region_watches_max, privileged_ports, kernel_copy_ms_max, user
-            });
-            let most = started.applications.as_ref().map_or(0, |table| table.contexts_max);
-            refuse_above(lines, "applications.contexts_max", most.into(), new.contexts_max.into());
-        }
-        (None, None) => {}
-        _ => lines.push(Line::new("applications", RESTART)),
     }
 }

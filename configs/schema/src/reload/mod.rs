@@ -13,7 +13,7 @@ use std::fmt::{self, Debug, Display};
 use rdma::CrcPolicy;
 use rdma::service::Token;
 
-use crate::keys::{Class, Row, differing};
+use crate::keys::{Row, differing};
 use crate::{Applications, Config, Control, Limits, Listener, Log, LogLevel, Region, Service};
 
 /// A change in words: the object or key, and its old and new value.
@@ -136,7 +136,7 @@ pub fn plan(started: &Config, old: &Config, new: &Config) -> Result<Plan, Refusa
 
 /// Returns the lines of the keys that a running daemon can change, and whose values differ.
 fn live(old: Vec<Row>, new: Vec<Row>) -> Vec<Line> {
-    let differing = differing(old, new).filter(|(old, _)| old.class == Class::Live);
+    let differing = differing(old, new).filter(|(old, _)| old.class.is_live());
     differing.map(|(old, new)| Line::new(old.path, format!("{} -> {}", old.shown, new.shown))).collect()
 }
 
@@ -153,11 +153,7 @@ fn row<T: Display>(key: &str, old: T, new: T) -> (&str, String, String) {
 
 fn plan_limits(plan: &mut Plan, old: &Config, new: &Config) {
     let (before, after) = (&old.limits, &new.limits);
-    let rows = [
-        row("regions_max", before.regions_max, after.regions_max),
-        row("grants_max", before.grants_max, after.grants_max),
-    ];
-    plan.add(|| Step::Limits(after.clone()), changed("limits", rows));
+    plan.add(|| Step::Limits(after.clone()), live(before.rows(), after.rows()));
     let per_source = new.tcp.connections_per_source_max;
     plan.add(|| Step::ConnectionsPerSource(per_source), live(old.tcp.rows(), new.tcp.rows()));
 }
@@ -270,35 +266,10 @@ fn same_token(old: Option<&Token>, new: Option<&Token>) -> bool {
 
 fn plan_sockets(plan: &mut Plan, old: &Config, new: &Config) {
     let (before, after) = (&old.control, &new.control);
-    let group = |group: &Option<String>| group.clone().unwrap_or_else(|| "default".to_owned());
-    let mode = |mode: u32| format!("{mode:04o}");
-    let rows = [
-        row("mode", mode(before.mode), mode(after.mode)),
-        row("group", group(&before.group), group(&after.group)),
-        row("clients_max", before.clients_max, after.clients_max),
-        row("idle_timeout_ms", before.idle_timeout_ms, after.idle_timeout_ms),
-    ];
-    plan.add(|| Step::Control(after.clone()), changed("control", rows));
-    let rows = [row("timeout_ms", old.drain.timeout_ms, new.drain.timeout_ms)];
-    plan.add(|| Step::Noted, changed("drain", rows));
+    plan.add(|| Step::Control(after.clone()), live(before.rows(), after.rows()));
+    plan.add(|| Step::Noted, live(old.drain.rows(), new.drain.rows()));
     let (Some(before), Some(after)) = (&old.applications, &new.applications) else { return };
-    let (user, limits) = (&before.user, &after.user);
-    let ports = |table: &Applications| format!("{:?}", table.privileged_ports);
-    let rows = [
-        row("mode", mode(before.mode), mode(after.mode)),
-        row("group", group(&before.group), group(&after.group)),
-        row("contexts_max", before.contexts_max, after.contexts_max),
-        row("kernel_copy_ms_max", before.kernel_copy_ms_max, after.kernel_copy_ms_max),
-        row("region_watches_max", before.region_watches_max, after.region_watches_max),
-        row("user_contexts_max", user.contexts_max, limits.contexts_max),
-        row("user_queue_pairs_max", user.queue_pairs_max, limits.queue_pairs_max),
-        row("user_queue_entries_max", user.queue_entries_max, limits.queue_entries_max),
-        row("user_memory", user.memory_bytes, limits.memory_bytes),
-        row("user_watches_max", user.watches_max, limits.watches_max),
-        row("user_share", user.share, limits.share),
-        row("privileged_ports", ports(before), ports(after)),
-    ];
-    plan.add(|| Step::Applications(after.clone()), changed("applications", rows));
+    plan.add(|| Step::Applications(after.clone()), live(before.all_rows(), after.all_rows()));
 }
 
 fn plan_log(plan: &mut Plan, old: &Config, new: &Config) {
