@@ -30,13 +30,42 @@ impl Class {
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     /// Path of the key, such as `log.level`.
-    pub(crate) path: String,
+    pub(crate) path: &'static str,
+    /// Description of the value.
+    pub(crate) help: &'static str,
+    /// Range, list or form of the values; empty if the help has it.
+    pub(crate) allowed: String,
     /// Effect of a reload.
     pub(crate) class: Class,
     /// Value as a reload shows it to people.
     pub(crate) shown: String,
     /// Value as the file has it; empty for a key without a value.
     pub(crate) toml: String,
+    /// Value for the reference in place of the default, or empty; behind `# `, the reference comments the key out.
+    pub(crate) example: &'static str,
+}
+
+impl Row {
+    /// Returns the row of a key with a value.
+    pub(crate) fn new<K: Kind>(texts: [&'static str; 3], kind: &K, value: &K::Value, class: Class) -> Self {
+        let (allowed, shown, toml) = (kind.allowed(), kind.shown(value), kind.toml(value));
+        Self { allowed, shown, toml, ..Self::of_documents(texts, class) }
+    }
+
+    /// Returns the row of a key that documents alone have.
+    pub(crate) fn of_documents([path, help, example]: [&'static str; 3], class: Class) -> Self {
+        let (allowed, shown, toml) = (String::new(), String::new(), String::new());
+        Self { path, help, allowed, class, shown, toml, example }
+    }
+}
+
+/// Table of keys.
+pub(crate) trait Keys {
+    /// Description: the head, such as [log] in backticks, and after a colon the content.
+    const ABOUT: &'static str;
+
+    /// Returns a row for each key.
+    fn rows(&self) -> Vec<Row>;
 }
 
 /// Kind of a key's values: it reads them from the file, and formats them.
@@ -46,6 +75,9 @@ pub(crate) trait Kind {
 
     /// Reads the value of a key. `None` if the file has none, or a wrong one, which this reports.
     fn read(&self, section: &mut Section<'_>, key: &'static str) -> Option<Self::Value>;
+
+    /// Describes the values; empty if nothing is to be said.
+    fn allowed(&self) -> String;
 
     /// Formats a value for people.
     fn shown(&self, value: &Self::Value) -> String;
@@ -66,6 +98,10 @@ impl<T: Copy + PartialOrd + Display + TryFrom<i128>> Kind for Number<T> {
         section.number(key, self.0.clone(), self.1)
     }
 
+    fn allowed(&self) -> String {
+        format!("{} to {}", self.0.start(), self.0.end())
+    }
+
     fn shown(&self, value: &T) -> String {
         value.to_string()
     }
@@ -81,6 +117,10 @@ impl<T: Copy + Default + PartialOrd + Display + TryFrom<i128>> Kind for NumberOr
         section.number(key, self.0.clone(), self.1).map(|number| Some(number).filter(|n| *n != T::default()))
     }
 
+    fn allowed(&self) -> String {
+        format!("{} to {}", self.0.start(), self.0.end())
+    }
+
     fn shown(&self, value: &Option<T>) -> String {
         value.unwrap_or_default().to_string()
     }
@@ -94,6 +134,10 @@ impl<T: Copy + PartialOrd + TryFrom<u64> + Into<u64>> Kind for Size<T> {
 
     fn read(&self, section: &mut Section<'_>, key: &'static str) -> Option<T> {
         section.size(key, self.0.clone(), self.1)
+    }
+
+    fn allowed(&self) -> String {
+        format!("{} to {}", show_size((*self.0.start()).into()), show_size((*self.0.end()).into()))
     }
 
     fn shown(&self, value: &T) -> String {
@@ -117,6 +161,10 @@ impl Kind for Flag {
         section.flag(key)
     }
 
+    fn allowed(&self) -> String {
+        String::new()
+    }
+
     fn shown(&self, value: &bool) -> String {
         value.to_string()
     }
@@ -130,6 +178,11 @@ impl<T: Copy + PartialEq> Kind for Choice<'_, T> {
 
     fn read(&self, section: &mut Section<'_>, key: &'static str) -> Option<T> {
         section.choice(key, self.0, self.1)
+    }
+
+    fn allowed(&self) -> String {
+        let words: Vec<String> = self.0.iter().map(|(word, _)| format!("{word:?}")).collect();
+        words.join(", ")
     }
 
     fn shown(&self, value: &T) -> String {
@@ -158,6 +211,10 @@ impl<T> Kind for Text<T> {
         section.parsed(key, self.0, self.1)
     }
 
+    fn allowed(&self) -> String {
+        self.0.to_owned()
+    }
+
     fn shown(&self, value: &T) -> String {
         (self.2)(value)
     }
@@ -183,11 +240,14 @@ impl Kind for Mode {
         let mode = mode.filter(|mode| self.0.contains(mode));
         if mode.is_none() {
             let help = "0600 is for the daemon's own user, 0660 for the group of the socket too";
-            let modes: Vec<String> = self.0.iter().map(|mode| self.toml(mode)).collect();
             let message = "this is not a mode for the socket";
-            section.report().not_allowed(&value.place, message, modes.join(", "), help);
+            section.report().not_allowed(&value.place, message, self.allowed(), help);
         }
         mode
+    }
+
+    fn allowed(&self) -> String {
+        self.0.iter().map(|mode| self.toml(mode)).collect::<Vec<_>>().join(", ")
     }
 
     fn shown(&self, value: &u32) -> String {
@@ -199,14 +259,22 @@ impl Kind for Mode {
     }
 }
 
-/// Values that a function of its own reads.
-pub(crate) struct By<T>(pub(crate) fn(&mut Section<'_>) -> Option<T>, pub(crate) fn(&T) -> String);
+/// Values that a function of its own reads; with the function that formats them, and their description.
+pub(crate) struct By<T>(
+    pub(crate) fn(&mut Section<'_>) -> Option<T>,
+    pub(crate) fn(&T) -> String,
+    pub(crate) &'static str,
+);
 
 impl<T: Debug> Kind for By<T> {
     type Value = T;
 
     fn read(&self, section: &mut Section<'_>, _: &'static str) -> Option<T> {
         (self.0)(section)
+    }
+
+    fn allowed(&self) -> String {
+        self.2.to_owned()
     }
 
     fn shown(&self, value: &T) -> String {
@@ -228,6 +296,10 @@ impl<K: Kind> Kind for Optional<K> {
         self.0.read(section, key).map(Some)
     }
 
+    fn allowed(&self) -> String {
+        self.0.allowed()
+    }
+
     fn shown(&self, value: &Option<K::Value>) -> String {
         value.as_ref().map_or_else(|| "default".to_owned(), |value| self.0.shown(value))
     }
@@ -247,13 +319,13 @@ pub(crate) fn differing(old: Vec<Row>, new: Vec<Row>) -> impl Iterator<Item = (R
 ///
 /// ```text
 /// /// Help.
-/// field [as "key"]: Type = default, kind, Class;
+/// field [as "key"]: Type = default, kind, Class [, "example for the reference"];
 /// ```
 ///
-/// The kind is a [`Kind`], the class one of [`Class`]. The default may use the fields above it, and
-/// the section and the arguments that the head names.
-/// `with` declares fields that have tables of their own. The second form reads keys into a struct of another crate,
-/// whose value before is the default; `beside` names the fields that are not keys of this table.
+/// The kind is a [`Kind`], the class one of [`Class`]. The default may use the fields above it, the section, and the
+/// arguments that the head names. `with` declares fields that have tables of their own. The second form reads keys into
+/// a struct of another crate, whose value before is the default; `beside` names the fields that are not keys of this
+/// table. The third form is for the documents alone: a row is `key = "example", Class;`.
 macro_rules! keys {
     (
         $(#[doc = $about:literal])+
@@ -261,7 +333,8 @@ macro_rules! keys {
         pub struct $name:ident in $table:ident($section:ident $(, $arg:ident: $arg_type:ty)*) {
             $(
                 $(#[doc = $help:literal])+
-                $field:ident $(as $key:literal)?: $type:ty = $default:expr, $kind:expr, $class:ident;
+                $field:ident $(as $key:literal)?: $type:ty = $default:expr, $kind:expr, $class:ident
+                    $(, $example:literal)?;
             )+
         }
         $(with { $($(#[doc = $part_help:literal])+ $part:ident: $part_type:ty = $part_value:expr;)+ })?
@@ -284,10 +357,15 @@ macro_rules! keys {
                 $($(let $part = $part_value;)+)?
                 Self { $($field,)+ $($($part,)+)? }
             }
+        }
 
-            /// Returns a row for each key.
-            pub(crate) fn rows(&self) -> Vec<$crate::keys::Row> {
-                vec![$(keys!(@row $table, $field $($key)?, &$kind, &self.$field, $class)),+]
+        impl $crate::keys::Keys for $name {
+            const ABOUT: &'static str = concat!($($about),+);
+
+            fn rows(&self) -> Vec<$crate::keys::Row> {
+                vec![$(keys!(
+                    @row $table, $field $($key)?, [$($help)+], &$kind, &self.$field, $class, [$($example)?]
+                )),+]
             }
         }
     };
@@ -315,19 +393,40 @@ macro_rules! keys {
             /// Returns a row for each key.
             pub(crate) fn rows(values: &$target) -> Vec<$crate::keys::Row> {
                 let $target { $($field,)+ $($beside)+ } = values;
-                vec![$(keys!(@row $table, $field, &$kind, $field, $class)),+]
+                vec![$(keys!(@row $table, $field, [$($help)+], &$kind, $field, $class, [])),+]
             }
+        }
+    };
+    (
+        $(#[doc = $about:literal])+
+        pub fn $name:ident in $table:literal {
+            $(
+                $(#[doc = $help:literal])+
+                $field:ident = $example:literal, $class:ident;
+            )+
+        }
+    ) => {
+        $(#[doc = $about])+
+        pub(crate) fn $name() -> (&'static str, Vec<$crate::keys::Row>) {
+            let rows = vec![$($crate::keys::Row::of_documents(
+                [concat!($table, ".", stringify!($field)), concat!($($help),+), $example],
+                $crate::keys::Class::$class,
+            )),+];
+            (concat!($($about),+), rows)
         }
     };
     (@key $field:ident $key:literal) => { $key };
     (@key $field:ident) => { stringify!($field) };
-    (@row $table:ident, $field:ident $($key:literal)?, $kind:expr, $value:expr, $class:ident) => {
-        $crate::keys::Row {
-            path: concat!(stringify!($table), ".", keys!(@key $field $($key)?)).to_owned(),
-            class: $crate::keys::Class::$class,
-            shown: $crate::keys::Kind::shown($kind, $value),
-            toml: $crate::keys::Kind::toml($kind, $value),
-        }
+    (
+        @row $table:ident, $field:ident $($key:literal)?, [$($help:literal)+], $kind:expr, $value:expr, $class:ident,
+        [$($example:literal)?]
+    ) => {
+        $crate::keys::Row::new(
+            [concat!(stringify!($table), ".", keys!(@key $field $($key)?)), concat!($($help),+), concat!($($example)?)],
+            $kind,
+            $value,
+            $crate::keys::Class::$class,
+        )
     };
 }
 

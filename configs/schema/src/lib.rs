@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod document;
 mod errors;
 mod keys;
 mod machine;
@@ -39,6 +40,7 @@ pub use check::{
     Applications, Control, Drain, Ip, Limits, Log, Memory, Metrics, Mpa, Placement, Privileges, Tcp,
     UserLimits, Workers,
 };
+pub use document::manual_page;
 pub use errors::{ConfigErrors, Mistake, Source};
 pub use machine::Machine;
 pub use nfsd::{

@@ -36,7 +36,7 @@ pub struct Config {
     pub ports: Vec<Port>,
     /// Table `[workers]`: cores and idling.
     pub workers: Workers,
-    /// Table `[ip]`: hop limit, fragments, path MTUs.
+    /// Table `[ip]`: hop limit, fragments. Settings of path MTUs are in [`Tcp::stack`].
     pub ip: Ip,
     /// Table `[tcp]`: connections, windows, timers.
     pub tcp: Tcp,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::service::{Control, GROUP, SOCKET, check_socket};
-use crate::keys::{By, Mode, Number, Row, Size, keys};
+use crate::keys::{By, Keys as _, Mode, Number, Row, Size, keys};
 use crate::read::{Report, Section, Value};
 use crate::types::CONTEXTS_MAX;
 
@@ -13,14 +13,15 @@ const PORTS_UNPRIVILEGED: u16 = 1024;
 const MEMORY_BYTES_MAX: u64 = 16 << 40;
 
 keys! {
-    /// Table `[applications]`: the verbs socket, and the objects that programs may have.
+    /// Table `[applications]`: the verbs socket, and the objects that programs may have; without the table the daemon
+    /// serves none.
     pub struct Applications in applications(section) {
-        /// Absolute path of the Unix socket, of at most 107 bytes.
+        /// Unix socket for programs; its path has at most 107 bytes.
         socket: PathBuf = PathBuf::from("/run/iwarpd/verbs.sock"), SOCKET, Restart;
         /// File mode of the socket; 0666 is for every user.
         mode: u32 = 0o660, Mode(&[0o600, 0o660, 0o666]), Live;
-        /// Group that owns the socket and may use it, besides root, by name or number; default: the daemon's.
-        group: Option<String> = None, GROUP, Live;
+        /// Group that owns the socket and may use it, besides root; default: the daemon's.
+        group: Option<String> = None, GROUP, Live, "\"root\"";
         /// Maximum number of contexts at a time, each a connection to the socket.
         contexts_max: u16 = 64, Number(1..=CONTEXTS_MAX, "contexts at a time"), UpToStart;
         /// Maximum number of queue pairs per worker and port.
@@ -34,7 +35,8 @@ keys! {
         /// Notifications that a watch holds per worker and port; rounded up to a power of two.
         watch_entries: u32 = 256, Number(1..=65_536, "notifications of a watch per worker and port"), Restart;
         /// Ports below 1024 that every user may use; the others are for root.
-        privileged_ports: Vec<u16> = Vec::new(), By(privileged_ports, |ports| format!("{ports:?}")), Live;
+        privileged_ports: Vec<u16> = Vec::new(),
+            By(privileged_ports, |ports| format!("{ports:?}"), "a list of ports from 1 to 1023"), Live;
     }
     with {
         /// Maximum of one user's contexts together.

@@ -23,10 +23,10 @@ keys! {
             Optional(Size(
                 (16 << 20)..=LIMIT_BYTES_MAX,
                 "the memory that packet buffers, DPDK and regions may take together",
-            )), Restart;
+            )), Restart, "\"1G\"";
         /// Packet buffers in all pools together; each worker has a pool on each port, of equal size. Default: queues,
         /// caches, reserve, fragments, and 16 connections with full buffers.
-        packet_buffers: u32 = 0, Number(1..=PACKET_BUFFERS_MAX, "the number of packet buffers"), Derived;
+        packet_buffers: u32 = 0, Number(1..=PACKET_BUFFERS_MAX, "the number of packet buffers"), Derived, "29313";
         /// EAL's `--file-prefix`, which separates the files of several DPDK programs.
         file_prefix: String = "iwarpd".to_owned(),
             Text("1 to 32 letters, digits, `-` or `_`", file_prefix, String::clone), Restart;

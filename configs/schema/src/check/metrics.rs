@@ -19,14 +19,14 @@ const LISTEN: Text<MetricsAddress> =
     });
 
 keys! {
-    /// Table `[metrics]`: counters for Prometheus and its relatives, over HTTP.
+    /// Table `[metrics]`: counters for Prometheus and its relatives, over HTTP; without the table there are none.
     pub struct Metrics in metrics(section) {
-        /// Address of the exporter, or the absolute path of a Unix socket; no encryption, no authentication.
+        /// Address of the exporter, of TCP or a Unix socket. There is no encryption and no authentication.
         listen: MetricsAddress = MetricsAddress::Tcp((Ipv4Addr::LOCALHOST, PORT_DEFAULT).into()), LISTEN, Restart;
         /// File mode of the Unix socket; 0666 is for every user.
         mode: u32 = 0o660, Mode(&[0o600, 0o660, 0o666]), Restart;
-        /// Group that owns the Unix socket, by name or number; default: the daemon's.
-        group: Option<String> = None, GROUP, Restart;
+        /// Group that owns the Unix socket; default: the daemon's.
+        group: Option<String> = None, GROUP, Restart, "\"root\"";
         /// Maximum number of clients at a time.
         clients_max: u16 = 8, Number(1..=64, "clients at a time"), Restart;
         /// Time for one request and its reply, ms; then the client is disconnected.

@@ -16,9 +16,12 @@ pub use applications::{Applications, UserLimits};
 pub use log::Log;
 pub use memory::Memory;
 pub use metrics::Metrics;
+pub(crate) use port::{neighbor_rows, port_rows};
 pub use service::{Control, Drain, Privileges};
+pub(crate) use service::{listener_rows, region_rows};
 pub use tcp::{Ip, Tcp};
-pub(crate) use tcp::{Path as TcpPath, Stack as TcpStack};
+pub(crate) use tcp::{Path as TcpPath, Stack as TcpStack, profile_rows};
+pub(crate) use tuning::idle_rows;
 pub use tuning::{Limits, Mpa, Placement, Workers};
 
 use std::io::Read;

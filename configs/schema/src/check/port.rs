@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::link::{check_gateways, neighbors};
+use crate::keys::keys;
 use crate::machine::{Machine, Pci};
 use crate::read::{Report, Section};
 use crate::types::{Driver, Memif, MemifRole, OnLoss, PORTS_MAX, Pcap, Port};
@@ -45,6 +46,64 @@ const ON_LOSS_HELP: &str =
 /// Keys of all drivers.
 const DRIVER_KEYS: [&str; 9] =
     ["address", "interface", "rx_file", "tx_file", "id", "role", "socket", "start_queue", "queue_count"];
+
+keys! {
+    /// Table `[[port]]`: a DPDK port and its addresses; 1 to 8.
+    pub fn port_rows in "port" {
+        /// Name of the port in listings, 1 to 31 letters, digits, `.`, `-` or `_`; default: p0, p1, …
+        name = "\"p0\"", Restart;
+        /// Device of the port: pci, tap, pcap, ring, memif, af_packet, af_xdp.
+        driver = "\"tap\"", Restart;
+        /// Kernel interface: of tap, which the daemon creates; of af_packet, af_xdp and pcap.
+        interface = "\"iw0\"", Restart;
+        /// PCI address, for pci.
+        address = "# \"0000:3b:00.0\"", Restart;
+        /// Capture file of the frames received, for pcap, in place of `interface`.
+        rx_file = "# \"in.pcap\"", Restart;
+        /// Capture file of the frames sent, beside `rx_file`.
+        tx_file = "# \"out.pcap\"", Restart;
+        /// Role of this end of a memif: server or client.
+        role = "# \"server\"", Restart;
+        /// Number of the memif, the same at both ends.
+        id = "# 0", Restart;
+        /// Unix socket that connects the ends of a memif.
+        socket = "# \"/run/iwarpd/m.sock\"", Restart;
+        /// Index of the first queue of an af_xdp interface, 0 to 1023.
+        start_queue = "# 0", Restart;
+        /// Number of queues of an af_xdp interface, 1 to 64.
+        queue_count = "# 1", Restart;
+        /// MTU in bytes, 576 to 9600; at least 1280 with an IPv6 address (RFC 8200 §5).
+        mtu = "1500", Restart;
+        /// MAC address; default: the device's own.
+        mac = "\"02:00:00:00:00:02\"", Restart;
+        /// 802.1Q identifier of every frame, 1 to 4094; default: untagged frames.
+        vlan = "100", Restart;
+        /// Addresses of the port with their prefixes, one of each family, at least one.
+        addresses = "[\"192.0.2.2/24\", \"2001:db8::2/64\"]", Restart;
+        /// IPv4 next hop for destinations off the link; default: none. With the prefix /32 of one host, outside of it.
+        gateway = "\"192.0.2.1\"", Restart;
+        /// IPv6 next hop for destinations off the link; default: none. With the prefix /128 of one host, outside of it.
+        gateway6 = "\"2001:db8::1\"", Restart;
+        /// Receive descriptors per queue, of which each worker has one: a power of two, 64 to 16384.
+        rx_descriptors = "1024", Restart;
+        /// Transmit descriptors per queue: a power of two, 64 to 16384.
+        tx_descriptors = "1024", Restart;
+        /// Reaction to the deletion of the interface: wait for it, or create the TAP again; or exit.
+        on_loss = "\"wait\"", Restart;
+        /// Checksums and segmentation by a card of pci, as far as it can.
+        offloads = "true", Restart;
+    }
+}
+
+keys! {
+    /// Table `[[port.neighbor]]`: a host that the port never resolves, and that ARP and NDP never change; 0 to 1024.
+    pub fn neighbor_rows in "port.neighbor" {
+        /// Address of another host on the link: in a prefix of the port, or its gateway.
+        address = "\"192.0.2.1\"", Restart;
+        /// MAC address of the host: neither multicast nor zero.
+        mac = "\"02:00:00:00:00:01\"", Restart;
+    }
+}
 
 pub(super) fn read_all(top: &mut Section<'_>, report: &Report) -> Vec<Port> {
     let sections = top.sections("port");

@@ -23,6 +23,50 @@ const LISTENERS_MAX: usize = 64;
 /// Maximum size in bytes of a region: 1 TiB.
 const REGION_BYTES_MAX: u64 = 1 << 40;
 
+keys! {
+    /// Table `[[listener]]`: a TCP port and its service.
+    pub fn listener_rows in "listener" {
+        /// TCP port, for both address families, on every DPDK port.
+        port = "7400", Live;
+        /// Service that answers on the port: region, echo, discard, chargen, daytime.
+        service = "\"region\"", Live;
+        /// Maximum number of connections being opened, 1 to 65535.
+        backlog = "128", Live;
+        /// Maximum number of connections, per worker and port; default: `tcp.connections_max`.
+        connections_max = "4096", Live;
+        /// Congestion control; default of this and the next three keys: as in `[tcp]`.
+        congestion = "\"cubic\"", Live;
+        /// Explicit congestion notification, as in `[tcp]`.
+        ecn = "\"accept\"", Live;
+        /// Idle time before the first keepalive, seconds.
+        keepalive_s = "600", Live;
+        /// Time limit for unacknowledged data, ms.
+        user_timeout_ms = "0", Live;
+        /// Delay of short segments, to combine them; not for region.
+        nagle = "false", Live;
+        /// CRC policy of the region service; default: `mpa.crc`.
+        crc = "\"on\"", Live;
+    }
+}
+
+keys! {
+    /// Table `[[region]]`: memory that peers may access.
+    pub fn region_rows in "region" {
+        /// Name that peers request: 1 to 63 bytes, without control and format characters.
+        name = "\"lab\"", Live;
+        /// Bytes that peers can address, 1 to 1T. Memory is allocated in whole pages.
+        size = "\"64M\"", Restart;
+        /// Rights of peers, at least one.
+        access = "[\"remote-read\", \"remote-write\", \"remote-atomic\"]", Live;
+        /// Token that peers must present, 1 to 32 bytes, text or hex; default: none.
+        token = "\"hex:00112233445566778899aabbccddeeff\"", Live;
+        /// File with the token, in place of `token`; relative to the folder of the configuration.
+        token_file = "# \"lab.token\"", Live;
+        /// Source prefixes or addresses of admitted peers; default: every source.
+        allow = "[\"192.0.2.0/24\"]", Live;
+    }
+}
+
 pub(super) fn listeners(top: &mut Section<'_>, report: &Report, tcp: &Tcp, mpa: &Mpa) -> Vec<Listener> {
     let (mut listeners, mut taken): (Vec<Listener>, Vec<u16>) = (Vec::new(), Vec::new());
     for (index, section) in top.sections("listener").into_iter().enumerate() {
@@ -215,13 +259,13 @@ pub(super) const GROUP: Optional<Text<String>> =
 keys! {
     /// Table `[control]`: the control socket.
     pub struct Control in control(section) {
-        /// Absolute path of the Unix socket, of at most 107 bytes.
+        /// Unix socket for control; its path has at most 107 bytes.
         socket: PathBuf = PathBuf::from("/run/iwarpd/control.sock"), SOCKET, Restart;
         /// File mode of the socket. No other users: its clients control the daemon.
         mode: u32 = 0o660, Mode(&[0o600, 0o660]), Live;
-        /// Group that owns the socket and may use it, besides root, by name or number; default: the daemon's. Its
-        /// existence is checked at start.
-        group: Option<String> = None, GROUP, Live;
+        /// Group that owns the socket and may use it, besides root; default: the daemon's. Its existence is checked at
+        /// start.
+        group: Option<String> = None, GROUP, Live, "\"root\"";
         /// Maximum number of clients at a time; one more for root; a user other than root may have half.
         clients_max: u16 = 64, Number(1..=1024, "control clients at a time"), Live;
         /// Time without a complete line after which a client is disconnected, ms.

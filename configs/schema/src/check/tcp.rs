@@ -82,9 +82,10 @@ const USER_TIMEOUT: NumberOrNone<u32> =
     NumberOrNone(0..=PATIENCE_MS_MAX, "how long data may stay unacknowledged");
 
 keys! {
-    /// Table `[tcp]`: connections, windows, timers.
+    /// Table `[tcp]`: connections, windows, timers; per worker and port.
     pub struct Tcp in tcp(section) {
-        /// Maximum number of connections per worker and port, half-open ones included; as many more may be in TIME-WAIT.
+        /// Maximum number of connections, half-open ones included, per worker and port; as many more may be in
+        /// TIME-WAIT.
         connections_max: u32 = 4096, Number(1..=CONNECTIONS_MAX, "connections per worker and port"), Restart;
         /// Maximum number of these from one source, an IPv4 address or an IPv6 /64; default: three quarters.
         connections_per_source_max: u32 = connections_max.saturating_mul(3).div_ceil(4),
@@ -105,19 +106,20 @@ keys! {
         /// Initial receive window of a connection, bytes; it grows as far as path and reader can use it.
         receive_window_initial_bytes: u32 = receive_window_bytes.min(64 << 10),
             Size(4096..=WINDOW_MAX, "the receive window that a connection begins with"), Restart;
-        /// Bytes that all connections together may have received and not consumed, per worker and port; default: half
-        /// of the packet buffers.
+        /// Bytes that all connections together may have received and not consumed, per worker and port; default: the
+        /// payload of half of the pool.
         receive_memory_bytes: u64 = 0,
-            Size((64 << 10)..=RECEIVE_MEMORY_MAX, "received bytes that all connections hold"), Derived;
+            Size((64 << 10)..=RECEIVE_MEMORY_MAX, "received bytes that all connections hold"), Derived, "20_928_768";
         /// Packet buffers that received data of all connections together may retain, per worker and port; default, and
         /// at most: half of the pool.
         received_buffers_max: u32 = 0,
-            Number(64..=PACKET_BUFFERS_MAX, "packet buffers that received data of all connections retains"), Derived;
+            Number(64..=PACKET_BUFFERS_MAX, "packet buffers that received data of all connections retains"),
+            Derived, "14656";
         /// Maximum bytes that a connection may queue and have unacknowledged.
         send_buffer_bytes: u32 = 1 << 20,
             Size(16_384..=WINDOW_MAX, "unacknowledged bytes of a connection"), Restart;
-        /// Packet-buffer bytes (true size, not payload) held for one connection behind a gap; default: twice the receive
-        /// window.
+        /// Packet-buffer bytes (true size, not payload) held for one connection behind a gap; default: twice the
+        /// receive window.
         held_bytes_max: u32 = receive_window_bytes.saturating_mul(2),
             Size(16_384..=u32::MAX, "buffer memory held for a connection behind a gap"), Restart;
         /// Maximum number of segments held for one connection behind a gap.
@@ -184,7 +186,7 @@ keys! {
 }
 
 keys! {
-    /// Table `[ip]`, except for path MTU settings, which are in [`Tcp::stack`].
+    /// Table `[ip]`: hop limit, fragments, path MTUs; per worker and port.
     pub struct Ip in ip(section) {
         /// Hop limit of packets sent: the TTL of IPv4, the hop limit of IPv6.
         hop_limit: u8 = 64, Number(1..=255, "hops that packets may make"), Restart;
@@ -213,6 +215,15 @@ keys! {
         black_hole_timeouts: Number(0..=15, "timeouts that make a path a black hole for long packets"), Restart;
     }
     beside { .. }
+}
+
+keys! {
+    /// Returns rows of keys of table `[tcp]` that have no field.
+    pub fn profile_rows in "tcp" {
+        /// Defaults of the keys below: `"internet"`, or `"data-center"` with `rto_min_ms` 5, `delayed_ack_ms` 1 and
+        /// `peer_delayed_ack_ms` 1.
+        profile = "\"internet\"", Restart;
+    }
 }
 
 /// Reads the settings of the TCP stack.

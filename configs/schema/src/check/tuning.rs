@@ -24,12 +24,23 @@ const IDLE: Choice<'_, bool> = Choice(
 keys! {
     /// Table `[workers]`: cores and idling.
     pub struct Workers in workers(section) {
-        /// Cores, each with one poll-mode worker: 1 to 64 distinct ones. Their existence is checked at start.
-        cores: Vec<u16> = default_cores(section), By(cores, |cores| format!("{cores:?}")), Restart;
+        /// Distinct cores, each with one poll-mode worker. Their existence is checked at start.
+        cores: Vec<u16> = default_cores(section),
+            By(cores, |cores| format!("{cores:?}"), "a list of 1 to 64 cores"), Restart;
         /// Behavior of a worker without work: it polls, or sleeps with increasing intervals.
-        idle: Idle = Idle::Spin, By(idle, |idle| IDLE.toml(&(*idle != Idle::Spin))), Restart;
+        idle: Idle = Idle::Spin,
+            By(idle, |idle| IDLE.toml(&(*idle != Idle::Spin)), "\"spin\", \"adaptive\""), Restart,
+            "\"adaptive\"";
         /// Core of the control thread, never a worker's; default: any core without a worker.
-        control_core: Option<u16> = None, Optional(Number(0..=1023, "the core of the control thread")), Restart;
+        control_core: Option<u16> = None, Optional(Number(0..=1023, "the core of the control thread")), Restart, "0";
+    }
+}
+
+keys! {
+    /// Returns rows of keys of table `[workers]` that have no field of their own.
+    pub fn idle_rows in "workers" {
+        /// Longest sleep of a worker that is adaptive, µs, 1 to 10000; default: 100.
+        idle_sleep_us_max = "100", Restart;
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::Line;
 use crate::check::{TcpPath, TcpStack};
-use crate::keys::{Class, Row, differing};
+use crate::keys::{Class, Keys as _, Row, differing};
 use crate::plan::{packet_buffers_default, receive_memory_default, received_buffers_default};
 use crate::{Applications, Config, Port, Region};
 

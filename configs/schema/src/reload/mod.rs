@@ -13,7 +13,7 @@ use std::fmt::{self, Debug, Display};
 use rdma::CrcPolicy;
 use rdma::service::Token;
 
-use crate::keys::{Row, differing};
+use crate::keys::{Keys as _, Row, differing};
 use crate::{Applications, Config, Control, Limits, Listener, Log, LogLevel, Region, Service};
 
 /// A change in words: the object or key, and its old and new value.

@@ -117,6 +117,32 @@ fn keys_of(text: &str) -> BTreeSet<String> {
     keys
 }
 
+/// The reference comes from the tables of keys. `WRITE_REFERENCE=1 cargo test -p iwarp-config` writes it.
+#[test]
+fn the_reference_is_generated() {
+    let (path, text) = (folder().join("reference.toml"), crate::document::reference());
+    if std::env::var_os("WRITE_REFERENCE").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    let help = "WRITE_REFERENCE=1 cargo test -p iwarp-config the_reference_is_generated writes it";
+    assert_eq!(std::fs::read_to_string(path).unwrap(), text, "configs/reference.toml is old: {help}");
+}
+
+/// The manual page names every key of the reference, and every line of it is text or a known request.
+#[test]
+fn the_manual_page_is_complete() {
+    let page = crate::manual_page("Ironwarp 0");
+    for line in crate::document::reference().lines() {
+        let key =
+            line.trim_start_matches("# ").split_once(" = ").map(|(key, _)| format!("\n\\fB{key}\\fR = "));
+        assert!(key.is_none_or(|key| page.contains(&key)), "{line}");
+    }
+    let requests = [".TH ", ".SH ", ".SS ", ".TP", ".PP"];
+    for line in page.lines().filter(|line| line.starts_with(['.', '\''])) {
+        assert!(requests.iter().any(|request| line.starts_with(request)), "{line}");
+    }
+}
+
 /// The reference names every key that a check reads, and states the actual defaults.
 #[test]
 fn the_reference_is_complete_and_true() {
