@@ -1,7 +1,7 @@
 //! Manual pages and shell completions of all programs.
 //!
-//! Both come from the definitions of the command lines, as the help does: [`write_all`] writes them into the folders
-//! that a package installs.
+//! Both come from the definitions of the command lines, as the help does; iwarpd.toml(5) comes from the definitions of
+//! the keys. [`write_all`] writes them into the folders that a package installs.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, File};
@@ -39,7 +39,8 @@ pub fn programs() -> [Program; 5] {
     ]
 }
 
-/// Writes manual pages and completions of all programs below `share`, as they lie below `/usr/share`.
+/// Writes manual pages and completions of all programs, and iwarpd.toml(5), below `share`, as they lie below
+/// `/usr/share`.
 ///
 /// # Errors
 /// A folder or a file cannot be written.
@@ -56,7 +57,14 @@ pub fn write_all(share: &Path) -> io::Result<()> {
             write_completion(command.clone(), shell, &folder)?;
         }
     }
-    Ok(())
+    let folder = share.join("man/man5");
+    fs::create_dir_all(&folder)?;
+    fs::write(folder.join("iwarpd.toml.5"), iwarp_config::manual_page(&version()))
+}
+
+/// Returns the name and version that pages show at their foot.
+fn version() -> String {
+    format!("Ironwarp {}", env!("CARGO_PKG_VERSION"))
 }
 
 /// Writes a page for a command and for each of its subcommands, such as `iwarpctl-region-list.1`.
@@ -64,8 +72,7 @@ fn write_pages(command: &Command, section: &str, folder: &Path) -> io::Result<()
     for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
         write_pages(subcommand, section, folder)?;
     }
-    let version = format!("Ironwarp {}", env!("CARGO_PKG_VERSION"));
-    let page = clap_mangen::Man::new(command.clone()).section(section).source(version).manual("Ironwarp");
+    let page = clap_mangen::Man::new(command.clone()).section(section).source(version()).manual("Ironwarp");
     let mut text = Vec::new();
     page.render(&mut text)?;
     // Examples keep their lines; the next section fills lines again.

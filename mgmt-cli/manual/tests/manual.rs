@@ -1,4 +1,5 @@
-//! Every command has a manual page with all of its options, and every program a completion for each shell.
+//! Every command has a manual page with all of its options, the configuration has one, and every program has a
+//! completion for each shell.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -50,6 +51,17 @@ fn every_command_has_a_page() {
         let has_subcommands = command.get_subcommands().any(|subcommand| subcommand.get_name() != "help");
         let expected = if has_subcommands { 4..60 } else { 1..2 };
         assert!(expected.contains(&pages), "{}: {pages}", command.get_name());
+    }
+}
+
+#[test]
+fn the_configuration_has_a_page() {
+    let share = tempfile::tempdir().unwrap();
+    write_all(share.path()).unwrap();
+    let text = read(&share.path().join("man/man5/iwarpd.toml.5"));
+    assert!(text.contains("iwarpd.toml - "), "{text}");
+    for line in ["[tcp]", "receive_window_bytes = \"1280k\"", "[[region]]", "access = [\"remote-read\", "] {
+        assert!(text.lines().any(|shown| shown.trim_start().starts_with(line)), "{line}: {text}");
     }
 }
 
