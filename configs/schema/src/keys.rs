@@ -59,9 +59,9 @@ impl Row {
     }
 }
 
-/// Table of keys.
+/// Struct of a table of keys, as `keys!` declares it.
 pub(crate) trait Keys {
-    /// Description: the head, such as [log] in backticks, and after a colon the content.
+    /// Description: the word table, the head in backticks, a colon, and the content.
     const ABOUT: &'static str;
 
     /// Returns a row for each key.

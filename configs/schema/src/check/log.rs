@@ -1,4 +1,4 @@
-//! Table `[log]`.
+//! Table `[log]`, and the names of levels and formats.
 
 use std::fmt;
 

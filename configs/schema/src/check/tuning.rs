@@ -125,7 +125,7 @@ fn cores(section: &mut Section<'_>) -> Option<Vec<u16>> {
     Some(cores)
 }
 
-/// Policies for CRCs.
+/// Policies for the CRC of an FPDU.
 pub(super) const CRC: Choice<'_, CrcPolicy> =
     Choice(&CrcPolicy::NAMES, "`on` checks every FPDU, `off` does without if the peer agrees");
 

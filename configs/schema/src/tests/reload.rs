@@ -1,5 +1,7 @@
 //! Reloads: what can change while the daemon runs, and what needs a restart.
 
+use crate::check::{TcpPath, TcpStack};
+use crate::keys::{Class, Keys as _, Row};
 use crate::{Config, Plan, Refusals, RegionDiff, Step, plan};
 
 const BASE: &str = r#"
@@ -189,6 +191,36 @@ fn what_needs_a_restart_refuses_everything() {
     );
     let all = replaced(&[("[log]", "[control]\nsocket = '/run/other'\n[log]")]).unwrap_err().to_string();
     assert_eq!(all, "control.socket: takes effect at a restart only");
+}
+
+/// A reload has steps for the live keys of some tables only, and code of its own for those of the other classes.
+#[test]
+fn each_class_has_code_that_honors_it() {
+    let Config { memory, workers, ip, tcp, mpa, placement, privileges, limits, control, drain, log, .. } =
+        config(BASE);
+    let keys = |rows: Vec<Row>, class: Class| -> Vec<&'static str> {
+        rows.into_iter().filter(|row| row.class == class).map(|row| row.path).collect()
+    };
+    let without_step = [
+        memory.rows(),
+        workers.rows(),
+        ip.rows(),
+        tcp.rows(),
+        TcpStack::rows(&tcp.stack),
+        TcpPath::rows(&tcp.stack),
+        mpa.rows(),
+        placement.rows(),
+        privileges.rows(),
+    ];
+    let without_step = without_step.concat();
+    assert_eq!(keys(without_step.clone(), Class::Live), ["tcp.connections_per_source_max"]);
+    assert_eq!(
+        keys(without_step.clone(), Class::Derived),
+        ["memory.packet_buffers", "tcp.receive_memory_bytes", "tcp.received_buffers_max"]
+    );
+    assert_eq!(keys(limits.rows(), Class::UpToStart), ["limits.regions_max", "limits.grants_max"]);
+    let others = [without_step, control.rows(), drain.rows(), log.rows()].concat();
+    assert!(keys(others, Class::UpToStart).is_empty());
 }
 
 /// A limit may return to that of the start, but not exceed it: its table was allocated then.
