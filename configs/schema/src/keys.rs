@@ -371,7 +371,7 @@ macro_rules! keys {
     };
     (
         $(#[doc = $about:literal])+
-        pub struct $name:ident for $target:ident in $table:ident {
+        struct $name:ident for $target:ident in $table:ident {
             $(
                 $(#[doc = $help:literal])+
                 $field:ident: $kind:expr, $class:ident;
@@ -399,7 +399,7 @@ macro_rules! keys {
     };
     (
         $(#[doc = $about:literal])+
-        pub fn $name:ident in $table:literal {
+        fn $name:ident in $table:literal {
             $(
                 $(#[doc = $help:literal])+
                 $field:ident = $example:literal, $class:ident;

@@ -49,7 +49,7 @@ const DRIVER_KEYS: [&str; 9] =
 
 keys! {
     /// Table `[[port]]`: a DPDK port and its addresses; 1 to 8.
-    pub fn port_rows in "port" {
+    fn port_rows in "port" {
         /// Name of the port in listings, 1 to 31 letters, digits, `.`, `-` or `_`; default: p0, p1, …
         name = "\"p0\"", Restart;
         /// Device of the port: pci, tap, pcap, ring, memif, af_packet, af_xdp.
@@ -97,7 +97,7 @@ keys! {
 
 keys! {
     /// Table `[[port.neighbor]]`: a host that the port never resolves, and that ARP and NDP never change; 0 to 1024.
-    pub fn neighbor_rows in "port.neighbor" {
+    fn neighbor_rows in "port.neighbor" {
         /// Address of another host on the link: in a prefix of the port, or its gateway.
         address = "\"192.0.2.1\"", Restart;
         /// MAC address of the host: neither multicast nor zero.

@@ -25,7 +25,7 @@ const REGION_BYTES_MAX: u64 = 1 << 40;
 
 keys! {
     /// Table `[[listener]]`: a TCP port and its service.
-    pub fn listener_rows in "listener" {
+    fn listener_rows in "listener" {
         /// TCP port, for both address families, on every DPDK port.
         port = "7400", Live;
         /// Service that answers on the port: region, echo, discard, chargen, daytime.
@@ -51,7 +51,7 @@ keys! {
 
 keys! {
     /// Table `[[region]]`: memory that peers may access.
-    pub fn region_rows in "region" {
+    fn region_rows in "region" {
         /// Name that peers request: 1 to 63 bytes, without control and format characters.
         name = "\"lab\"", Live;
         /// Bytes that peers can address, 1 to 1T. Memory is allocated in whole pages.

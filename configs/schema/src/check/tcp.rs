@@ -134,7 +134,7 @@ keys! {
 
 keys! {
     /// Keys of table `[tcp]` that the TCP stack has for all connections.
-    pub struct Stack for TcpConfig in tcp {
+    struct Stack for TcpConfig in tcp {
         /// Minimum retransmission timeout, ms.
         rto_min_ms: Number(5..=10_000, "the least retransmission timeout"), Restart;
         /// Maximum retransmission timeout, ms.
@@ -206,7 +206,7 @@ keys! {
 
 keys! {
     /// Keys of table `[ip]` that concern TCP.
-    pub struct Path for TcpConfig in ip {
+    struct Path for TcpConfig in ip {
         /// Minimum path MTU that is believed, bytes; for IPv6 at least 1280.
         path_mtu_min: Number(68..=9600, "the least path MTU that is believed, in bytes"), Restart;
         /// Time until a larger path MTU is tried, seconds: 300 or more; with 0, never.
@@ -219,7 +219,7 @@ keys! {
 
 keys! {
     /// Returns rows of keys of table `[tcp]` that have no field.
-    pub fn profile_rows in "tcp" {
+    fn profile_rows in "tcp" {
         /// Defaults of the keys below: `"internet"`, or `"data-center"` with `rto_min_ms` 5, `delayed_ack_ms` 1 and
         /// `peer_delayed_ack_ms` 1.
         profile = "\"internet\"", Restart;

@@ -38,7 +38,7 @@ keys! {
 
 keys! {
     /// Returns rows of keys of table `[workers]` that have no field of their own.
-    pub fn idle_rows in "workers" {
+    fn idle_rows in "workers" {
         /// Longest sleep of a worker that is adaptive, µs, 1 to 10000; default: 100.
         idle_sleep_us_max = "100", Restart;
     }
