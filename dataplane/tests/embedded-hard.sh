@@ -319,6 +319,11 @@ strangers() {
     detail "$(cat "$LAB/client.out")"
 }
 shows "a listening rsocket rejects peers that are none, and keeps nothing of them" strangers
+few_descriptors() {
+    runs "$LAB/client.out" few-descriptors "$AT" "$PORT" || return 1
+    detail "$(cat "$LAB/client.out")"
+}
+shows "a process with hardly a descriptor left: listeners are refused, or they accept" few_descriptors
 
 # --- peers that stall, stop, reset or half-close
 HOWS="bytes stall stall-close silent stop-early stop-late reset-early reset-late half-early half-late half-clean-late"

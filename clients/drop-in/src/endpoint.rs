@@ -173,15 +173,21 @@ fn get_request(listener: &Id) -> Result<*const Id, c_int> {
     let id = event.head.id;
     let new = object(id).ok_or(libc::EINVAL)?;
     let init = lock(&listener.state.inner).qp_init.as_ref().map(|init| init.0);
-    if let Some(mut init) = init {
-        let pd = object(listener.head.pd.load(Ordering::Acquire));
-        // The protection domain of another device does not fit.
-        let pd = pd.filter(|pd: &&Pd| ptr::eq(pd.head.context, new.head.verbs.load(Ordering::Acquire)));
-        if let Err(error) = create_qp(new, pd, &mut init, None) {
-            cm::acknowledge(event);
-            take(id.cast_mut()).into_iter().for_each(cm::destroy);
-            return Err(error);
+    let made = match init {
+        // For want of descriptors, it has no channel of its own: its calls would not wait.
+        _ if !new.is_sync() => Err(libc::EMFILE),
+        Some(mut init) => {
+            let pd = object(listener.head.pd.load(Ordering::Acquire));
+            // The protection domain of another device does not fit.
+            let pd = pd.filter(|pd: &&Pd| ptr::eq(pd.head.context, new.head.verbs.load(Ordering::Acquire)));
+            create_qp(new, pd, &mut init, None)
         }
+        None => Ok(()),
+    };
+    if let Err(error) = made {
+        cm::acknowledge(event);
+        take(id.cast_mut()).into_iter().for_each(cm::destroy);
+        return Err(error);
     }
     new.head.event.store(Box::into_raw(event), Ordering::Release);
     Ok(id)

@@ -74,11 +74,16 @@ impl Sleeper {
         if let Some((_, sleeper)) = known.filter(|(of, _)| *of == process) {
             return Ok(sleeper);
         }
-        let counter = eventfd(0, EventfdFlags::CLOEXEC).map_err(rustix::io::Errno::raw_os_error)?;
-        let new = Arc::new(Self { counter, woken: AtomicBool::new(false) });
+        let new = Self::new()?;
         // A thread that is ending has one for this wait alone.
         let _ = OWN.try_with(|own| *own.borrow_mut() = Some((process, Arc::clone(&new))));
         Ok(new)
+    }
+
+    /// Creates one for a thread that has none of its own.
+    pub(crate) fn new() -> Result<Arc<Self>, c_int> {
+        let counter = eventfd(0, EventfdFlags::CLOEXEC).map_err(rustix::io::Errno::raw_os_error)?;
+        Ok(Arc::new(Self { counter, woken: AtomicBool::new(false) }))
     }
 
     /// Returns the descriptor that is readable once the thread was woken.

@@ -36,9 +36,11 @@ impl Socket {
         if !matches!(inner.phase, Phase::New) {
             return Err(libc::EINVAL);
         }
+        // Of the thread, which has nobody to tell that there is none.
+        let sleeper = Sleeper::new()?;
         cm_calls::listen(inner.endpoint.id()?, limit.saturating_add(WAITING_MAX).into())?;
         let socket = Arc::clone(self);
-        start_thread("iwarp-accept", move || socket.accept_requests())
+        start_thread("iwarp-accept", move || socket.accept_requests(&sleeper))
             .map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))?;
         // The thread waits for the lock until then.
         inner.phase = Phase::Listening(Backlog { accepted: VecDeque::new(), limit: limit.into() });
@@ -46,9 +48,8 @@ impl Socket {
     }
 
     /// Accepts requests in their order until the listener ends, as long as the program takes the connections.
-    fn accept_requests(&self) {
-        let Ok(sleeper) = Sleeper::own() else { return };
-        let _asleep = self.sleepers.add(&sleeper);
+    fn accept_requests(&self, sleeper: &Arc<Sleeper>) {
+        let _asleep = self.sleepers.add(sleeper);
         let mut waiting: VecDeque<(Limit, Entry)> = VecDeque::new();
         loop {
             while let Some(entry) = self.connection.pop() {

@@ -66,11 +66,23 @@ pub(super) const fn refused(call: &'static str, cause: VerbsError, reason: Optio
     Error::Refused { call, cause, reason }
 }
 
-/// Returns false if the kernel keeps the port of an address from this user. What else it refuses, the listener reports.
-fn may_bind(local: SocketAddr) -> bool {
+/// Returns why an id cannot have an address: the kernel keeps the port from this user, or the process has no descriptor
+/// for its socket. What else the kernel refuses, the listener reports.
+fn refusal(local: SocketAddr) -> Option<(VerbsError, String)> {
+    let port = local.port();
+    if port == 0 {
+        return None;
+    }
     let family = if local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None);
-    local.port() == 0 || socket.and_then(|socket| bind(&socket, &local)) != Err(Errno::ACCESS)
+    match socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None) {
+        Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)) => {
+            Some((VerbsError::NoResources, format!("there is no socket for port {port}: {error}")))
+        }
+        Ok(socket) if bind(&socket, &local) == Err(Errno::ACCESS) => {
+            Some((VerbsError::NotPermitted, format!("the kernel does not let this user have port {port}")))
+        }
+        _ => None,
+    }
 }
 
 #[derive(Debug)]
@@ -218,12 +230,10 @@ impl Core {
         let (mut results, mut reason) = (Vec::with_capacity(requests.len()), None);
         for request in requests {
             if let Request::CreateId(Some(local)) = request
-                && !may_bind(*local)
+                && let Some((error, why)) = refusal(*local)
             {
-                results.push(Err(VerbsError::NotPermitted));
-                reason.get_or_insert_with(|| {
-                    format!("the kernel does not let this user have port {}", local.port())
-                });
+                results.push(Err(error));
+                reason.get_or_insert(why);
                 continue;
             }
             let result = self.engine.context_execute(now(), self.context, request);

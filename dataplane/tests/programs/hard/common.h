@@ -85,4 +85,5 @@ int fork_beside(char **arguments);
 int canceled(char **arguments);
 int canceled_sockets(char **arguments);
 int strangers(char **arguments);
+int few_descriptors(char **arguments);
 int filtered(char **names);

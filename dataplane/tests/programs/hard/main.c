@@ -23,6 +23,7 @@
  *   hard canceled-sockets ADDRESS PORT COUNT
  *                                           the same, of plain sockets
  *   hard strangers ADDRESS PORT COUNT       peers of an rsocket that are none
+ *   hard few-descriptors ADDRESS PORT       calls of a process that has hardly a descriptor left
  *
  *   hard fault ADDRESS                      opens a device, and dereferences a null pointer
  *   hard filtered NAME… -- PROGRAM…         runs a program without the system calls that container profiles refuse,
@@ -58,6 +59,7 @@ static const struct command commands[] = {
 	{ "canceled", 1, 0, canceled },
 	{ "canceled-sockets", 1, 0, canceled_sockets },
 	{ "strangers", 1, 0, strangers },
+	{ "few-descriptors", 0, 0, few_descriptors },
 	{ 0 },
 };
 
