@@ -339,7 +339,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             return Err(VerbsError::State);
         }
         let ConnParam { private_data, responder_resources, initiator_depth, revision, rtr } = *param;
-        if private_data.len() > self.endpoint.mpa.private_data_max || !matches!(revision, 1 | 2) {
+        if private_data.len() > self.endpoint.mpa.request_room(revision) || !matches!(revision, 1 | 2) {
             return Err(VerbsError::Invalid);
         }
         let param = (responder_resources, initiator_depth, revision, rtr);

@@ -12,6 +12,24 @@ fn told(node: &mut Node) -> Vec<(CmId, CmEventKind)> {
 }
 
 #[test]
+fn private_data_that_no_request_has_room_for_is_refused_at_once() {
+    let mut net = Net::new();
+    let a = party(&mut net.nodes[0], CAP, None, 1);
+    let device = &mut net.nodes[0].device;
+    for (revision, room) in [(1, 256), (2, 252)] {
+        let id = device.create_id(Some(address(0))).unwrap();
+        let mut connect = |len: usize| {
+            let param = ConnParam { private_data: &[7; 300][..len], revision, ..ConnParam::default() };
+            device.connect(id, a.qp, address(1), &param)
+        };
+        assert_eq!(connect(room + 1), Err(VerbsError::Invalid));
+        assert_eq!(connect(room), Ok(()));
+        device.destroy_id(id).unwrap();
+        device.modify_qp(a.qp, QpState::Idle, Duration::ZERO).unwrap();
+    }
+}
+
+#[test]
 fn both_sides_receive_events_for_a_connection_and_its_end() {
     let mut net = Net::new();
     let listener = listen(&mut net, 1);

@@ -457,7 +457,7 @@ impl Negotiation {
             Role::Responder { reply, .. } => reply,
             Role::Initiator(asked) => asked.connection_data(),
         };
-        private_data_room(&self.config, connection)
+        self.config.room(connection.is_some())
     }
 
     fn step(&mut self, input: Input) {
@@ -475,9 +475,17 @@ impl Negotiation {
     }
 }
 
-fn private_data_room(config: &NegotiationConfig, connection: Option<ConnectionData>) -> usize {
-    let own = if connection.is_some() { ConnectionData::LEN } else { 0 };
-    config.private_data_max.min(PRIVATE_DATA_MAX).saturating_sub(own)
+impl NegotiationConfig {
+    /// Returns the most bytes of private data of a request: revision 2 needs some of them itself (RFC 6581
+    /// §9).
+    pub(crate) fn request_room(&self, revision: u8) -> usize {
+        self.room(revision >= 2)
+    }
+
+    fn room(&self, has_connection_data: bool) -> usize {
+        let own = if has_connection_data { ConnectionData::LEN } else { 0 };
+        self.private_data_max.min(PRIVATE_DATA_MAX).saturating_sub(own)
+    }
 }
 
 fn check_private_data(
@@ -485,7 +493,7 @@ fn check_private_data(
     connection: Option<ConnectionData>,
     private_data: &[u8],
 ) -> Result<(), LocalError> {
-    let max = private_data_room(config, connection);
+    let max = config.room(connection.is_some());
     if private_data.len() > max {
         return Err(LocalError::PrivateDataTooLong { len: private_data.len(), max });
     }
