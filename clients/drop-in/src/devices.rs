@@ -19,8 +19,9 @@ const PHYSICAL_POLLING: u8 = 2;
 const PHYSICAL_LINK_UP: u8 = 5;
 // `IBV_LINK_LAYER_ETHERNET`
 const LINK_LAYER_ETHERNET: u8 = 2;
-/// `IBV_DEVICE_MEM_WINDOW`, `_MEM_MGT_EXTENSIONS`, `_MEM_WINDOW_TYPE_2B`, `_SRQ_RESIZE` is not offered.
-const CAPABILITIES: u32 = 1 << 17 | 1 << 21 | 1 << 24;
+/// `IBV_DEVICE_MEM_MGT_EXTENSIONS` and `_MEM_WINDOW_TYPE_2B`. `_MEM_WINDOW`, of windows of type 1, and `_SRQ_RESIZE`
+/// are not offered.
+const CAPABILITIES: u32 = 1 << 21 | 1 << 24;
 // `IBV_ATOMIC_HCA`
 const ATOMIC_HCA: c_int = 1;
 /// OUI of the device, a locally administered one: "IW" after 02. Programs tune by those of vendors.

@@ -272,7 +272,8 @@ impl<T: Transport, M: Memory> Engine<T, M> {
         if self.device.stream_info(id).is_some() {
             // The device answers with a close request, which frees what belongs to the stream.
             self.device.transport_lost(id);
-        } else if reason == CloseReason::Refused {
+        } else if matches!(reason, CloseReason::Refused | CloseReason::Reset) {
+            // The peer may have reset the connection between its SYN-ACK and our first look.
             self.device.open_refused(id);
         } else {
             self.device.open_failed(id);

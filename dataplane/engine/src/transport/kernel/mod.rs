@@ -39,7 +39,7 @@ use buf::{READ_BYTES, ReadBuffers};
 use conn::{Conn, Flushed, Stage, reason};
 pub use listen::Listening;
 use segments::Segments;
-use socket::{emss_of, listening, number, set_options, set_traffic_class, source, spare, stream};
+use socket::{emss_of, is_local, listening, number, set_options, set_traffic_class, source, spare, stream};
 
 /// Reads of a connection before the next one has its turn.
 const READS_PER_TURN: u8 = 4;
@@ -531,8 +531,7 @@ impl Transport for KernelTcp {
     }
 
     fn is_local(&self, address: IpAddr) -> bool {
-        let bound = stream(address).and_then(|socket| socket.bind(&SocketAddr::new(address, 0).into()));
-        !address.is_unspecified() && bound.is_ok()
+        !address.is_unspecified() && is_local(address)
     }
 
     fn emss(&self, id: ConnId) -> usize {

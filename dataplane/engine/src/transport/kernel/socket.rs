@@ -95,6 +95,17 @@ pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
+/// Returns true if an address is one of this machine. Ports of TCP do not matter: all may be in use.
+pub(super) fn is_local(address: IpAddr) -> bool {
+    let domain = if address.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
+    let socket = Socket::new(domain, Type::DGRAM.cloexec(), Some(Protocol::UDP));
+    let bound = socket.and_then(|socket| socket.bind(&SocketAddr::new(address, 0).into()));
+    // A process without descriptors learns of that later.
+    bound.err().is_none_or(|error| {
+        !matches!(number(&error), Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT | Errno::INVAL)
+    })
+}
+
 /// Returns the address that the kernel would send from.
 pub(super) fn source(local: Option<IpAddr>, remote: SocketAddr) -> Option<IpAddr> {
     let domain = if remote.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
@@ -104,4 +115,16 @@ pub(super) fn source(local: Option<IpAddr>, remote: SocketAddr) -> Option<IpAddr
     }
     socket.connect(&remote.into()).ok()?;
     Some(socket.local_addr().ok()?.as_socket()?.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_local;
+
+    #[test]
+    fn addresses_of_this_machine_are_local_whatever_ports_are_in_use() {
+        assert!(is_local([127, 0, 0, 1].into()) && is_local([127, 9, 9, 9].into()));
+        // TEST-NET-1 (RFC 5737), and the prefix for documentation (RFC 3849).
+        assert!(!is_local([192, 0, 2, 1].into()) && !is_local([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into()));
+    }
 }
