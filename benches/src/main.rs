@@ -12,6 +12,7 @@ use per_packet as tcp;
 use tracing_subscriber::filter::LevelFilter;
 
 fn main() -> ExitCode {
+    iwarp_terminal::abort_on_panic();
     let Arguments { command, output } = Arguments::parse();
     // Warnings and errors of the libraries go to standard error.
     tracing_subscriber::fmt().with_max_level(LevelFilter::WARN).with_writer(std::io::stderr).init();

@@ -51,6 +51,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    iwarp_terminal::abort_on_panic();
     let result = match Arguments::parse().command {
         Command::Relay(options) => relay::run(&options),
         Command::Flood(options) => flood::run(&options),

@@ -384,6 +384,7 @@ fn the_steps_to_install_by_hand_are_complete() {
 fn programs_abort_on_a_panic() {
     let starts = ["dataplane/src/main.rs", "apps/nfsd/src/main.rs"];
     let starts = starts.iter().chain(&["clients/iwarp-run/src/main.rs", "mgmt-cli/src/lib.rs"]);
+    let starts = starts.chain(&["benches/src/main.rs", "dataplane/lab/src/main.rs"]);
     let unwinds = |path: &&&str| {
         let text = fs::read_to_string(root().join(path)).unwrap();
         let body = text.split_once("fn main() -> ExitCode {\n").expect("a program starts in main").1;
