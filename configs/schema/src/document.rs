@@ -151,7 +151,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 pub(crate) fn reference() -> String {
     let mut out = comment(
-        "The tables of keys in configs/schema generate this file, by the test `the_reference_is_generated`.",
+        "The tables of keys in the crate iwarp-config generate this file, by the test `the_reference_is_generated`.",
     );
     FORM.iter().for_each(|paragraph| out.push_str(&comment(paragraph)));
     out.push_str(&comment("Keys of drivers other than TAP are commented out."));
