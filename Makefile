@@ -135,6 +135,7 @@ BESIDE := \
     doc \
     fuzz-check \
     doctests \
+    micro \
     publishable \
     loom \
     instructions \
@@ -147,7 +148,7 @@ group.nfs := nfsd
 group.service := ports lifecycle operations reload session demonstration captures
 group.packages := deb-test build-debian13 publishable
 group.unit := protocols units-built units
-group.checks := fmt subjects clippy doc fuzz-check doctests
+group.checks := fmt subjects clippy doc fuzz-check doctests micro
 GROUPS := $(patsubst group.%,%,$(filter group.%,$(.VARIABLES)))
 
 ALL := fmt subjects protocols $(TOGETHER) $(BESIDE) units $(ALONE)
