@@ -161,8 +161,9 @@ closed_early() {
 # stops STATUS COMMAND…: true if ib_send_bw has stopped, as it may do with events, and with many queue pairs of
 # soft-iWARP: docs/programs.md.
 stops() {
-    [[ $1 =~ ^(124|137)$ ]] && { [[ "${*:2} " == "ib_send_bw "*" -e "* ]] || {
-        [ "$ROLE" = ours ] && [[ "${*:2} " == "ib_send_bw "*" -q "* ]]; }; }
+    local options="-e"
+    [ "$ROLE" = theirs ] || options+="|-q"
+    [[ $1 =~ ^(124|137)$ && "${*:2} " =~ ^ib_send_bw\ .*\ ($options)\  ]]
 }
 
 # pair SERVER… -- CLIENT…: both must succeed; with $ENDLESS, the server is stopped. Programs of perftest run again if

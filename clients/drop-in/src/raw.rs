@@ -31,7 +31,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
-use iwarp_verbs::{Access, Error, Mr, ProtectionDomain, cancelable};
+use iwarp_verbs::{Access, Error, FAULTS, Mr, ProtectionDomain, cancelable};
 
 use crate::abi_cm::{ADDRESS_BYTES, decode};
 use crate::context::{OpenContext, Whole};
@@ -96,11 +96,9 @@ pub(crate) fn read_counter(counter: BorrowedFd<'_>) -> Result<(), c_int> {
 }
 
 /// Returns true if no handler of the program asks that signals end calls: each has `SA_RESTART`. Signals that tell of a
-/// fault of the thread itself do not count, nor do those of the C library.
+/// fault of the thread itself, or of its abort, do not count, nor do 32 and 33 of the C library.
 pub(crate) fn restarts_calls() -> bool {
-    const FAULTS: [c_int; 7] =
-        [libc::SIGILL, libc::SIGTRAP, libc::SIGABRT, libc::SIGBUS, libc::SIGFPE, libc::SIGSEGV, libc::SIGSYS];
-    const OF_LIBRARY: [c_int; 2] = [32, 33];
+    const OTHERS: [c_int; 3] = [libc::SIGABRT, 32, 33];
     let ends_calls = |signal: c_int| {
         let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: `action` has room for the answer; nothing is changed.
@@ -110,7 +108,7 @@ pub(crate) fn restarts_calls() -> bool {
         let is_handled = action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
         known && is_handled && action.sa_flags & libc::SA_RESTART == 0
     };
-    !(1..=64).filter(|signal| !FAULTS.contains(signal) && !OF_LIBRARY.contains(signal)).any(ends_calls)
+    !(1..=64).filter(|signal| !FAULTS.contains(signal) && !OTHERS.contains(signal)).any(ends_calls)
 }
 
 // Cancellation points (`pthreads(7)`): a thread that the program has canceled ends here, which unwinds its stack, with

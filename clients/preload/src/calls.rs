@@ -14,7 +14,7 @@ use libc::{
 
 /// Defines a set of functions of C, which may end a thread that is canceled (`pthreads(7)`): that unwinds its stack.
 macro_rules! functions {
-    ($(#[$attribute:meta])* $set:ident { $(fn $name:ident($($arg:ty),*) -> $result:ty;)* }) => {
+    ($(#[$attribute:meta])* $set:ident, $system:ident { $(fn $name:ident($($arg:ty),*) -> $result:ty;)* }) => {
         $(#[$attribute])*
         #[derive(Debug)]
         pub(crate) struct $set {
@@ -35,12 +35,19 @@ macro_rules! functions {
                 Some(Self { $($name,)* })
             }
         }
+
+        /// Returns the functions of the C library.
+        pub(crate) fn $system() -> &'static $set {
+            static SYSTEM: OnceLock<$set> = OnceLock::new();
+            // Without them the program cannot have started.
+            SYSTEM.get_or_init(|| $set::find(libc::RTLD_NEXT, "").unwrap_or_else(|| std::process::abort()))
+        }
     };
 }
 
 functions! {
     /// Functions that both libraries have.
-    Calls {
+    Calls, system {
         fn socket(c_int, c_int, c_int) -> c_int;
         fn bind(c_int, *const sockaddr, socklen_t) -> c_int;
         fn listen(c_int, c_int) -> c_int;
@@ -69,7 +76,7 @@ functions! {
 
 functions! {
     /// Functions that the C library alone has.
-    SystemOnly {
+    SystemOnly, system_only {
         fn accept4(c_int, *mut sockaddr, *mut socklen_t, c_int) -> c_int;
         fn fdopen(c_int, *const c_char) -> *mut FILE;
         fn ppoll(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int;
@@ -80,20 +87,6 @@ functions! {
         fn sendmmsg(c_int, *mut mmsghdr, c_uint, c_int) -> c_int;
         fn splice(c_int, *mut i64, c_int, *mut i64, usize, c_uint) -> isize;
     }
-}
-
-/// Returns the functions of the C library.
-pub(crate) fn system() -> &'static Calls {
-    static SYSTEM: OnceLock<Calls> = OnceLock::new();
-    // Without them the program cannot have started.
-    SYSTEM.get_or_init(|| Calls::find(libc::RTLD_NEXT, "").unwrap_or_else(|| std::process::abort()))
-}
-
-/// Returns more functions of the C library.
-pub(crate) fn system_only() -> &'static SystemOnly {
-    static SYSTEM: OnceLock<SystemOnly> = OnceLock::new();
-    // As above.
-    SYSTEM.get_or_init(|| SystemOnly::find(libc::RTLD_NEXT, "").unwrap_or_else(|| std::process::abort()))
 }
 
 /// Returns the functions of librdmacm; `None` if it is not found.

@@ -130,7 +130,7 @@ pub use remote::{
     Ending, RegionConnection, RegionOptions, RegionRequest, RegionShape, RegionTarget, RemoteError,
     RemoteRegion, connect_region,
 };
-pub use threads::{aborts_on_panic, start_thread};
+pub use threads::{FAULTS, aborts_on_panic, start_thread};
 pub use watch::{Notification, Watch, watch};
 
 pub use iwarp_control::{ClientError, ErrorKind};

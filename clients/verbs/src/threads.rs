@@ -9,7 +9,7 @@ use std::{io, ptr, thread};
 
 /// Signals that an instruction raises, or a filter of system calls. Its own thread gets them: blocked, they end the
 /// process.
-const FAULTS: [c_int; 6] =
+pub const FAULTS: [c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
 /// Signals of the calling thread, blocked until dropped.

@@ -88,6 +88,11 @@ pub(crate) trait Kind {
     }
 }
 
+/// Describes a range by its ends.
+fn span<T>(range: &RangeInclusive<T>, show: impl Fn(&T) -> String) -> String {
+    format!("{} to {}", show(range.start()), show(range.end()))
+}
+
 /// Integer within a range; the text says what it is.
 pub(crate) struct Number<T>(pub(crate) RangeInclusive<T>, pub(crate) &'static str);
 
@@ -99,7 +104,7 @@ impl<T: Copy + PartialOrd + Display + TryFrom<i128>> Kind for Number<T> {
     }
 
     fn allowed(&self) -> String {
-        format!("{} to {}", self.0.start(), self.0.end())
+        span(&self.0, T::to_string)
     }
 
     fn shown(&self, value: &T) -> String {
@@ -118,7 +123,7 @@ impl<T: Copy + Default + PartialOrd + Display + TryFrom<i128>> Kind for NumberOr
     }
 
     fn allowed(&self) -> String {
-        format!("{} to {}", self.0.start(), self.0.end())
+        span(&self.0, T::to_string)
     }
 
     fn shown(&self, value: &Option<T>) -> String {
@@ -137,7 +142,7 @@ impl<T: Copy + PartialOrd + TryFrom<u64> + Into<u64>> Kind for Size<T> {
     }
 
     fn allowed(&self) -> String {
-        format!("{} to {}", show_size((*self.0.start()).into()), show_size((*self.0.end()).into()))
+        span(&self.0, |bytes| show_size((*bytes).into()))
     }
 
     fn shown(&self, value: &T) -> String {

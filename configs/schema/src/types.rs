@@ -56,7 +56,7 @@ pub struct Config {
     pub drain: Drain,
     /// Table `[applications]`: the verbs socket; `None`: the daemon serves no applications.
     pub applications: Option<Applications>,
-    /// Table `[privileges]`: what the daemon gives up when it starts.
+    /// Table `[privileges]`: capabilities and system calls that the daemon gives up when it starts.
     pub privileges: Privileges,
     /// Table `[metrics]`: the exporter of counters; `None`: the daemon serves none.
     pub metrics: Option<Metrics>,

@@ -36,7 +36,7 @@ impl Socket {
         if !matches!(inner.phase, Phase::New) {
             return Err(libc::EINVAL);
         }
-        // Of the thread, which has nobody to tell that there is none.
+        // Made here: the thread that sleeps on it could tell nobody that there is no descriptor.
         let sleeper = Sleeper::new()?;
         cm_calls::listen(inner.endpoint.id()?, limit.saturating_add(WAITING_MAX).into())?;
         let socket = Arc::clone(self);

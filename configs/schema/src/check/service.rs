@@ -341,7 +341,7 @@ keys! {
 }
 
 keys! {
-    /// Table `[privileges]`: what the daemon gives up when it starts.
+    /// Table `[privileges]`: capabilities and system calls that the daemon gives up when it starts.
     #[derive(Copy, Eq)]
     pub struct Privileges in privileges(section) {
         /// The daemon drops the capabilities that its drivers do not need (capabilities(7)); the log names the others.

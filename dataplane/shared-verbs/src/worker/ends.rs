@@ -3,7 +3,6 @@
 
 use rdma::verbs::{CmEvent, CmEventKind, CqId, Device};
 
-use super::completions::CqRing;
 use super::{ContextId, ContextMemory, Contexts, Signals};
 use crate::Event;
 
@@ -20,11 +19,8 @@ pub(super) struct End {
 }
 
 impl<M: ContextMemory> Contexts<M> {
-    fn ring(&mut self, cq: CqId) -> Option<&mut CqRing<M>> {
-        self.cqs.get_mut(cq.index())?.as_mut().filter(|ring| ring.cq == cq)
-    }
-
-    /// Returns true if a completion queue has had so many completions, as [`CqRing::has_moved`], or is gone.
+    /// Returns true if the ring of a completion queue has had `moved` completions or can get no more, or if the queue
+    /// is gone.
     fn has_moved<C: AsRef<[u8]>>(&mut self, (cq, moved): (CqId, u64), device: &Device<C>) -> bool {
         self.ring(cq).is_none_or(|ring| ring.has_moved(moved, device))
     }

@@ -302,10 +302,16 @@ impl<M: ContextMemory> Contexts<M> {
         self.places.get(id.0 as usize)?.as_ref().map(|context| context.limits.ids)
     }
 
+    /// Returns the ring of a completion queue.
+    #[inline]
+    fn ring(&mut self, cq: CqId) -> Option<&mut CqRing<M>> {
+        self.cqs.get_mut(cq.index())?.as_mut().filter(|ring| ring.cq == cq)
+    }
+
     /// Has the completions of a queue moved to its ring in the user's next turn.
     fn make_due(&mut self, cq: CqId) {
-        let ring = self.cqs.get(cq.index()).and_then(Option::as_ref).filter(|ring| ring.cq == cq);
-        let context = ring.and_then(|ring| self.places.get(ring.context.0 as usize)?.as_ref());
+        let context = self.ring(cq).map(|ring| ring.context);
+        let context = context.and_then(|id| self.places.get(id.0 as usize)?.as_ref());
         if let Some(user) = context.and_then(|context| self.users.get_mut(context.turn)) {
             user.cqs.push_back(cq);
             self.undelivered = true;
@@ -503,16 +509,15 @@ impl<M: ContextMemory> Contexts<M> {
         device: &mut Device<C>,
         signals: &mut impl Signals,
     ) -> usize {
-        let ring = self.cqs.get_mut(cq.index()).and_then(Option::as_mut);
-        let Some(ring) = ring.filter(|ring| ring.cq == cq) else { return 0 };
-        let served = ring.serve(device, max);
-        if let Some(Some(context)) = self.places.get_mut(ring.context.0 as usize) {
+        let Some(ring) = self.ring(cq) else { return 0 };
+        let (served, owner) = (ring.serve(device, max), ring.context);
+        if let Some(Some(context)) = self.places.get_mut(owner.0 as usize) {
             let ContextStats { completions, errors, .. } = &mut context.stats;
             *completions = completions.wrapping_add(served.completions);
             *errors = errors.wrapping_add(served.errors);
         }
         if served.signal {
-            signals.completion(ring.context, cq);
+            signals.completion(owner, cq);
         }
         if served.full {
             self.full.push_back(cq);
@@ -524,13 +529,10 @@ impl<M: ContextMemory> Contexts<M> {
 
     fn async_event(&mut self, event: AsyncEvent, signals: &mut impl Signals) {
         let owner = match event {
-            AsyncEvent::CqError(cq) => {
-                let ring = self.cqs.get(cq.index()).and_then(Option::as_ref);
-                ring.filter(|ring| ring.cq == cq).map(|ring| {
-                    ring.show_error();
-                    ring.context
-                })
-            }
+            AsyncEvent::CqError(cq) => self.ring(cq).map(|ring| {
+                ring.show_error();
+                ring.context
+            }),
             AsyncEvent::SrqLimitReached(srq) => self.srq_owners.get(&srq).copied(),
             AsyncEvent::QpFatal(qp, _)
             | AsyncEvent::QpRequestError(qp, _)

@@ -476,8 +476,7 @@ impl Negotiation {
 }
 
 impl NegotiationConfig {
-    /// Returns the most bytes of private data of a request: revision 2 needs some of them itself (RFC 6581
-    /// §9).
+    /// Returns the most bytes of private data of a request. Revision 2 needs some of them itself (RFC 6581 §9).
     pub(crate) fn request_room(&self, revision: u8) -> usize {
         self.room(revision >= 2)
     }

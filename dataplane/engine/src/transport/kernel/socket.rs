@@ -95,11 +95,15 @@ pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
+/// Creates a UDP socket of the address's family, to ask the kernel about addresses.
+fn datagrams(ip: IpAddr) -> io::Result<Socket> {
+    let domain = if ip.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
+    Socket::new(domain, Type::DGRAM.cloexec(), Some(Protocol::UDP))
+}
+
 /// Returns true if an address is one of this machine. Ports of TCP do not matter: all may be in use.
 pub(super) fn is_local(address: IpAddr) -> bool {
-    let domain = if address.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
-    let socket = Socket::new(domain, Type::DGRAM.cloexec(), Some(Protocol::UDP));
-    let bound = socket.and_then(|socket| socket.bind(&SocketAddr::new(address, 0).into()));
+    let bound = datagrams(address).and_then(|socket| socket.bind(&SocketAddr::new(address, 0).into()));
     // A process without descriptors learns of that later.
     bound.err().is_none_or(|error| {
         !matches!(number(&error), Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT | Errno::INVAL)
@@ -108,8 +112,7 @@ pub(super) fn is_local(address: IpAddr) -> bool {
 
 /// Returns the address that the kernel would send from.
 pub(super) fn source(local: Option<IpAddr>, remote: SocketAddr) -> Option<IpAddr> {
-    let domain = if remote.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
-    let socket = Socket::new(domain, Type::DGRAM.cloexec(), Some(Protocol::UDP)).ok()?;
+    let socket = datagrams(remote.ip()).ok()?;
     if let Some(local) = local {
         socket.bind(&SocketAddr::new(local, 0).into()).ok()?;
     }
