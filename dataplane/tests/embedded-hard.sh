@@ -319,6 +319,11 @@ strangers() {
     detail "$(cat "$LAB/client.out")"
 }
 shows "a listening rsocket rejects peers that are none, and keeps nothing of them" strangers
+no_answers() {
+    runs "$LAB/client.out" no-answers "$AT" "$PORT" || return 1
+    detail "$(cat "$LAB/client.out")"
+}
+shows "servers of TCP that are no iWARP peers: the events of the kernel's CM, each with its status" no_answers
 few_descriptors() {
     runs "$LAB/client.out" few-descriptors "$AT" "$PORT" || return 1
     detail "$(cat "$LAB/client.out")"

@@ -160,12 +160,12 @@ perftest() {
 }
 # rping_client N: a client of the persistent server. It tries again if its request got no answer: the server hands
 # requests to threads through one variable, and loses one if the next comes before its answer and after the 200 ms that
-# the library waits for the answer (ANSWER_WAIT in clients/drop-in/src/cm.rs). A rejection is an error.
+# the library waits for the answer (ANSWER_WAIT in clients/drop-in/src/event_channel.rs). A rejection is an error.
 rping_client() {
     local attempt
     for attempt in 1 2 3; do
         on "$CLIENT" rping -c -a 10.78.0.10 -V -C 20 >"$LAB/client.$1" 2>&1 && return
-        grep -q CONNECT_ERROR "$LAB/client.$1" && echo "client $1: attempt $attempt got no answer" || break
+        grep -q UNREACHABLE "$LAB/client.$1" && echo "client $1: attempt $attempt got no answer" || break
     done
     return 1
 }

@@ -106,6 +106,9 @@ impl fmt::Display for ErrorCode {
 impl ErrorCode {
     /// RFC 5044 §8 code 1: "TCP connection closed, terminated, or lost." Not sent: there is nothing to send it over.
     pub const TCP_LOST: Self = Self::new(layer::LLP, 0, 0x01);
+    /// No reply to an MPA Request, or no request, in time (RFC 5044 §7.1.2 rule 10). No RFC has a code for
+    /// it, and it is not sent.
+    pub const NO_ANSWER: Self = Self::new(layer::LLP, 0, 0xff);
     /// RFC 5044 §8 code 4: "Invalid MPA Request Frame or MPA Response Frame received. In this case, the TCP
     /// connection MUST be immediately closed." Not sent: the peer is not known to speak MPA.
     pub const INVALID_FRAME: Self = Self::new(layer::LLP, 0, 0x04);
@@ -152,6 +155,7 @@ impl ErrorCode {
             (layer::LLP, 0, 0x05) => "MPA error: local catastrophic",
             (layer::LLP, 0, 0x06) => "MPA error: insufficient IRD resources",
             (layer::LLP, 0, 0x07) => "MPA error: no matching RTR option",
+            (layer::LLP, 0, 0xff) => "MPA error: no answer in time",
             (layer::LLP, ..) => "MPA error",
             _ => "unknown error",
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, A
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use iwarp_verbs::{CmEvent as VerbsEvent, CmEventKind};
+use iwarp_verbs::{CmEvent as VerbsEvent, CmEventKind, ErrorCode};
 
 use crate::abi_cm::{Address, ConnParam, EventHead, IdHead};
 use crate::context::{OpenContext, Shared, context_at, lock};
@@ -130,6 +130,8 @@ pub(crate) struct Inner {
     pub(crate) closed: bool,
     /// True once the connection has ended, or could not be made.
     ended: bool,
+    /// True if the program has destroyed the queue pair of the id by itself.
+    abandoned: bool,
     /// True if the address of a listener is not available.
     pub(crate) refused: bool,
     /// Parameters of queue pairs for connections of a listener (`rdma_create_ep`).
@@ -270,10 +272,11 @@ impl IdState {
 
     /// Forgets a queue pair that is destroyed, by `rdma_destroy_qp` or without the id.
     pub(crate) fn forget_qp(&self, qp: &Qp) {
-        let _held = lock(&self.inner);
+        let mut inner = lock(&self.inner);
         if let Some(id) = self.id() {
             let qp = ptr::from_ref(qp).cast_mut();
-            let _ = id.head.qp.compare_exchange(qp, ptr::null_mut(), Ordering::AcqRel, Ordering::Acquire);
+            let none = ptr::null_mut();
+            inner.abandoned = id.head.qp.compare_exchange(qp, none, Ordering::AcqRel, Ordering::Acquire).is_ok();
         }
     }
 
@@ -398,7 +401,12 @@ pub(crate) fn dispatch(shared: &Arc<Shared>, event: VerbsEvent) {
                 // The kernel's CM makes a rejection of it, too.
                 CmEventKind::Refused => entry(REJECTED, -libc::ECONNREFUSED),
                 CmEventKind::Unreachable => entry(UNREACHABLE, -libc::ETIMEDOUT),
-                CmEventKind::ConnectError { .. } => entry(CONNECT_ERROR, -libc::ECONNRESET),
+                CmEventKind::ConnectError { code } if !lock(&state.inner).abandoned => match code {
+                    ErrorCode::NO_ANSWER => entry(UNREACHABLE, -libc::ETIMEDOUT),
+                    ErrorCode::TCP_LOST => entry(REJECTED, -libc::ECONNRESET),
+                    _ => entry(CONNECT_ERROR, -libc::EPROTO),
+                },
+                CmEventKind::ConnectError { .. } => entry(CONNECT_ERROR, -libc::EINVAL),
                 _ => entry(DISCONNECTED, 0),
             }
         }

@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 
-use iwarp_verbs::{CmEvent, CmEventKind, CmId, ConnParam, Id, QueuePair as VerbsQp};
+use iwarp_verbs::{CmEvent, CmEventKind, CmId, ConnParam, ErrorCode, Id, QueuePair as VerbsQp};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -306,6 +306,10 @@ impl Connecting {
             CmEventKind::AddressError => {
                 let reason = "no local address is free for the connection";
                 (Class::Error, libc::EADDRNOTAVAIL, reason)
+            }
+            CmEventKind::ConnectError { code: ErrorCode::NO_ANSWER } => {
+                let reason = "the peer accepts TCP's connection and does not answer; is the port right?";
+                (Class::Timeout, libc::ETIMEDOUT, reason)
             }
             CmEventKind::ConnectRequest { .. }
             | CmEventKind::ConnectError { .. }

@@ -133,7 +133,8 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
             return;
         }
         self.qp.fail_without_terminate(match refusal {
-            Refusal::Timeout | Refusal::PeerClosed => ErrorCode::TCP_LOST,
+            Refusal::Timeout => ErrorCode::NO_ANSWER,
+            Refusal::PeerClosed => ErrorCode::TCP_LOST,
             _ => ErrorCode::INVALID_FRAME,
         });
         self.end(match refusal {

@@ -545,9 +545,7 @@ impl Attempt<'_> {
                 CmEventKind::Refused => Err(self.unreachable(ErrorKind::ConnectionRefused)),
                 CmEventKind::Unreachable => Err(self.unreachable(ErrorKind::HostUnreachable)),
                 CmEventKind::AddressError => Err(self.unreachable(ErrorKind::AddrNotAvailable)),
-                CmEventKind::ConnectError { code: ErrorCode::TCP_LOST } if left(answer_due).is_zero() => {
-                    Err(self.timed_out())
-                }
+                CmEventKind::ConnectError { code: ErrorCode::NO_ANSWER } => Err(self.timed_out()),
                 CmEventKind::ConnectError { code: ErrorCode::TCP_LOST } | CmEventKind::Disconnected => {
                     Err(self.closed(Ending::Lost))
                 }

@@ -85,5 +85,6 @@ int fork_beside(char **arguments);
 int canceled(char **arguments);
 int canceled_sockets(char **arguments);
 int strangers(char **arguments);
+int no_answers(char **arguments);
 int few_descriptors(char **arguments);
 int filtered(char **names);

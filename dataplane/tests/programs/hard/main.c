@@ -23,6 +23,7 @@
  *   hard canceled-sockets ADDRESS PORT COUNT
  *                                           the same, of plain sockets
  *   hard strangers ADDRESS PORT COUNT       peers of an rsocket that are none
+ *   hard no-answers ADDRESS PORT            servers of TCP that do not answer as iWARP peers do
  *   hard few-descriptors ADDRESS PORT       calls of a process that has hardly a descriptor left
  *
  *   hard fault ADDRESS                      opens a device, and dereferences a null pointer
@@ -59,6 +60,7 @@ static const struct command commands[] = {
 	{ "canceled", 1, 0, canceled },
 	{ "canceled-sockets", 1, 0, canceled_sockets },
 	{ "strangers", 1, 0, strangers },
+	{ "no-answers", 0, 0, no_answers },
 	{ "few-descriptors", 0, 0, few_descriptors },
 	{ 0 },
 };
