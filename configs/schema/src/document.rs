@@ -1,12 +1,11 @@
 //! Documents of all keys, from the tables of `keys!`: the manual page iwarpd.toml(5), and `configs/reference.toml`.
 
-use crate::check::{
-    TcpPath, TcpStack, idle_rows, listener_rows, neighbor_rows, port_rows, profile_rows, region_rows,
-};
+use crate::check::{DriverKeys, IdleKeys, TcpPath, TcpProfile, TcpStack, listener_rows, region_rows};
 use crate::keys::{Class, Keys, Row};
 use crate::read::{Place, Report, Section};
 use crate::{
-    Applications, Control, Drain, Ip, Limits, Log, Memory, Metrics, Mpa, Placement, Privileges, Tcp, Workers,
+    Applications, Control, Drain, Ip, Limits, Log, Memory, Metrics, Mpa, Neighbor, Placement, Port,
+    Privileges, Tcp, Workers,
 };
 
 /// Table of the file, as the documents describe it.
@@ -29,17 +28,24 @@ fn plain<T: Keys>(read: impl FnOnce(&mut Section<'_>) -> T) -> (&'static str, Ve
     (T::ABOUT, defaults(read).rows())
 }
 
+/// Returns rows with others inserted after one of them.
+fn after(key: &str, inserted: Vec<Row>, mut rows: Vec<Row>) -> Vec<Row> {
+    let at = rows.iter().take_while(|row| row.key() != key).count().saturating_add(1);
+    rows.splice(at..at, inserted);
+    rows
+}
+
 /// Returns the tables, in the order of the documents.
 fn tables() -> Vec<Table> {
     let (workers, applications) = (defaults(Workers::read), defaults(Applications::read));
     let tcp = defaults(Tcp::read);
     let tables = [
         plain(Memory::read),
-        port_rows(),
-        neighbor_rows(),
-        (Workers::ABOUT, [workers.rows(), idle_rows().1].concat()),
+        (Port::ABOUT, after("name", DriverKeys::rows(), defaults(|section| Port::read(section, 0)).rows())),
+        plain(Neighbor::read),
+        (Workers::ABOUT, [workers.rows(), IdleKeys::rows()].concat()),
         (Ip::ABOUT, [defaults(Ip::read).rows(), TcpPath::rows(&tcp.stack)].concat()),
-        (Tcp::ABOUT, [profile_rows().1, tcp.rows(), TcpStack::rows(&tcp.stack)].concat()),
+        (Tcp::ABOUT, [TcpProfile::rows(), tcp.rows(), TcpStack::rows(&tcp.stack)].concat()),
         plain(Mpa::read),
         plain(Placement::read),
         plain(Limits::read),
@@ -63,10 +69,6 @@ fn tables() -> Vec<Table> {
 }
 
 impl Row {
-    fn key(&self) -> &str {
-        self.path.rsplit('.').next().unwrap_or_default()
-    }
-
     /// Returns the value for an example of the file.
     fn value(&self) -> &str {
         if self.example.is_empty() { &self.toml } else { self.example }
@@ -78,7 +80,8 @@ impl Row {
         if !self.allowed.is_empty() {
             text.push_str(&format!(" Allowed: {}.", self.allowed));
         }
-        if !self.example.is_empty() && !self.toml.is_empty() && self.class != Class::Derived {
+        let shows_default = self.example.is_empty() || self.example.trim_start_matches("# ") == self.toml;
+        if !shows_default && !self.toml.is_empty() && self.class != Class::Derived {
             text.push_str(&format!(" Default: {}.", self.toml));
         }
         text.push_str(match self.class {

@@ -1,8 +1,9 @@
 //! Tables of keys. A row states everything about one key: help, field, type, default, allowed values, and the effect of
 //! a reload. The struct, its reader, the comparison of a reload and the documents all come from the row.
 
-use std::fmt::{Debug, Display};
+use std::fmt::Display;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 
 use crate::read::{Section, show_size};
 
@@ -48,14 +49,20 @@ pub(crate) struct Row {
 impl Row {
     /// Returns the row of a key with a value.
     pub(crate) fn new<K: Kind>(texts: [&'static str; 3], kind: &K, value: &K::Value, class: Class) -> Self {
+        let [path, help, example] = texts;
         let (allowed, shown, toml) = (kind.allowed(), kind.shown(value), kind.toml(value));
-        Self { allowed, shown, toml, ..Self::of_documents(texts, class) }
+        Self { path, help, allowed, class, shown, toml, example }
     }
 
     /// Returns the row of a key that documents alone have.
     pub(crate) fn of_documents([path, help, example]: [&'static str; 3], class: Class) -> Self {
         let (allowed, shown, toml) = (String::new(), String::new(), String::new());
         Self { path, help, allowed, class, shown, toml, example }
+    }
+
+    /// Returns the name of the key in its table.
+    pub(crate) fn key(&self) -> &'static str {
+        self.path.rsplit('.').next().unwrap_or_default()
     }
 }
 
@@ -209,6 +216,20 @@ pub(crate) struct Text<T>(
     pub(crate) fn(&T) -> String,
 );
 
+impl<T: Display> Text<T> {
+    /// Returns the kind of texts that are shown as their type displays them.
+    pub(crate) const fn new(what: &'static str, parse: fn(&str) -> Result<T, String>) -> Self {
+        Self(what, parse, T::to_string)
+    }
+}
+
+impl Text<PathBuf> {
+    /// Returns the kind of paths.
+    pub(crate) const fn path(what: &'static str, parse: fn(&str) -> Result<PathBuf, String>) -> Self {
+        Self(what, parse, |path| path.display().to_string())
+    }
+}
+
 impl<T> Kind for Text<T> {
     type Value = T;
 
@@ -271,7 +292,7 @@ pub(crate) struct By<T>(
     pub(crate) &'static str,
 );
 
-impl<T: Debug> Kind for By<T> {
+impl<T> Kind for By<T> {
     type Value = T;
 
     fn read(&self, section: &mut Section<'_>, _: &'static str) -> Option<T> {
@@ -283,11 +304,39 @@ impl<T: Debug> Kind for By<T> {
     }
 
     fn shown(&self, value: &T) -> String {
-        format!("{value:?}")
+        (self.1)(value)
+    }
+}
+
+/// Values of another kind, of a key that the table must have; with the advice for a table without it. If the advice is
+/// empty, the description of the values is.
+pub(crate) struct Required<K>(pub(crate) K, pub(crate) &'static str);
+
+impl<K: Kind> Kind for Required<K> {
+    type Value = K::Value;
+
+    fn read(&self, section: &mut Section<'_>, key: &'static str) -> Option<K::Value> {
+        if section.value(key).is_some() {
+            return self.0.read(section, key);
+        }
+        match self.1 {
+            "" => section.missing(key, &format!("write {}", self.0.allowed())),
+            advice => section.missing(key, advice),
+        }
+        None
     }
 
-    fn toml(&self, value: &T) -> String {
-        (self.1)(value)
+    fn allowed(&self) -> String {
+        self.0.allowed()
+    }
+
+    fn shown(&self, value: &K::Value) -> String {
+        self.0.shown(value)
+    }
+
+    /// Returns nothing: the only value known without a file stands for a mistake.
+    fn toml(&self, _: &K::Value) -> String {
+        String::new()
     }
 }
 
@@ -330,7 +379,7 @@ pub(crate) fn differing(old: Vec<Row>, new: Vec<Row>) -> impl Iterator<Item = (R
 /// The kind is a [`Kind`], the class one of [`Class`]. The default may use the fields above it, the section, and the
 /// arguments that the head names. `with` declares fields that have tables of their own. The second form reads keys into
 /// a struct of another crate, whose value before is the default; `beside` names the fields that are not keys of this
-/// table. The third form is for the documents alone: a row is `key = "example", Class;`.
+/// table. The third form has a function for each key instead of a field, for keys that are read one by one.
 macro_rules! keys {
     (
         $(#[doc = $about:literal])+
@@ -379,7 +428,7 @@ macro_rules! keys {
         struct $name:ident for $target:ident in $table:ident {
             $(
                 $(#[doc = $help:literal])+
-                $field:ident: $kind:expr, $class:ident;
+                $field:ident $(as $key:literal)?: $kind:expr, $class:ident $(, $example:literal)?;
             )+
         }
         beside { $($beside:tt)+ }
@@ -390,7 +439,7 @@ macro_rules! keys {
         impl $name {
             /// Reads the keys into `values`.
             pub(crate) fn read(section: &mut crate::read::Section<'_>, values: &mut $target) {
-                $(if let Some(value) = $crate::keys::Kind::read(&$kind, section, stringify!($field)) {
+                $(if let Some(value) = $crate::keys::Kind::read(&$kind, section, keys!(@key $field $($key)?)) {
                     values.$field = value;
                 })+
             }
@@ -398,7 +447,41 @@ macro_rules! keys {
             /// Returns a row for each key.
             pub(crate) fn rows(values: &$target) -> Vec<$crate::keys::Row> {
                 let $target { $($field,)+ $($beside)+ } = values;
-                vec![$(keys!(@row $table, $field, [$($help)+], &$kind, $field, $class, [])),+]
+                vec![$(keys!(
+                    @row $table, $field $($key)?, [$($help)+], &$kind, $field, $class, [$($example)?]
+                )),+]
+            }
+        }
+    };
+    (
+        $(#[doc = $about:literal])+
+        struct $name:ident of $table:ident {
+            $(
+                $(#[doc = $help:literal])+
+                $field:ident: $type:ty = $default:expr, $kind:expr, $class:ident $(, $example:literal)?;
+            )+
+        }
+    ) => {
+        $(#[doc = $about])+
+        pub(crate) struct $name;
+
+        impl $name {
+            $(
+                $(#[doc = $help])+
+                fn $field(section: &mut crate::read::Section<'_>) -> $type {
+                    match $crate::keys::Kind::read(&$kind, section, stringify!($field)) {
+                        Some(value) => value,
+                        None => $default,
+                    }
+                }
+            )+
+
+            /// Returns a row for each key, with its default.
+            pub(crate) fn rows() -> Vec<$crate::keys::Row> {
+                vec![$({
+                    let value: $type = $default;
+                    keys!(@row $table, $field, [$($help)+], &$kind, &value, $class, [$($example)?])
+                }),+]
             }
         }
     };

@@ -168,6 +168,15 @@ impl<'a> Section<'a> {
         self.report.at(&place, format!("`{key}` is missing"), help);
     }
 
+    /// Returns true if a mistake was reported at a key, its absence included.
+    pub(crate) fn is_wrong(&self, key: &str) -> bool {
+        let path = self.path(key);
+        let found = self.report.found.borrow();
+        // The table that is being read has the latest mistakes.
+        let mut of_table = found.iter().rev().take_while(|found| found.key.starts_with(&self.place.key));
+        of_table.any(|found| found.key == path)
+    }
+
     /// Reads an integer within a range.
     pub(crate) fn number<T>(&mut self, key: &'static str, range: RangeInclusive<T>, what: &str) -> Option<T>
     where
@@ -302,6 +311,22 @@ impl<'a> Section<'a> {
                 Some(table) => sections.push(Self::new(self.report, Some(table), item.place)),
                 None => item.wrong_type(self.report, "a table", &help),
             }
+        }
+        sections
+    }
+
+    /// Returns the sections of the `[[tables]]` of a name, and reports the first one beyond `count_max`. `allowed`
+    /// describes their number, and `help` is the advice.
+    pub(crate) fn sections_at_most(
+        &mut self,
+        key: &'static str,
+        count_max: usize,
+        allowed: String,
+        help: &str,
+    ) -> Vec<Self> {
+        let sections = self.sections(key);
+        if let Some(beyond) = sections.get(count_max) {
+            self.report.not_allowed(&beyond.place, format!("too many {key}s"), allowed, help);
         }
         sections
     }

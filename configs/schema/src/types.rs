@@ -2,7 +2,8 @@
 //!
 //! The structs are `non_exhaustive`: only this crate creates them, from a file that passed every check.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::fmt::{self, Display};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -11,7 +12,8 @@ use rdma::{Access, CrcPolicy};
 use tcp_stack::ConnOptions;
 
 use crate::check::{
-    Applications, Control, Drain, Ip, Limits, Log, Memory, Metrics, Mpa, Placement, Privileges, Tcp, Workers,
+    Applications, Control, Drain, Ip, Limits, Log, Memory, Metrics, Mpa, Placement, Port, Privileges, Tcp,
+    Workers,
 };
 use crate::text::RegionName;
 
@@ -73,39 +75,27 @@ pub enum Hugepages {
     Prefer,
 }
 
-/// Table `[[port]]`: one DPDK port and its addresses.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Port {
-    /// Name of the port in listings.
-    pub name: String,
-    /// Device of the port.
-    pub driver: Driver,
-    /// MTU in bytes, 576 to 9600; at least 1280 with an IPv6 address (RFC 8200 §5).
-    pub mtu: u16,
-    /// MAC address; `None` for the device's own.
-    pub mac: Option<[u8; 6]>,
-    /// 802.1Q identifier, 1 to 4094, written to every frame sent and required of every frame received.
-    pub vlan: Option<u16>,
-    /// IPv4 address and prefix of the port. A port has this or `ipv6`, or both.
+/// Addresses of a port with their prefixes: at least one, in a checked configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// IPv4 address and prefix of the port.
     pub ipv4: Option<Ipv4Net>,
     /// IPv6 address and prefix of the port, in addition to the link-local address.
     pub ipv6: Option<Ipv6Net>,
-    /// IPv4 next hop for destinations off the link.
-    pub gateway: Option<Ipv4Addr>,
-    /// IPv6 next hop for destinations off the link.
-    pub gateway6: Option<Ipv6Addr>,
-    /// Neighbors with a fixed MAC address: distinct addresses on the link, at most [`NEIGHBORS_MAX`].
-    pub neighbors: Vec<Neighbor>,
-    /// Receive descriptors per queue, a power of two.
-    pub rx_descriptors: u16,
-    /// Transmit descriptors per queue, a power of two.
-    pub tx_descriptors: u16,
-    /// Reaction to the deletion of the kernel interface behind the port. No meaning for ports without one.
-    pub on_loss: OnLoss,
-    /// True if a network card computes checksums and segments packets, as far as it can. Virtual devices, which would
-    /// do it in software, are not asked to.
-    pub offloads: bool,
+}
+
+impl Addresses {
+    /// Returns the addresses with their prefixes, that of IPv4 first.
+    pub fn nets(&self) -> impl Iterator<Item = IpNet> {
+        self.ipv4.map(IpNet::V4).into_iter().chain(self.ipv6.map(IpNet::V6))
+    }
+}
+
+impl Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nets: Vec<String> = self.nets().map(|net| net.to_string()).collect();
+        f.write_str(&nets.join(","))
+    }
 }
 
 /// Reaction to the deletion of the interface behind a port.
@@ -115,15 +105,6 @@ pub enum OnLoss {
     Wait,
     /// The daemon exits with an error.
     Exit,
-}
-
-/// A neighbor with a fixed MAC address: it is never resolved, and claims of another MAC address are refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Neighbor {
-    /// Address of another host in one of the port's prefixes, or a link-local address.
-    pub address: IpAddr,
-    /// MAC address of the neighbor: neither multicast nor zero.
-    pub mac: [u8; 6],
 }
 
 /// Device of a port. No string contains characters that break DPDK's `key=value,…` device arguments.

@@ -63,8 +63,7 @@ impl Claims {
 fn exclusive(port: &Port) -> Vec<String> {
     let whole = |driver: &str, interface: &str| vec![format!("the {driver} {interface}")];
     let addresses = |interface: &str| {
-        let own = [port.ipv4.map(|net| net.addr().to_string()), port.ipv6.map(|net| net.addr().to_string())];
-        own.into_iter().flatten().map(|address| format!("{address} on {interface}")).collect::<Vec<_>>()
+        port.addresses.nets().map(|net| format!("{} on {interface}", net.addr())).collect::<Vec<_>>()
     };
     match &port.driver {
         Driver::Tap { interface } => whole("TAP", interface),

@@ -256,7 +256,7 @@ fn entry(config: &Config, port: &iwarp_config::Port, pools: Vec<Arc<Mempool>>, o
     if usize::from(queues) < pools.len() {
         tracing::info!(port = spec.name, queues, "fewer queues than workers: steering in software");
     }
-    let addresses = [port.ipv4.map(IpNet::V4), port.ipv6.map(IpNet::V6)].into_iter().flatten().collect();
+    let addresses = port.addresses.nets().collect();
     let (on_loss, watched) = (port.on_loss, Watched::default());
     PortEntry { port: opened, addresses, queues, pools, spec, on_loss, watched }
 }

@@ -96,9 +96,9 @@ fn stack(config: &Config, spec: &iwarp_config::Port) -> StackConfig {
     StackConfig {
         vlan: spec.vlan,
         mtu: spec.mtu,
-        ipv4: spec.ipv4.and_then(|net| Ipv4Cidr::new(net.addr(), net.prefix_len())),
+        ipv4: spec.addresses.ipv4.and_then(|net| Ipv4Cidr::new(net.addr(), net.prefix_len())),
         ipv4_gateway: spec.gateway,
-        ipv6: spec.ipv6.and_then(|net| Ipv6Cidr::new(net.addr(), net.prefix_len())),
+        ipv6: spec.addresses.ipv6.and_then(|net| Ipv6Cidr::new(net.addr(), net.prefix_len())),
         ipv6_gateway: spec.gateway6,
         hop_limit: ip.hop_limit,
         connections_max: tcp.connections_max,

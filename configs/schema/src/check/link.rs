@@ -4,9 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::port::{is_host_v4, is_host_v6, mac_address, own_ipv4, required};
+use super::port::{MAC, Port, is_host_v4, is_host_v6, own_ipv4};
+use crate::keys::{Required, Text, keys};
 use crate::read::{Place, Report, Section};
-use crate::types::{NEIGHBORS_MAX, Neighbor};
+use crate::types::{Addresses, NEIGHBORS_MAX};
 
 /// Checks that each gateway is another host on the link. A prefix of one address, as cloud providers assign it, has no
 /// room for a gateway: there it may have any address.
@@ -57,25 +58,31 @@ fn complain(report: &Report, place: &Place, good: bool, gateway: IpAddr, net: Op
     }
 }
 
+keys! {
+    /// Table `[[port.neighbor]]`: a host that the port never resolves, and that ARP and NDP never change; 0 to 1024.
+    #[derive(Copy, Eq)]
+    pub struct Neighbor in neighbor(section) {
+        /// Address of another host on the link: in a prefix of the port, or its gateway.
+        address: IpAddr = Ipv4Addr::UNSPECIFIED.into(),
+            Required(Text::new("the address of a host on the link", neighbor), ""), Restart, "\"192.0.2.1\"";
+        /// MAC address of the host: neither multicast nor zero.
+        mac: [u8; 6] = [0; 6], Required(MAC, ""), Restart, "\"02:00:00:00:00:01\"";
+    }
+}
+
 /// Reads the `[[port.neighbor]]` tables.
-pub(super) fn neighbors(
-    section: &mut Section<'_>,
-    report: &Report,
-    (ipv4, gateway): (Option<Ipv4Net>, Option<Ipv4Addr>),
-    (ipv6, gateway6): (Option<Ipv6Net>, Option<Ipv6Addr>),
-) -> Vec<Neighbor> {
+pub(super) fn neighbors(section: &mut Section<'_>, report: &Report, port: &Port) -> Vec<Neighbor> {
+    let Port { addresses: Addresses { ipv4, ipv6 }, gateway, gateway6, .. } = *port;
+    let allowed = format!("0 to {NEIGHBORS_MAX}");
     let mut neighbors: Vec<Neighbor> = Vec::new();
-    for (index, mut table) in section.sections("neighbor").into_iter().enumerate() {
-        if index == NEIGHBORS_MAX {
-            let allowed = format!("0 to {NEIGHBORS_MAX}");
-            report.not_allowed(table.place(), "too many neighbors", allowed, "remove this table");
-        }
-        let address =
-            required(&mut table, "address", "the address of a host on the link", |t| neighbor(t).map(Some));
-        let mac = required(&mut table, "mac", "six bytes, e.g. \"02:00:00:00:00:01\"", mac_address);
-        let place = table.place_of("address");
+    for mut table in section.sections_at_most("neighbor", NEIGHBORS_MAX, allowed, "remove this table") {
+        let neighbor = Neighbor::read(&mut table);
+        let (place, is_wrong) = (table.place_of("address"), table.is_wrong("address"));
         table.finish();
-        let Some(address) = address else { continue };
+        if is_wrong {
+            continue;
+        }
+        let address = neighbor.address;
         let on_link = match address {
             IpAddr::V4(a) => {
                 let near = |net: Ipv4Net| net.contains(&a) || gateway == Some(a);
@@ -89,15 +96,12 @@ pub(super) fn neighbors(
         };
         if !on_link {
             let message = format!("{address} is not another host on this port's link");
-            report.at(
-                &place,
-                message,
-                "name the gateway, or an address inside of one of the port's prefixes",
-            );
+            let help = "name the gateway, or an address inside of one of the port's prefixes";
+            report.at(&place, message, help);
         } else if neighbors.iter().any(|other| other.address == address) {
             report.at(&place, format!("{address} has a neighbor table already"), "name each neighbor once");
         }
-        neighbors.push(Neighbor { address, mac });
+        neighbors.push(neighbor);
     }
     neighbors
 }

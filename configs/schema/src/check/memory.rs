@@ -29,7 +29,7 @@ keys! {
         packet_buffers: u32 = 0, Number(1..=PACKET_BUFFERS_MAX, "the number of packet buffers"), Derived, "29313";
         /// EAL's `--file-prefix`, which separates the files of several DPDK programs.
         file_prefix: String = "iwarpd".to_owned(),
-            Text("1 to 32 letters, digits, `-` or `_`", file_prefix, String::clone), Restart;
+            Text::new("1 to 32 letters, digits, `-` or `_`", file_prefix), Restart;
     }
 }
 

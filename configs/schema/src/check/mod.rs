@@ -13,15 +13,17 @@ mod tcp;
 mod tuning;
 
 pub use applications::{Applications, UserLimits};
+pub use link::Neighbor;
 pub use log::Log;
 pub use memory::Memory;
 pub use metrics::Metrics;
-pub(crate) use port::{neighbor_rows, port_rows};
+pub(crate) use port::DriverKeys;
+pub use port::Port;
 pub use service::{Control, Drain, Privileges};
 pub(crate) use service::{listener_rows, region_rows};
 pub use tcp::{Ip, Tcp};
-pub(crate) use tcp::{Path as TcpPath, Stack as TcpStack, profile_rows};
-pub(crate) use tuning::idle_rows;
+pub(crate) use tcp::{Path as TcpPath, Profile as TcpProfile, Stack as TcpStack};
+pub(crate) use tuning::IdleKeys;
 pub use tuning::{Limits, Mpa, Placement, Workers};
 
 use std::io::Read;

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::link::{check_gateways, neighbors};
-use crate::keys::keys;
+use super::link::{Neighbor, check_gateways, neighbors};
+use crate::keys::{By, Choice, Flag, Number, Optional, Required, Text, keys};
 use crate::machine::{Machine, Pci};
 use crate::read::{Report, Section};
-use crate::types::{Driver, Memif, MemifRole, OnLoss, PORTS_MAX, Pcap, Port};
+use crate::types::{Addresses, Driver, Memif, MemifRole, OnLoss, PORTS_MAX, Pcap};
 
 /// RFC 8200 §5: "IPv6 requires that every link in the Internet have an MTU of 1280 octets or greater."
 const IPV6_MTU_MIN: u16 = 1280;
@@ -17,8 +17,12 @@ const IPV6_MTU_MIN: u16 = 1280;
 /// Characters that end a value in DPDK's device arguments.
 const ARGUMENT_BREAKERS: [char; 6] = [',', '[', ']', '(', ')', '"'];
 
-#[derive(Clone, Copy)]
-enum Kind {
+/// Advice for a port without an address of its own.
+const ADDRESSES_HELP: &str =
+    "write the port's own address with the length of its prefix, e.g. \"10.77.0.2/24\"";
+
+#[derive(Clone, Copy, PartialEq)]
+enum DriverKind {
     Pci,
     Tap,
     Pcap,
@@ -28,98 +32,118 @@ enum Kind {
     AfXdp,
 }
 
-const KINDS: [(&str, Kind); 7] = [
-    ("pci", Kind::Pci),
-    ("tap", Kind::Tap),
-    ("pcap", Kind::Pcap),
-    ("ring", Kind::Ring),
-    ("memif", Kind::Memif),
-    ("af_packet", Kind::AfPacket),
-    ("af_xdp", Kind::AfXdp),
-];
+const DRIVERS: Choice<'_, DriverKind> = Choice(
+    &[
+        ("pci", DriverKind::Pci),
+        ("tap", DriverKind::Tap),
+        ("pcap", DriverKind::Pcap),
+        ("ring", DriverKind::Ring),
+        ("memif", DriverKind::Memif),
+        ("af_packet", DriverKind::AfPacket),
+        ("af_xdp", DriverKind::AfXdp),
+    ],
+    "this is how the port reaches the wire",
+);
 
-/// Words for the reaction to the loss of an interface.
-const ON_LOSS: [(&str, OnLoss); 2] = [("wait", OnLoss::Wait), ("exit", OnLoss::Exit)];
-const ON_LOSS_HELP: &str =
-    "`wait` opens the port again when its interface has returned, `exit` ends the daemon";
+const ROLES: Choice<'_, MemifRole> = Choice(
+    &[("server", MemifRole::Server), ("client", MemifRole::Client)],
+    "the server listens on the socket, the client connects to it",
+);
 
-/// Keys of all drivers.
-const DRIVER_KEYS: [&str; 9] =
-    ["address", "interface", "rx_file", "tx_file", "id", "role", "socket", "start_queue", "queue_count"];
+const ON_LOSS: Choice<'_, OnLoss> = Choice(
+    &[("wait", OnLoss::Wait), ("exit", OnLoss::Exit)],
+    "`wait` opens the port again when its interface has returned, `exit` ends the daemon",
+);
+
+const DESCRIPTORS: Number<u16> = Number(64..=16384, "the number of descriptors of a queue");
+
+/// MAC address of a station.
+pub(super) const MAC: Text<[u8; 6]> = Text("six bytes, e.g. \"02:00:00:00:00:01\"", mac_address, |mac| {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+});
 
 keys! {
     /// Table `[[port]]`: a DPDK port and its addresses; 1 to 8.
-    fn port_rows in "port" {
-        /// Name of the port in listings, 1 to 31 letters, digits, `.`, `-` or `_`; default: p0, p1, …
-        name = "\"p0\"", Restart;
-        /// Device of the port: pci, tap, pcap, ring, memif, af_packet, af_xdp.
-        driver = "\"tap\"", Restart;
-        /// Kernel interface: of tap, which the daemon creates; of af_packet, af_xdp and pcap.
-        interface = "\"iw0\"", Restart;
-        /// PCI address, for pci.
-        address = "# \"0000:3b:00.0\"", Restart;
-        /// Capture file of the frames received, for pcap, in place of `interface`.
-        rx_file = "# \"in.pcap\"", Restart;
-        /// Capture file of the frames sent, beside `rx_file`.
-        tx_file = "# \"out.pcap\"", Restart;
-        /// Role of this end of a memif: server or client.
-        role = "# \"server\"", Restart;
-        /// Number of the memif, the same at both ends.
-        id = "# 0", Restart;
-        /// Unix socket that connects the ends of a memif.
-        socket = "# \"/run/iwarpd/m.sock\"", Restart;
-        /// Index of the first queue of an af_xdp interface, 0 to 1023.
-        start_queue = "# 0", Restart;
-        /// Number of queues of an af_xdp interface, 1 to 64.
-        queue_count = "# 1", Restart;
-        /// MTU in bytes, 576 to 9600; at least 1280 with an IPv6 address (RFC 8200 §5).
-        mtu = "1500", Restart;
+    pub struct Port in port(section, index: usize) {
+        /// Name of the port in listings; default: p0, p1, …
+        name: String = format!("p{index}"),
+            Text::new("1 to 31 letters, digits, `.`, `-` or `_`", |text| word(text, 31)), Restart;
+        /// MTU in bytes; at least 1280 with an IPv6 address (RFC 8200 §5).
+        mtu: u16 = 1500, Number(576..=9600, "the largest IP packet in bytes"), Restart;
         /// MAC address; default: the device's own.
-        mac = "\"02:00:00:00:00:02\"", Restart;
-        /// 802.1Q identifier of every frame, 1 to 4094; default: untagged frames.
-        vlan = "100", Restart;
+        mac: Option<[u8; 6]> = None, Optional(MAC), Restart, "\"02:00:00:00:00:02\"";
+        /// 802.1Q identifier of every frame sent, and required of every frame received; default: untagged frames.
+        vlan: Option<u16> = None, Optional(Number(1..=4094, "an 802.1Q VLAN identifier")), Restart, "100";
         /// Addresses of the port with their prefixes, one of each family, at least one.
-        addresses = "[\"192.0.2.2/24\", \"2001:db8::2/64\"]", Restart;
+        addresses: Addresses = Addresses::default(),
+            Required(By(addresses, Addresses::to_string, ""), ADDRESSES_HELP), Restart,
+            "[\"192.0.2.2/24\", \"2001:db8::2/64\"]";
         /// IPv4 next hop for destinations off the link; default: none. With the prefix /32 of one host, outside of it.
-        gateway = "\"192.0.2.1\"", Restart;
+        gateway: Option<Ipv4Addr> = None,
+            Optional(Text::new("an IPv4 address", ipv4_address)), Restart, "\"192.0.2.1\"";
         /// IPv6 next hop for destinations off the link; default: none. With the prefix /128 of one host, outside of it.
-        gateway6 = "\"2001:db8::1\"", Restart;
-        /// Receive descriptors per queue, of which each worker has one: a power of two, 64 to 16384.
-        rx_descriptors = "1024", Restart;
-        /// Transmit descriptors per queue: a power of two, 64 to 16384.
-        tx_descriptors = "1024", Restart;
+        gateway6: Option<Ipv6Addr> = None,
+            Optional(Text::new("an IPv6 address", ipv6_address)), Restart, "\"2001:db8::1\"";
+        /// Receive descriptors per queue, of which each worker has one: a power of two.
+        rx_descriptors: u16 = 1024, DESCRIPTORS, Restart;
+        /// Transmit descriptors per queue: a power of two.
+        tx_descriptors: u16 = 1024, DESCRIPTORS, Restart;
         /// Reaction to the deletion of the interface: wait for it, or create the TAP again; or exit.
-        on_loss = "\"wait\"", Restart;
+        on_loss: OnLoss = OnLoss::Wait, ON_LOSS, Restart;
         /// Checksums and segmentation by a card of pci, as far as it can.
-        offloads = "true", Restart;
+        offloads: bool = true, Flag, Restart;
+    }
+    with {
+        /// Device of the port, from the keys of its driver.
+        driver: Driver = driver(section).unwrap_or(Driver::Ring);
+        /// Neighbors with a fixed MAC address: distinct addresses on the link, at most
+        /// [`NEIGHBORS_MAX`](crate::NEIGHBORS_MAX).
+        neighbors: Vec<Neighbor> = Vec::new();
     }
 }
 
 keys! {
-    /// Table `[[port.neighbor]]`: a host that the port never resolves, and that ARP and NDP never change; 0 to 1024.
-    fn neighbor_rows in "port.neighbor" {
-        /// Address of another host on the link: in a prefix of the port, or its gateway.
-        address = "\"192.0.2.1\"", Restart;
-        /// MAC address of the host: neither multicast nor zero.
-        mac = "\"02:00:00:00:00:01\"", Restart;
+    /// Keys of table `[[port]]` that belong to its driver.
+    struct DriverKeys of port {
+        /// Device of the port.
+        driver: Option<DriverKind> = None,
+            Optional(Required(DRIVERS, "choose one, e.g. driver = \"tap\"")), Restart, "\"tap\"";
+        /// Kernel interface: of tap, which the daemon creates; of af_packet, af_xdp and pcap.
+        interface: String = String::new(),
+            Required(Text::new("the name of an interface, e.g. \"iw0\"", interface_name), ""), Restart, "\"iw0\"";
+        /// PCI address, for pci.
+        address: String = String::new(),
+            Required(Text::new("a PCI address, e.g. \"0000:3b:00.0\"", pci_address), ""), Restart, "# \"0000:3b:00.0\"";
+        /// Capture file of the frames received, for pcap.
+        rx_file: PathBuf = PathBuf::new(),
+            Required(Text::path("the path of a capture to receive, or use `interface`", device_path), ""), Restart,
+            "# \"in.pcap\"";
+        /// Capture file of the frames sent, beside `rx_file`.
+        tx_file: PathBuf = PathBuf::new(),
+            Required(Text::path("the path of a capture to write, or use `interface`", device_path), ""), Restart,
+            "# \"out.pcap\"";
+        /// Role of this end of a memif.
+        role: MemifRole = MemifRole::Server, ROLES, Restart, "# \"server\"";
+        /// Number of the memif, the same at both ends.
+        id: u32 = 0, Number(0..=u32::MAX, "the number that both ends name"), Restart, "# 0";
+        /// Unix socket that connects the ends of a memif.
+        socket: PathBuf = PathBuf::new(),
+            Required(Text::path("the path of a Unix socket", socket_path), ""), Restart, "# \"/run/iwarpd/m.sock\"";
+        /// Index of the first queue of an af_xdp interface.
+        start_queue: u16 = 0, Number(0..=1023, "the first of the interface's queues"), Restart, "# 0";
+        /// Number of queues of an af_xdp interface.
+        queue_count: u16 = 1, Number(1..=64, "the number of queues"), Restart, "# 1";
     }
 }
 
 pub(super) fn read_all(top: &mut Section<'_>, report: &Report) -> Vec<Port> {
-    let sections = top.sections("port");
+    let sections = top.sections_at_most("port", PORTS_MAX, format!("1 to {PORTS_MAX}"), "remove this table");
     if sections.is_empty() && top.value("port").is_none() {
         top.missing("port", "write a `[[port]]` table with a driver and addresses");
     }
-    let mut ports: Vec<Port> = Vec::new();
     let mut taken = Taken::default();
-    for (index, section) in sections.into_iter().enumerate() {
-        let place = section.place().clone();
-        if index == PORTS_MAX {
-            report.not_allowed(&place, "too many ports", format!("1 to {PORTS_MAX}"), "remove this table");
-        }
-        ports.extend(read(section, report, index, &mut taken));
-    }
-    ports
+    let ports = sections.into_iter().enumerate();
+    ports.filter_map(|(index, section)| read(section, report, index, &mut taken)).collect()
 }
 
 /// Resources of the ports read so far, each with the port's name.
@@ -173,19 +197,15 @@ fn same_device(a: &Driver, b: &Driver) -> bool {
 
 /// Reads one port. `None` only if the driver is unknown, since the other keys depend on it.
 fn read(mut section: Section<'_>, report: &Report, index: usize, taken: &mut Taken) -> Option<Port> {
-    let name = section.parsed("name", "1 to 31 letters, digits, `.`, `-` or `_`", |t| word(t, 31));
-    let mtu = section.number("mtu", 576..=9600, "the largest IP packet in bytes").unwrap_or(1500);
-    let mac = section.parsed("mac", "six bytes, e.g. \"02:00:00:00:00:01\"", mac_address);
-    let vlan = section.number("vlan", 1..=4094, "an 802.1Q VLAN identifier");
-    let (own, whole) = addresses(&mut section, report);
-    let (ipv4, ipv6) = own;
-    let gateway = section.parsed("gateway", "an IPv4 address", ipv4_address);
-    let gateway6 = section.parsed("gateway6", "an IPv6 address", ipv6_address);
-    let rx_descriptors = descriptors(&mut section, report, "rx_descriptors");
-    let tx_descriptors = descriptors(&mut section, report, "tx_descriptors");
-    let offloads = section.flag("offloads").unwrap_or(true);
-    let on_loss = section.choice("on_loss", &ON_LOSS, ON_LOSS_HELP).unwrap_or(OnLoss::Wait);
-    let driver = driver(&mut section, report);
+    let mut port = Port::read(&mut section, index);
+    let Port { mtu, addresses: Addresses { ipv4, ipv6 }, gateway, gateway6, .. } = port;
+    for (key, count) in [("rx_descriptors", port.rx_descriptors), ("tx_descriptors", port.tx_descriptors)] {
+        if !count.is_power_of_two() {
+            let help = format!("use {} or {}", count.next_power_of_two() / 2, count.next_power_of_two());
+            let message = format!("{count} is not a power of two");
+            report.not_allowed(&section.place_of(key), message, "64, 128, … 16384", help);
+        }
+    }
     if ipv6.is_some() && mtu < IPV6_MTU_MIN {
         report.not_allowed(
             &section.place_of("mtu"),
@@ -195,90 +215,58 @@ fn read(mut section: Section<'_>, report: &Report, index: usize, taken: &mut Tak
         );
     }
     // A gateway may belong to an address that could not be parsed.
+    let whole = all_parse(&mut section);
     let gateway = gateway.filter(|_| whole || ipv4.is_some());
     let gateway6 = gateway6.filter(|_| whole || ipv6.is_some());
     check_gateways(&section, report, (ipv4, gateway), (ipv6, gateway6));
-    let neighbors = neighbors(&mut section, report, (ipv4, gateway), (ipv6, gateway6));
-    let name_is_wrong = name.is_none() && section.value("name").is_some();
-    let name = name.unwrap_or_else(|| format!("p{index}"));
-    if !name_is_wrong {
-        taken.name(&section, report, &name);
+    port.neighbors = neighbors(&mut section, report, &port);
+    if !section.is_wrong("name") {
+        taken.name(&section, report, &port.name);
     }
-    let own = [ipv4.map(|net| IpAddr::V4(net.addr())), ipv6.map(|net| IpAddr::V6(net.addr()))];
-    own.into_iter().flatten().for_each(|address| taken.address(&section, report, &name, address));
-    if let Some(driver) = &driver {
-        taken.device(&section, report, &name, driver);
-        check_device(&section, report, driver, mtu);
+    for address in port.addresses.nets() {
+        taken.address(&section, report, &port.name, address.addr());
+    }
+    let driver_is_known = !section.is_wrong("driver");
+    if driver_is_known {
+        taken.device(&section, report, &port.name, &port.driver);
+        check_device(&section, report, &port.driver, mtu);
     }
     section.finish();
-    let driver = driver?;
-    Some(Port {
-        name,
-        driver,
-        mtu,
-        mac,
-        vlan,
-        ipv4,
-        ipv6,
-        gateway,
-        gateway6,
-        neighbors,
-        rx_descriptors,
-        tx_descriptors,
-        offloads,
-        on_loss,
-    })
+    driver_is_known.then_some(port)
 }
 
-fn descriptors(section: &mut Section<'_>, report: &Report, key: &'static str) -> u16 {
-    let count = section.number(key, 64..=16384, "the number of descriptors of a queue").unwrap_or(1024u16);
-    if !count.is_power_of_two() {
-        let place = section.place_of(key);
-        let help = format!("use {} or {}", count.next_power_of_two() / 2, count.next_power_of_two());
-        report.not_allowed(&place, format!("{count} is not a power of two"), "64, 128, … 16384", help);
-    }
-    count
+/// Returns true if each of the addresses is one.
+fn all_parse(section: &mut Section<'_>) -> bool {
+    let list = section.value("addresses").and_then(|list| list.value.as_array());
+    let is_address = |text: Option<&str>| text.is_some_and(|text| text.parse::<IpNet>().is_ok());
+    list.is_some_and(|list| list.iter().all(|item| is_address(item.get_ref().as_str())))
 }
 
-/// Networks of a port, by address family.
-type Networks = (Option<Ipv4Net>, Option<Ipv6Net>);
-
-/// Reads at most one IPv4 and one IPv6 address, at least one of the two; and returns true if the whole list is valid.
-fn addresses(section: &mut Section<'_>, report: &Report) -> (Networks, bool) {
-    const HELP: &str = "write the port's own address with the length of its prefix, e.g. \"10.77.0.2/24\"";
-    let (mut ipv4, mut ipv6, mut whole) = (None, None, true);
-    let Some(list) = section.list("addresses", "a list of addresses") else {
-        if section.value("addresses").is_none() {
-            section.missing("addresses", HELP);
-        }
-        return ((ipv4, ipv6), false);
-    };
+/// Reads at most one IPv4 and one IPv6 address, at least one of the two.
+fn addresses(section: &mut Section<'_>) -> Option<Addresses> {
+    let report = section.report();
+    let list = section.list("addresses", "a list of addresses")?;
     if list.is_empty() {
-        report.at(&section.place_of("addresses"), "a port needs an address", HELP);
+        report.at(&section.place_of("addresses"), "a port needs an address", ADDRESSES_HELP);
     }
+    let mut own = Addresses::default();
     for item in list {
-        let text = item.text(report, "an address with its prefix");
-        whole &= text.is_some_and(|text| text.parse::<IpNet>().is_ok());
-        let Some(text) = text else { continue };
+        let Some(text) = item.text(report, "an address with its prefix") else { continue };
         let (taken, problem) = match text.parse::<IpNet>() {
             Err(_) => (false, Some(format!("`{text}` is not an address with a prefix"))),
-            Ok(IpNet::V4(net)) => (ipv4.replace(net).is_some(), own_ipv4(net)),
-            Ok(IpNet::V6(net)) => (ipv6.replace(net).is_some(), own_ipv6(net)),
+            Ok(IpNet::V4(net)) => (own.ipv4.replace(net).is_some(), own_ipv4(net)),
+            Ok(IpNet::V6(net)) => (own.ipv6.replace(net).is_some(), own_ipv6(net)),
         };
         if let Some(problem) = problem {
-            report.at(&item.place, problem, HELP);
+            report.at(&item.place, problem, ADDRESSES_HELP);
         }
         if taken {
+            let message = "a second address of the same family";
             let allowed = "one IPv4 and one IPv6 address";
-            report.not_allowed(
-                &item.place,
-                "a second address of the same family",
-                allowed,
-                "remove one of them",
-            );
+            report.not_allowed(&item.place, message, allowed, "remove one of them");
         }
     }
-    ((ipv4, ipv6), whole)
+    Some(own)
 }
 
 /// Returns the error in a port's own IPv4 address, if any.
@@ -406,99 +394,47 @@ fn bind_help(address: &str, unbind: bool) -> String {
     )
 }
 
-fn driver(section: &mut Section<'_>, report: &Report) -> Option<Driver> {
-    let Some(kind) = section.choice("driver", &KINDS, "this is how the port reaches the wire") else {
-        if section.value("driver").is_none() {
-            section.missing("driver", "choose one, e.g. driver = \"tap\"");
-        }
+/// Reads the driver and its keys. `None` if the driver is not known.
+fn driver(section: &mut Section<'_>) -> Option<Driver> {
+    let Some(kind) = DriverKeys::driver(section) else {
         // The keys that belong to the port are not known, so none of them is unknown.
-        for key in DRIVER_KEYS {
-            section.value(key);
+        for row in DriverKeys::rows() {
+            section.value(row.key());
         }
         return None;
     };
     Some(match kind {
-        Kind::Pci => Driver::Pci {
-            address: required(section, "address", "a PCI address, e.g. \"0000:3b:00.0\"", pci_address),
-        },
-        Kind::Tap => Driver::Tap { interface: interface(section) },
-        Kind::Pcap => Driver::Pcap(pcap(section, report)),
-        Kind::Ring => Driver::Ring,
-        Kind::Memif => Driver::Memif(memif(section)),
-        Kind::AfPacket => Driver::AfPacket { interface: interface(section) },
-        Kind::AfXdp => Driver::AfXdp {
-            interface: interface(section),
-            start_queue: section
-                .number("start_queue", 0..=1023, "the first of the interface's queues")
-                .unwrap_or(0),
-            queue_count: section.number("queue_count", 1..=64, "the number of queues").unwrap_or(1),
+        DriverKind::Pci => Driver::Pci { address: DriverKeys::address(section) },
+        DriverKind::Tap => Driver::Tap { interface: DriverKeys::interface(section) },
+        DriverKind::Pcap => Driver::Pcap(pcap(section)),
+        DriverKind::Ring => Driver::Ring,
+        DriverKind::Memif => Driver::Memif(Memif {
+            id: DriverKeys::id(section),
+            role: DriverKeys::role(section),
+            socket: DriverKeys::socket(section),
+        }),
+        DriverKind::AfPacket => Driver::AfPacket { interface: DriverKeys::interface(section) },
+        DriverKind::AfXdp => Driver::AfXdp {
+            interface: DriverKeys::interface(section),
+            start_queue: DriverKeys::start_queue(section),
+            queue_count: DriverKeys::queue_count(section),
         },
     })
 }
 
-/// Reads a key that the driver requires; returns the empty value only if a mistake was reported.
-pub(super) fn required<T: Default>(
-    section: &mut Section<'_>,
-    key: &'static str,
-    what: &str,
-    parse: impl FnOnce(&str) -> Result<T, String>,
-) -> T {
-    if section.value(key).is_none() {
-        section.missing(key, &format!("write {what}"));
-        return T::default();
+/// Reads an interface, or capture files in its place.
+fn pcap(section: &mut Section<'_>) -> Pcap {
+    if section.value("interface").is_none() {
+        return Pcap::Files { rx_file: DriverKeys::rx_file(section), tx_file: DriverKeys::tx_file(section) };
     }
-    section.parsed(key, what, parse).unwrap_or_default()
-}
-
-fn interface(section: &mut Section<'_>) -> String {
-    required(section, "interface", "the name of an interface, e.g. \"iw0\"", interface_name)
-}
-
-fn pcap(section: &mut Section<'_>, report: &Report) -> Pcap {
-    if let Some(value) = section.value("interface") {
-        for key in ["rx_file", "tx_file"] {
-            if section.value(key).is_some() {
-                report.at(
-                    &section.place_of(key),
-                    format!("`{key}` and `interface` exclude each other"),
-                    "remove one",
-                );
-            }
+    for key in ["rx_file", "tx_file"] {
+        if section.value(key).is_some() {
+            let message = format!("`{key}` and `interface` exclude each other");
+            section.report().at(&section.place_of(key), message, "remove one");
         }
-        let name = value.text(report, "the name of an interface").map(interface_name);
-        return Pcap::Interface(match name {
-            Some(Ok(name)) => name,
-            Some(Err(message)) => {
-                report.at(&value.place, message, "write the name of an interface");
-                String::new()
-            }
-            None => String::new(),
-        });
     }
-    Pcap::Files {
-        rx_file: required(
-            section,
-            "rx_file",
-            "the path of a capture to receive, or use `interface`",
-            device_path,
-        ),
-        tx_file: required(
-            section,
-            "tx_file",
-            "the path of a capture to write, or use `interface`",
-            device_path,
-        ),
-    }
-}
-
-fn memif(section: &mut Section<'_>) -> Memif {
-    let roles = [("server", MemifRole::Server), ("client", MemifRole::Client)];
-    let help = "the server listens on the socket, the client connects to it";
-    Memif {
-        id: section.number("id", 0..=u32::MAX, "the number that both ends name").unwrap_or(0),
-        role: section.choice("role", &roles, help).unwrap_or(MemifRole::Server),
-        socket: required(section, "socket", "the path of a Unix socket", socket_path),
-    }
+    let interface = section.parsed("interface", "the name of an interface", interface_name);
+    Pcap::Interface(interface.unwrap_or_default())
 }
 
 /// Checks a name of 1 to `len_max` letters, digits, `.`, `-` and `_`.
@@ -549,7 +485,7 @@ fn pci_address(text: &str) -> Result<String, String> {
     Err(wrong())
 }
 
-pub(super) fn mac_address(text: &str) -> Result<[u8; 6], String> {
+fn mac_address(text: &str) -> Result<[u8; 6], String> {
     let byte = |part: &str| {
         let digits = part.len() == 2 && part.chars().all(|c| c.is_ascii_hexdigit());
         digits.then(|| u8::from_str_radix(part, 16).ok()).flatten()

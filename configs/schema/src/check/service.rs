@@ -249,12 +249,10 @@ fn allow(section: &mut Section<'_>, report: &Report) -> Vec<IpNet> {
 }
 
 /// Path of a Unix socket.
-pub(super) const SOCKET: Text<PathBuf> =
-    Text("the absolute path of a Unix socket", socket_path, |path| path.display().to_string());
+pub(super) const SOCKET: Text<PathBuf> = Text::path("the absolute path of a Unix socket", socket_path);
 
 /// Group that may use a socket.
-pub(super) const GROUP: Optional<Text<String>> =
-    Optional(Text("the name or number of a group", group, String::clone));
+pub(super) const GROUP: Optional<Text<String>> = Optional(Text::new("the name or number of a group", group));
 
 keys! {
     /// Table `[control]`: the control socket.

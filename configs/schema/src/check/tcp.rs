@@ -3,10 +3,10 @@
 use tcp_stack::{Congestion, ConnOptions, Ecn, Keepalive, SynCookies, TcpConfig};
 
 use super::memory::Memory;
+use crate::Port;
 use crate::keys::{Choice, Flag, Kind as _, Number, NumberOrNone, Size, keys};
 use crate::plan::{PACKET_BUFFERS_MAX, receive_memory_default, received_buffers_default};
 use crate::read::{Report, Section, show_size};
-use crate::types::Port;
 
 /// RFC 7323 §2.3: "the maximum window scale is 14", of a 16-bit window: 65535 × 2¹⁴.
 const WINDOW_MAX: u32 = 65535 << 14;
@@ -67,9 +67,9 @@ const SYN_COOKIES: Choice<'_, SynCookies> = Choice(
     "`when-full` keeps a full backlog from shutting honest peers out",
 );
 
-/// Defaults for a kind of network.
-const PROFILE: Choice<'_, fn() -> TcpConfig> = Choice(
-    &[("internet", TcpConfig::default), ("data-center", TcpConfig::data_center)],
+/// Kinds of networks, with true for that of a data center.
+const PROFILE: Choice<'_, bool> = Choice(
+    &[("internet", false), ("data-center", true)],
     "`data-center` is for round trips below a millisecond between hosts that are all configured like this",
 );
 
@@ -218,17 +218,17 @@ keys! {
 }
 
 keys! {
-    /// Returns rows of keys of table `[tcp]` that have no field.
-    fn profile_rows in "tcp" {
-        /// Defaults of the keys below: `"internet"`, or `"data-center"` with `rto_min_ms` 5, `delayed_ack_ms` 1 and
+    /// Keys of table `[tcp]` that have no field.
+    struct Profile of tcp {
+        /// Defaults of the keys below; `"data-center"` has `rto_min_ms` 5, `delayed_ack_ms` 1 and
         /// `peer_delayed_ack_ms` 1.
-        profile = "\"internet\"", Restart;
+        profile: bool = false, PROFILE, Restart;
     }
 }
 
 /// Reads the settings of the TCP stack.
 fn stack(section: &mut Section<'_>, connections_max: u32) -> TcpConfig {
-    let profile = PROFILE.read(section, "profile").map_or_else(TcpConfig::default, |profile| profile());
+    let profile = if Profile::profile(section) { TcpConfig::data_center() } else { TcpConfig::default() };
     // These differ from the RFCs; `docs/deviations.md` gives the reasons.
     let mut stack = TcpConfig {
         syn_retries: 6,

@@ -29,7 +29,7 @@ keys! {
             By(cores, |cores| format!("{cores:?}"), "a list of 1 to 64 cores"), Restart;
         /// Behavior of a worker without work: it polls, or sleeps with increasing intervals.
         idle: Idle = Idle::Spin,
-            By(idle, |idle| IDLE.toml(&(*idle != Idle::Spin)), "\"spin\", \"adaptive\""), Restart,
+            By(idle, shown_idle, "\"spin\", \"adaptive\""), Restart,
             "\"adaptive\"";
         /// Core of the control thread, never a worker's; default: any core without a worker.
         control_core: Option<u16> = None, Optional(Number(0..=1023, "the core of the control thread")), Restart, "0";
@@ -37,10 +37,10 @@ keys! {
 }
 
 keys! {
-    /// Returns rows of keys of table `[workers]` that have no field of their own.
-    fn idle_rows in "workers" {
-        /// Longest sleep of a worker that is adaptive, µs, 1 to 10000; default: 100.
-        idle_sleep_us_max = "100", Restart;
+    /// Keys of table `[workers]` that have no field of their own.
+    struct IdleKeys of workers {
+        /// Longest sleep of a worker that is adaptive, µs.
+        idle_sleep_us_max: u32 = 100, Number(1..=10_000, "the longest sleep in microseconds"), Restart;
     }
 }
 
@@ -62,7 +62,7 @@ pub(super) fn workers(mut section: Section<'_>, report: &Report) -> Workers {
 fn idle(section: &mut Section<'_>) -> Option<Idle> {
     let adaptive = IDLE.read(section, "idle");
     let spins = adaptive == Some(false) || section.value("idle").is_none();
-    let sleep = section.number("idle_sleep_us_max", 1..=10_000, "the longest sleep in microseconds");
+    let sleep_us_max = IdleKeys::idle_sleep_us_max(section);
     if spins && section.value("idle_sleep_us_max").is_some() {
         let place = section.place_of("idle_sleep_us_max");
         section.report().at(
@@ -71,7 +71,14 @@ fn idle(section: &mut Section<'_>) -> Option<Idle> {
             "write idle = \"adaptive\", or remove this key",
         );
     }
-    adaptive?.then(|| Idle::Adaptive { sleep_us_max: sleep.unwrap_or(100) })
+    adaptive?.then_some(Idle::Adaptive { sleep_us_max })
+}
+
+fn shown_idle(idle: &Idle) -> String {
+    match idle {
+        Idle::Spin => IDLE.toml(&false),
+        Idle::Adaptive { sleep_us_max } => format!("{}, {sleep_us_max} µs", IDLE.toml(&true)),
+    }
 }
 
 /// Returns the cores of a file without the key.

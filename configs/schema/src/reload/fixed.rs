@@ -1,5 +1,4 @@
-//! Keys that are read at the start only: rows of a table say so. Each field of a port is named either here or as free,
-//! in a pattern without rest: a new key does not compile until somebody has decided.
+//! Keys that are read at the start only: rows of a table say so.
 
 use super::Line;
 use crate::check::{TcpPath, TcpStack};
@@ -8,18 +7,6 @@ use crate::plan::{packet_buffers_default, receive_memory_default, received_buffe
 use crate::{Applications, Config, Port, Region};
 
 const RESTART: &str = "takes effect at a restart only";
-
-/// Adds a line to `$lines` for each field that differs.
-macro_rules! fixed {
-    ($lines:ident, $table:expr, $type:ident, $old:expr, $new:expr,
-     { $($field:ident $(= $key:literal)?),* $(,)? }, free { $($free:ident),* $(,)? }) => {{
-        let $type { $($field,)* $($free: _,)* } = $old;
-        $(if *$field != $new.$field {
-            let key = [$($key,)? stringify!($field)][0];
-            $lines.push(Line::new(format!("{}.{key}", $table), RESTART));
-        })*
-    }};
-}
 
 /// Returns every difference between `old` and `new` that needs a restart. `started` is the configuration of the start.
 pub(super) fn refusals(started: &Config, old: &Config, new: &Config) -> Vec<Line> {
@@ -82,6 +69,12 @@ fn refuse(lines: &mut Vec<Line>, old: Vec<Row>, new: Vec<Row>) {
     lines.extend(differing.map(|(old, _)| Line::new(old.path, RESTART)));
 }
 
+/// As [`refuse`], for one table of an array. `object` names the table.
+fn refuse_of(lines: &mut Vec<Line>, object: &str, old: Vec<Row>, new: Vec<Row>) {
+    let differing = differing(old, new).filter(|(old, _)| old.class == Class::Restart);
+    lines.extend(differing.map(|(old, _)| Line::new(format!("{object}.{}", old.key()), RESTART)));
+}
+
 /// Refuses limits above those that the tables were allocated for.
 fn refuse_above(lines: &mut Vec<Line>, started: Vec<Row>, new: Vec<Row>) {
     let bounded = differing(started, new).filter(|(started, _)| started.class == Class::UpToStart);
@@ -99,10 +92,10 @@ fn refuse_ports(lines: &mut Vec<Line>, old: &[Port], new: &[Port]) {
         let object = format!("port {}", port.name);
         match find(new, &port.name) {
             Some(after) => {
-                fixed!(lines, object, Port, port, after,
-                    { mtu, mac, vlan, ipv4 = "addresses", ipv6 = "addresses", gateway, gateway6,
-                      neighbors = "neighbor", rx_descriptors, tx_descriptors, on_loss, offloads },
-                    free { name, driver });
+                refuse_of(lines, &object, port.rows(), after.rows());
+                if port.neighbors != after.neighbors {
+                    lines.push(Line::new(format!("{object}.neighbor"), RESTART));
+                }
                 if port.driver != after.driver {
                     lines.push(Line::new(object, format!("another driver or device; this {RESTART}")));
                 }
@@ -113,8 +106,6 @@ fn refuse_ports(lines: &mut Vec<Line>, old: &[Port], new: &[Port]) {
     for port in new.iter().filter(|port| find(old, &port.name).is_none()) {
         lines.push(Line::new(format!("port {}", port.name), format!("added; this {RESTART}")));
     }
-    // Both families of `addresses` may have changed.
-    lines.dedup();
     if lines.is_empty() && old != new {
         lines.push(Line::new("port", format!("another order; this {RESTART}")));
     }

@@ -36,8 +36,8 @@ fn the_laboratory_is_as_promised() {
     let c = load("tap.toml");
     let [port] = c.ports.as_slice() else { panic!("one port") };
     assert_eq!(port.driver, Driver::Tap { interface: "iw0".to_owned() });
-    assert_eq!(port.ipv4, Some("10.77.0.2/24".parse().unwrap()));
-    assert_eq!(port.ipv6, Some("fd77::2/64".parse().unwrap()));
+    assert_eq!(port.addresses.ipv4, Some("10.77.0.2/24".parse().unwrap()));
+    assert_eq!(port.addresses.ipv6, Some("fd77::2/64".parse().unwrap()));
     assert_eq!(c.workers.cores.len(), 1);
     assert!(matches!(c.workers.idle, Idle::Adaptive { .. }));
     let listeners: BTreeMap<u16, Service> = c.listeners.iter().map(|l| (l.port, l.service)).collect();

@@ -1,7 +1,7 @@
 //! Reloads: what can change while the daemon runs, and what needs a restart.
 
-use crate::check::{TcpPath, TcpStack};
-use crate::keys::{Class, Keys as _, Row};
+use crate::check::{DriverKeys, TcpPath, TcpStack};
+use crate::keys::{Class, Keys, Row};
 use crate::{Config, Plan, Refusals, RegionDiff, Step, plan};
 
 const BASE: &str = r#"
@@ -11,6 +11,9 @@ packet_buffers = 16384
 name = "p0"
 driver = "ring"
 addresses = ["10.0.0.1/24"]
+[[port.neighbor]]
+address = "10.0.0.7"
+mac = "02:00:00:00:00:07"
 [limits]
 regions_max = 8
 [[listener]]
@@ -196,13 +199,29 @@ fn what_needs_a_restart_refuses_everything() {
 /// A reload has steps for the live keys of some tables only, and code of its own for those of the other classes.
 #[test]
 fn each_class_has_code_that_honors_it() {
-    let Config { memory, workers, ip, tcp, mpa, placement, privileges, limits, control, drain, log, .. } =
-        config(BASE);
+    let Config {
+        memory,
+        ports,
+        workers,
+        ip,
+        tcp,
+        mpa,
+        placement,
+        privileges,
+        limits,
+        control,
+        drain,
+        log,
+        ..
+    } = config(BASE);
     let keys = |rows: Vec<Row>, class: Class| -> Vec<&'static str> {
         rows.into_iter().filter(|row| row.class == class).map(|row| row.path).collect()
     };
     let without_step = [
         memory.rows(),
+        ports[0].rows(),
+        DriverKeys::rows(),
+        ports[0].neighbors.iter().flat_map(Keys::rows).collect(),
         workers.rows(),
         ip.rows(),
         tcp.rows(),
