@@ -120,6 +120,15 @@ impl Token {
     }
 }
 
+impl PartialEq for Token {
+    /// Returns true if the tokens are equal. Takes the same time for every pair of tokens.
+    fn eq(&self, other: &Self) -> bool {
+        self.matches(other.as_bytes())
+    }
+}
+
+impl Eq for Token {}
+
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(…)")

@@ -1,11 +1,13 @@
 //! Documents of all keys, from the tables of `keys!`: the manual page iwarpd.toml(5), and `configs/reference.toml`.
 
-use crate::check::{DriverKeys, IdleKeys, TcpPath, TcpProfile, TcpStack, listener_rows, region_rows};
-use crate::keys::{Class, Keys, Row};
+use std::path::Path;
+
+use crate::check::{DriverKeys, IdleKeys, TcpPath, TcpProfile, TcpStack};
+use crate::keys::{Class, Keys, Row, after};
 use crate::read::{Place, Report, Section};
 use crate::{
-    Applications, Control, Drain, Ip, Limits, Log, Memory, Metrics, Mpa, Neighbor, Placement, Port,
-    Privileges, Tcp, Workers,
+    Applications, Control, Drain, Ip, Limits, Listener, Log, Memory, Metrics, Mpa, Neighbor, Placement, Port,
+    Privileges, Region, Tcp, Workers,
 };
 
 /// Table of the file, as the documents describe it.
@@ -28,17 +30,11 @@ fn plain<T: Keys>(read: impl FnOnce(&mut Section<'_>) -> T) -> (&'static str, Ve
     (T::ABOUT, defaults(read).rows())
 }
 
-/// Returns rows with others inserted after one of them.
-fn after(key: &str, inserted: Vec<Row>, mut rows: Vec<Row>) -> Vec<Row> {
-    let at = rows.iter().take_while(|row| row.key() != key).count().saturating_add(1);
-    rows.splice(at..at, inserted);
-    rows
-}
-
 /// Returns the tables, in the order of the documents.
 fn tables() -> Vec<Table> {
     let (workers, applications) = (defaults(Workers::read), defaults(Applications::read));
-    let tcp = defaults(Tcp::read);
+    let (tcp, mpa) = (defaults(Tcp::read), defaults(Mpa::read));
+    let listener = defaults(|section| Listener::read(section, &tcp, &mpa));
     let tables = [
         plain(Memory::read),
         (Port::ABOUT, after("name", DriverKeys::rows(), defaults(|section| Port::read(section, 0)).rows())),
@@ -46,11 +42,11 @@ fn tables() -> Vec<Table> {
         (Workers::ABOUT, [workers.rows(), IdleKeys::rows()].concat()),
         (Ip::ABOUT, [defaults(Ip::read).rows(), TcpPath::rows(&tcp.stack)].concat()),
         (Tcp::ABOUT, [TcpProfile::rows(), tcp.rows(), TcpStack::rows(&tcp.stack)].concat()),
-        plain(Mpa::read),
+        (Mpa::ABOUT, mpa.rows()),
         plain(Placement::read),
         plain(Limits::read),
-        listener_rows(),
-        region_rows(),
+        (Listener::ABOUT, listener.all_rows()),
+        (Region::ABOUT, defaults(|section| Region::read(section, Path::new(""))).all_rows()),
         plain(Control::read),
         plain(Drain::read),
         (Applications::ABOUT, applications.all_rows()),

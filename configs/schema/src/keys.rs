@@ -54,12 +54,6 @@ impl Row {
         Self { path, help, allowed, class, shown, toml, example }
     }
 
-    /// Returns the row of a key that documents alone have.
-    pub(crate) fn of_documents([path, help, example]: [&'static str; 3], class: Class) -> Self {
-        let (allowed, shown, toml) = (String::new(), String::new(), String::new());
-        Self { path, help, allowed, class, shown, toml, example }
-    }
-
     /// Returns the name of the key in its table.
     pub(crate) fn key(&self) -> &'static str {
         self.path.rsplit('.').next().unwrap_or_default()
@@ -134,6 +128,10 @@ impl<T: Copy + Default + PartialOrd + Display + TryFrom<i128>> Kind for NumberOr
     }
 
     fn shown(&self, value: &Option<T>) -> String {
+        value.map_or_else(|| "default".to_owned(), |number| number.to_string())
+    }
+
+    fn toml(&self, value: &Option<T>) -> String {
         value.unwrap_or_default().to_string()
     }
 }
@@ -363,10 +361,17 @@ impl<K: Kind> Kind for Optional<K> {
     }
 }
 
-/// Returns the rows whose values differ, each with its new value.
+/// Returns the rows whose values differ, with their old and new values.
 pub(crate) fn differing(old: Vec<Row>, new: Vec<Row>) -> impl Iterator<Item = (Row, Row)> {
     let pairs = old.into_iter().zip(new);
     pairs.filter(|(old, new)| (&old.shown, &old.toml) != (&new.shown, &new.toml))
+}
+
+/// Returns rows with others inserted after that of a key.
+pub(crate) fn after(key: &str, inserted: Vec<Row>, mut rows: Vec<Row>) -> Vec<Row> {
+    let at = rows.iter().take_while(|row| row.key() != key).count().saturating_add(1);
+    rows.splice(at..at, inserted);
+    rows
 }
 
 /// Declares a table of keys. Each row is
@@ -483,24 +488,6 @@ macro_rules! keys {
                     keys!(@row $table, $field, [$($help)+], &$kind, &value, $class, [$($example)?])
                 }),+]
             }
-        }
-    };
-    (
-        $(#[doc = $about:literal])+
-        fn $name:ident in $table:literal {
-            $(
-                $(#[doc = $help:literal])+
-                $field:ident = $example:literal, $class:ident;
-            )+
-        }
-    ) => {
-        $(#[doc = $about])+
-        pub(crate) fn $name() -> (&'static str, Vec<$crate::keys::Row>) {
-            let rows = vec![$($crate::keys::Row::of_documents(
-                [concat!($table, ".", stringify!($field)), concat!($($help),+), $example],
-                $crate::keys::Class::$class,
-            )),+];
-            (concat!($($about),+), rows)
         }
     };
     (@key $field:ident $key:literal) => { $key };

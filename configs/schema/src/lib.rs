@@ -37,8 +37,8 @@ mod types;
 mod tests;
 
 pub use check::{
-    Applications, Control, Drain, Ip, Limits, Log, Memory, Metrics, Mpa, Neighbor, Placement, Port,
-    Privileges, Tcp, UserLimits, Workers,
+    Applications, Control, Drain, Ip, Limits, Listener, Log, Memory, Metrics, Mpa, Neighbor, Placement, Port,
+    Privileges, Region, Tcp, UserLimits, Workers,
 };
 pub use document::manual_page;
 pub use errors::{ConfigErrors, Mistake, Source};
@@ -50,6 +50,6 @@ pub use plan::{Kind, MemoryPlan, PlanItem, connection_window_bytes, connection_w
 pub use reload::{Line, Plan, Refusals, RegionDiff, Step, plan};
 pub use text::{RegionName, parse_size, token_from_file, token_from_text};
 pub use types::{
-    Addresses, CONTEXTS_MAX, Config, Driver, Hugepages, Idle, Listener, LogFormat, LogLevel, Memif,
-    MemifRole, MetricsAddress, NEIGHBORS_MAX, OnLoss, PORTS_MAX, Pcap, Region, Service, WORKERS_MAX,
+    Addresses, CONTEXTS_MAX, Config, Driver, Hugepages, Idle, LogFormat, LogLevel, Memif, MemifRole,
+    MetricsAddress, NEIGHBORS_MAX, OnLoss, PORTS_MAX, Pcap, Service, WORKERS_MAX,
 };

@@ -53,6 +53,11 @@ impl RegionName {
         Ok(Self(name.to_owned()))
     }
 
+    /// Returns the name of a region without a valid one, whose mistake is reported.
+    pub(crate) const fn missing() -> Self {
+        Self(String::new())
+    }
+
     /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0

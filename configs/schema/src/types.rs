@@ -7,15 +7,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use rdma::service::Token;
-use rdma::{Access, CrcPolicy};
-use tcp_stack::ConnOptions;
 
 use crate::check::{
-    Applications, Control, Drain, Ip, Limits, Log, Memory, Metrics, Mpa, Placement, Port, Privileges, Tcp,
-    Workers,
+    Applications, Control, Drain, Ip, Limits, Listener, Log, Memory, Metrics, Mpa, Placement, Port,
+    Privileges, Region, Tcp, Workers,
 };
-use crate::text::RegionName;
 
 /// Maximum number of `[[port]]` tables.
 pub const PORTS_MAX: usize = 8;
@@ -231,24 +227,6 @@ pub enum Idle {
     },
 }
 
-/// Table `[[listener]]`: a TCP port and its service.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Listener {
-    /// TCP port, for both address families, on every DPDK port.
-    pub port: u16,
-    /// Service that answers on the port.
-    pub service: Service,
-    /// Maximum number of connections being opened.
-    pub backlog: u16,
-    /// Maximum number of connections, per worker and port.
-    pub connections_max: u32,
-    /// Options of its connections: its own keys, and those of `[tcp]` for the others.
-    pub conn: ConnOptions,
-    /// CRC policy: its own key, or that of `[mpa]`. No meaning for services other than `region`.
-    pub crc: CrcPolicy,
-}
-
 /// Service on a TCP port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
@@ -262,22 +240,6 @@ pub enum Service {
     Chargen,
     /// Daytime Protocol (RFC 867): the time in one line.
     Daytime,
-}
-
-/// Table `[[region]]`: memory that peers may access.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Region {
-    /// Name that peers request.
-    pub name: RegionName,
-    /// Bytes that peers can address. Memory is allocated in whole pages.
-    pub bytes: u64,
-    /// Rights of peers; at least one.
-    pub access: Access,
-    /// Token that peers must present, if any.
-    pub token: Option<Token>,
-    /// Source prefixes of admitted peers; empty admits all.
-    pub allow: Vec<IpNet>,
 }
 
 /// Address of the exporter of counters.

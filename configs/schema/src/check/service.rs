@@ -1,18 +1,21 @@
-//! Tables `[control]`, `[drain]` and `[privileges]`; checks `[[listener]]` and `[[region]]`.
+//! Tables `[[listener]]`, `[[region]]`, `[control]`, `[drain]` and `[privileges]`.
 
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
-use rdma::Access;
 use rdma::service::{PREFIXES_MAX, Token, parse_prefix};
+use rdma::{Access, CrcPolicy};
+use tcp_stack::ConnOptions;
 
 use super::port::word;
-use super::tcp::{CONNECTIONS_MAX, Tcp, check_share, conn_options};
+use super::tcp::{CONNECTIONS_MAX, ListenerConn, Tcp, check_dctcp, check_share, conn_options};
 use super::tuning::{CRC, Limits, Mpa};
-use crate::keys::{Flag, Kind as _, Mode, Number, Optional, Text, keys};
-use crate::read::{Place, Report, Section};
+use crate::keys::{
+    By, Choice, Flag, Keys as _, Mode, Number, Optional, Required, Row, Size, Text, after, keys,
+};
+use crate::read::{Place, Report, Section, Value};
 use crate::text::{RegionName, token_from_file, token_from_text};
-use crate::types::{Listener, Region, Service};
+use crate::types::Service;
 
 /// Bytes of `sun_path` without its terminating zero.
 const SOCKET_PATH_MAX: usize = 107;
@@ -23,171 +26,159 @@ const LISTENERS_MAX: usize = 64;
 /// Maximum size in bytes of a region: 1 TiB.
 const REGION_BYTES_MAX: u64 = 1 << 40;
 
-keys! {
-    /// Table `[[listener]]`: a TCP port and its service.
-    fn listener_rows in "listener" {
-        /// TCP port, for both address families, on every DPDK port.
-        port = "7400", Live;
-        /// Service that answers on the port: region, echo, discard, chargen, daytime.
-        service = "\"region\"", Live;
-        /// Maximum number of connections being opened, 1 to 65535.
-        backlog = "128", Live;
-        /// Maximum number of connections, per worker and port; default: `tcp.connections_max`.
-        connections_max = "4096", Live;
-        /// Congestion control; default of this and the next three keys: as in `[tcp]`.
-        congestion = "\"cubic\"", Live;
-        /// Explicit congestion notification, as in `[tcp]`.
-        ecn = "\"accept\"", Live;
-        /// Idle time before the first keepalive, seconds.
-        keepalive_s = "600", Live;
-        /// Time limit for unacknowledged data, ms.
-        user_timeout_ms = "0", Live;
-        /// Delay of short segments, to combine them; not for region.
-        nagle = "false", Live;
-        /// CRC policy of the region service; default: `mpa.crc`.
-        crc = "\"on\"", Live;
-    }
-}
-
-keys! {
-    /// Table `[[region]]`: memory that peers may access.
-    fn region_rows in "region" {
-        /// Name that peers request: 1 to 63 bytes, without control and format characters.
-        name = "\"lab\"", Live;
-        /// Bytes that peers can address, 1 to 1T. Memory is allocated in whole pages.
-        size = "\"64M\"", Restart;
-        /// Rights of peers, at least one.
-        access = "[\"remote-read\", \"remote-write\", \"remote-atomic\"]", Live;
-        /// Token that peers must present, 1 to 32 bytes, text or hex; default: none.
-        token = "\"hex:00112233445566778899aabbccddeeff\"", Live;
-        /// File with the token, in place of `token`; relative to the folder of the configuration.
-        token_file = "# \"lab.token\"", Live;
-        /// Source prefixes or addresses of admitted peers; default: every source.
-        allow = "[\"192.0.2.0/24\"]", Live;
-    }
-}
-
-pub(super) fn listeners(top: &mut Section<'_>, report: &Report, tcp: &Tcp, mpa: &Mpa) -> Vec<Listener> {
-    let (mut listeners, mut taken): (Vec<Listener>, Vec<u16>) = (Vec::new(), Vec::new());
-    for (index, section) in top.sections("listener").into_iter().enumerate() {
-        let place = section.place().clone();
-        if index == LISTENERS_MAX {
-            let allowed = format!("0 to {LISTENERS_MAX}");
-            report.not_allowed(&place, "too many listeners", allowed, "remove this table");
-        }
-        let port_place = section.place_of("port");
-        let Listened { port, listener } = listener(section, report, tcp, mpa);
-        if let Some(port) = port {
-            if taken.contains(&port) {
-                let message = format!("TCP port {port} already has a listener");
-                report.at(&port_place, message, "give each listener a port of its own");
-            }
-            taken.push(port);
-        }
-        listeners.extend(listener);
-    }
-    listeners
-}
-
-/// A listener, and its port even if another key is wrong: a port used twice is a mistake of its own.
-struct Listened {
-    port: Option<u16>,
-    listener: Option<Listener>,
-}
-
-fn listener(mut section: Section<'_>, report: &Report, tcp: &Tcp, mpa: &Mpa) -> Listened {
-    let services = [
+const SERVICES: Choice<'_, Service> = Choice(
+    &[
         ("region", Service::Region),
         ("echo", Service::Echo),
         ("discard", Service::Discard),
         ("chargen", Service::Chargen),
         ("daytime", Service::Daytime),
-    ];
-    let port = section.number("port", 1..=65_535, "a TCP port");
-    if section.value("port").is_none() {
-        section.missing("port", "write a TCP port, e.g. port = 7400");
+    ],
+    "this is what answers",
+);
+
+impl Service {
+    /// Returns the name of the service in the configuration file.
+    pub fn name(self) -> &'static str {
+        SERVICES.0.iter().find(|(_, service)| *service == self).map_or("", |(name, _)| name)
     }
-    let service = section.choice("service", &services, "this is what answers");
-    if section.value("service").is_none() {
-        section.missing("service", "write what answers, e.g. service = \"region\"");
+}
+
+keys! {
+    /// Table `[[listener]]`: a TCP port and its service.
+    pub struct Listener in listener(section, tcp: &Tcp, mpa: &Mpa) {
+        /// TCP port, for both address families, on every DPDK port.
+        port: u16 = 0,
+            Required(Number(1..=65_535, "a TCP port"), "write a TCP port, e.g. port = 7400"), Live, "7400";
+        /// Service that answers on the port.
+        service: Service = Service::Region,
+            Required(SERVICES, "write what answers, e.g. service = \"region\""), Live, "\"region\"";
+        /// Maximum number of connections being opened.
+        backlog: u16 = 128, Number(1..=65_535, "connections being opened"), Live;
+        /// Maximum number of connections, per worker and port; default: `tcp.connections_max`.
+        connections_max: u32 = tcp.connections_max,
+            Number(1..=CONNECTIONS_MAX, "connections at a time"), Live;
+        /// CRC policy of the region service; default: `mpa.crc`.
+        crc: CrcPolicy = mpa.crc, CRC, Live;
     }
-    let backlog = section.number("backlog", 1..=65_535, "connections being opened").unwrap_or(128);
-    let connections_max = section
-        .number("connections_max", 1..=CONNECTIONS_MAX, "connections at a time")
-        .unwrap_or(tcp.connections_max);
-    check_share(&section, report, "connections_max", connections_max, tcp.connections_max);
-    let crc = CRC.read(&mut section, "crc");
-    if crc.is_some() && service.is_some_and(|service| service != Service::Region) {
-        let place = section.place_of("crc");
-        report.at(
-            &place,
-            "this service does not speak MPA",
-            "remove this key: a CRC belongs to `region` only",
-        );
+    with {
+        /// Options of its connections: its own keys, and those of `[tcp]` for the others.
+        conn: ConnOptions = conn_options(section, tcp);
     }
-    let conn = conn_options(&mut section, report, tcp);
-    if conn.nagle && service == Some(Service::Region) {
-        let place = section.place_of("nagle");
-        report.at(&place, "MPA hands down whole FPDUs, which must not wait", "remove this key");
+}
+
+impl Listener {
+    /// Returns a row for each key, those of connections too.
+    pub(crate) fn all_rows(&self) -> Vec<Row> {
+        after("connections_max", ListenerConn::rows(&self.conn), self.rows())
     }
-    section.finish();
-    let crc = crc.unwrap_or(mpa.crc);
-    let whole = port.zip(service);
-    let listener =
-        whole.map(|(port, service)| Listener { port, service, backlog, connections_max, conn, crc });
-    Listened { port, listener }
+}
+
+keys! {
+    /// Table `[[region]]`: memory that peers may access.
+    pub struct Region in region(section, folder: &Path) {
+        /// Name that peers request.
+        name: RegionName = RegionName::missing(),
+            Required(
+                Text::new("1 to 63 bytes without control or format characters", RegionName::new),
+                "write what peers ask for, e.g. name = \"lab\"",
+            ), Live, "\"lab\"";
+        /// Bytes that peers can address. Memory is allocated in whole pages.
+        bytes as "size": u64 = 0,
+            Required(
+                Size(1..=REGION_BYTES_MAX, "the size of the region"),
+                "write how large the region is, e.g. size = \"64M\"",
+            ), Restart, "\"64M\"";
+        /// Rights of peers, at least one.
+        access: Access = Access::NONE,
+            Required(
+                By(access, Access::to_string, ""),
+                "write what peers may do, e.g. access = [\"remote-read\"]",
+            ), Live, "[\"remote-read\", \"remote-write\", \"remote-atomic\"]";
+        /// Source prefixes or addresses of admitted peers.
+        allow: Vec<IpNet> = Vec::new(), By(allow, sources, ""), Live, "[\"192.0.2.0/24\"]";
+    }
+    with {
+        /// Token that peers must present, if any.
+        token: Option<Token> = token(section, folder);
+    }
+}
+
+keys! {
+    /// Keys of table `[[region]]` for the token, which no text shows.
+    struct TokenKeys of region {
+        /// Token that peers must present; default: none.
+        token: Option<Token> = None,
+            Optional(Text("1 to 32 bytes: text, or `hex:` and digits", token_from_text, |_| String::new())), Live,
+            "\"hex:00112233445566778899aabbccddeeff\"";
+        /// File with the token, in place of `token`; relative to the folder of the configuration.
+        token_file: Option<String> = None,
+            Optional(Text::new("the path of a file", |path| Ok(path.to_owned()))), Live, "# \"lab.token\"";
+    }
+}
+
+impl Region {
+    /// Returns a row for each key, those of the token too.
+    pub(crate) fn all_rows(&self) -> Vec<Row> {
+        after("access", TokenKeys::rows(), self.rows())
+    }
+}
+
+pub(super) fn listeners(top: &mut Section<'_>, report: &Report, tcp: &Tcp, mpa: &Mpa) -> Vec<Listener> {
+    let mut listeners: Vec<Listener> = Vec::new();
+    let allowed = format!("0 to {LISTENERS_MAX}");
+    for mut section in top.sections_at_most("listener", LISTENERS_MAX, allowed, "remove this table") {
+        let listener = Listener::read(&mut section, tcp, mpa);
+        check_listener(&mut section, report, tcp, &listener);
+        if listeners.iter().any(|other| other.port == listener.port) && !section.is_wrong("port") {
+            let message = format!("TCP port {} already has a listener", listener.port);
+            report.at(&section.place_of("port"), message, "give each listener a port of its own");
+        }
+        section.finish();
+        listeners.push(listener);
+    }
+    listeners
+}
+
+fn check_listener(section: &mut Section<'_>, report: &Report, tcp: &Tcp, listener: &Listener) {
+    let Listener { connections_max, conn, .. } = listener;
+    check_share(section, report, "connections_max", *connections_max, tcp.connections_max);
+    if conn.congestion.is_some() || conn.ecn.is_some() {
+        let congestion = conn.congestion.unwrap_or(tcp.stack.congestion);
+        check_dctcp(section, report, congestion, conn.ecn.unwrap_or(tcp.stack.ecn));
+    }
+    if section.is_wrong("service") {
+        return;
+    }
+    let of_region = listener.service == Service::Region;
+    if !of_region && section.value("crc").is_some() && !section.is_wrong("crc") {
+        let help = "remove this key: a CRC belongs to `region` only";
+        report.at(&section.place_of("crc"), "this service does not speak MPA", help);
+    }
+    if of_region && conn.nagle {
+        let message = "MPA hands down whole FPDUs, which must not wait";
+        report.at(&section.place_of("nagle"), message, "remove this key");
+    }
 }
 
 pub(super) fn regions(top: &mut Section<'_>, report: &Report, limits: &Limits, folder: &Path) -> Vec<Region> {
     let regions_max = usize::try_from(limits.regions_max).unwrap_or(usize::MAX);
-    let (mut regions, mut taken): (Vec<Region>, Vec<RegionName>) = (Vec::new(), Vec::new());
-    for (index, section) in top.sections("region").into_iter().enumerate() {
-        if index == regions_max {
-            let allowed = format!("0 to {regions_max} regions");
-            report.not_allowed(section.place(), "too many regions", allowed, "raise limits.regions_max");
+    let allowed = format!("0 to {regions_max} regions");
+    let mut regions: Vec<Region> = Vec::new();
+    for mut section in top.sections_at_most("region", regions_max, allowed, "raise limits.regions_max") {
+        let region = Region::read(&mut section, folder);
+        if regions.iter().any(|other| other.name == region.name) && !section.is_wrong("name") {
+            let message = format!("there already is a region `{}`", region.name);
+            report.at(&section.place_of("name"), message, "give each region a name of its own");
         }
-        let name_place = section.place_of("name");
-        let Named { name, region } = region(section, report, folder);
-        if let Some(name) = name {
-            if taken.contains(&name) {
-                let message = format!("there already is a region `{name}`");
-                report.at(&name_place, message, "give each region a name of its own");
-            }
-            taken.push(name);
-        }
-        regions.extend(region);
+        section.finish();
+        regions.push(region);
     }
     regions
 }
 
-/// A region, and its name even if another key is wrong.
-struct Named {
-    name: Option<RegionName>,
-    region: Option<Region>,
-}
-
-fn region(mut section: Section<'_>, report: &Report, folder: &Path) -> Named {
-    let name = section.parsed("name", "1 to 63 bytes without control or format characters", RegionName::new);
-    let bytes = section.size("size", 1..=REGION_BYTES_MAX, "the size of the region");
-    for (key, help) in [
-        ("name", "write what peers ask for, e.g. name = \"lab\""),
-        ("size", "write how large the region is, e.g. size = \"64M\""),
-        ("access", "write what peers may do, e.g. access = [\"remote-read\"]"),
-    ] {
-        if section.value(key).is_none() {
-            section.missing(key, help);
-        }
-    }
-    let access = access(&mut section, report);
-    let token = token(&mut section, report, folder);
-    let allow = allow(&mut section, report);
-    section.finish();
-    let parts = name.clone().zip(bytes).zip(access);
-    let region = parts.map(|((name, bytes), access)| Region { name, bytes, access, token, allow });
-    Named { name, region }
-}
-
-fn access(section: &mut Section<'_>, report: &Report) -> Option<Access> {
+fn access(section: &mut Section<'_>) -> Option<Access> {
+    let report = section.report();
     let allowed = Access::REGION_NAMES.map(|name| format!("`{name}`")).join(", ");
     let list = section.list("access", "a list of access rights")?;
     if list.is_empty() {
@@ -211,41 +202,45 @@ fn access(section: &mut Section<'_>, report: &Report) -> Option<Access> {
     Some(access)
 }
 
-fn token(section: &mut Section<'_>, report: &Report, folder: &Path) -> Option<Token> {
-    let what = "1 to 32 bytes: text, or `hex:` and digits";
-    let token = section.parsed("token", what, token_from_text);
-    let has_token = section.value("token").is_some();
-    let Some(file) = section.value("token_file") else { return token };
-    if has_token {
-        report.at(&file.place, "`token` and `token_file` exclude each other", "remove one");
+/// Reads the token, from its key or from a file.
+fn token(section: &mut Section<'_>, folder: &Path) -> Option<Token> {
+    let (token, report) = (TokenKeys::token(section), section.report());
+    let file = section.value("token_file").map(|file| file.place);
+    if section.value("token").is_some() {
+        if let Some(place) = file {
+            report.at(&place, "`token` and `token_file` exclude each other", "remove one");
+        }
         return token;
     }
-    let path = file.text(report, "the path of a file")?;
+    let (path, place) = TokenKeys::token_file(section).zip(file)?;
     let help = "name a readable file that holds the token, beside this one or absolute";
-    token_from_file(&folder.join(path)).map_err(|message| report.at(&file.place, message, help)).ok()
+    token_from_file(&folder.join(path)).map_err(|message| report.at(&place, message, help)).ok()
 }
 
-fn allow(section: &mut Section<'_>, report: &Report) -> Vec<IpNet> {
-    let Some(list) = section.list("allow", "a list of prefixes") else { return Vec::new() };
+fn allow(section: &mut Section<'_>) -> Option<Vec<IpNet>> {
+    let report = section.report();
+    let list = section.list("allow", "a list of prefixes")?;
     if !(1..=PREFIXES_MAX).contains(&list.len()) {
         let message = format!("{} prefixes are listed", list.len());
+        let allowed = format!("1 to {PREFIXES_MAX} prefixes");
         let help = "remove the key to admit every source";
-        report.not_allowed(
-            &section.place_of("allow"),
-            message,
-            format!("1 to {PREFIXES_MAX} prefixes"),
-            help,
-        );
+        report.not_allowed(&section.place_of("allow"), message, allowed, help);
     }
-    let mut prefixes = Vec::new();
-    for item in list {
-        let Some(text) = item.text(report, "a prefix, e.g. \"10.77.0.0/24\"") else { continue };
-        match parse_prefix(text) {
-            Ok(net) => prefixes.push(net),
-            Err(error) => report.at(&item.place, error.to_string(), error.help()),
-        }
+    Some(list.iter().filter_map(|item| prefix(item, report)).collect())
+}
+
+/// Reads a prefix of addresses.
+pub(super) fn prefix(value: &Value<'_>, report: &Report) -> Option<IpNet> {
+    let text = value.text(report, "a prefix, e.g. \"10.77.0.0/24\"")?;
+    parse_prefix(text).map_err(|error| report.at(&value.place, error.to_string(), error.help())).ok()
+}
+
+/// Formats prefixes for people.
+fn sources(allow: &Vec<IpNet>) -> String {
+    match allow.as_slice() {
+        [] => "every source".to_owned(),
+        some => some.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
     }
-    prefixes
 }
 
 /// Path of a Unix socket.

@@ -4,7 +4,7 @@ use tcp_stack::{Congestion, ConnOptions, Ecn, Keepalive, SynCookies, TcpConfig};
 
 use super::memory::Memory;
 use crate::Port;
-use crate::keys::{Choice, Flag, Kind as _, Number, NumberOrNone, Size, keys};
+use crate::keys::{Choice, Flag, Kind, Number, NumberOrNone, Optional, Size, keys};
 use crate::plan::{PACKET_BUFFERS_MAX, receive_memory_default, received_buffers_default};
 use crate::read::{Report, Section, show_size};
 
@@ -319,36 +319,68 @@ pub(super) fn resolve(tcp: &mut Tcp, memory: &Memory, ports: &[Port], workers: u
 }
 
 /// RFC 8257 §3: DCTCP requires ECN marks.
-fn check_dctcp(section: &Section<'_>, report: &Report, congestion: Congestion, ecn: Ecn) {
+pub(super) fn check_dctcp(section: &Section<'_>, report: &Report, congestion: Congestion, ecn: Ecn) {
     if congestion == Congestion::Dctcp && ecn == Ecn::Off {
         let help = "remove `ecn`, or choose another congestion control";
         report.at(&section.place_of("ecn"), "`dctcp` answers to marks, which need ECN", help);
     }
 }
 
+/// Idle time in seconds before keepalives, whose other parameters are those of `[tcp]`; with 0 there are none.
+struct Idle;
+
+impl Kind for Idle {
+    type Value = Option<Keepalive>;
+
+    fn read(&self, section: &mut Section<'_>, key: &'static str) -> Option<Option<Keepalive>> {
+        KEEPALIVE.read(section, key).map(|idle_s| idle_s.map(keepalive))
+    }
+
+    fn allowed(&self) -> String {
+        KEEPALIVE.allowed()
+    }
+
+    fn shown(&self, value: &Option<Keepalive>) -> String {
+        KEEPALIVE.shown(&value.map(|keepalive| keepalive.idle_ms / 1000))
+    }
+}
+
+/// Returns keepalives with an idle time.
+fn keepalive(idle_s: u32) -> Keepalive {
+    Keepalive { idle_ms: idle_s.saturating_mul(1000), ..Keepalive::default() }
+}
+
+keys! {
+    /// Keys of table `[[listener]]` for its connections.
+    struct ListenerConn for ConnOptions in listener {
+        /// Congestion control; default of this and the next three keys: as in `[tcp]`.
+        congestion: Optional(CONGESTION), Live, "\"cubic\"";
+        /// Explicit congestion notification, as in `[tcp]`.
+        ecn: Optional(ECN), Live, "\"accept\"";
+        /// Idle time before the first keepalive, seconds.
+        keepalive as "keepalive_s": Idle, Live;
+        /// Time limit for unacknowledged data, ms.
+        user_timeout_ms: USER_TIMEOUT, Live;
+        /// Delay of short segments, to combine them; not for region.
+        nagle: Flag, Live;
+    }
+    // The region service sets `out_of_order`, as it places RDMA Writes behind a gap.
+    beside { out_of_order: _, traffic_class: _ }
+}
+
 /// Reads the options of a listener's connections: its own keys, and those of `[tcp]` for the others.
-pub(super) fn conn_options(section: &mut Section<'_>, report: &Report, tcp: &Tcp) -> ConnOptions {
-    let (congestion, ecn) = (CONGESTION.read(section, "congestion"), ECN.read(section, "ecn"));
-    if congestion.is_some() || ecn.is_some() {
-        let (congestion, ecn) = (congestion.unwrap_or(tcp.stack.congestion), ecn.unwrap_or(tcp.stack.ecn));
-        check_dctcp(section, report, congestion, ecn);
+pub(super) fn conn_options(section: &mut Section<'_>, tcp: &Tcp) -> ConnOptions {
+    let mut conn = ConnOptions {
+        keepalive: tcp.keepalive_s.map(keepalive),
+        user_timeout_ms: tcp.user_timeout_ms,
+        ..ConnOptions::default()
+    };
+    ListenerConn::read(section, &mut conn);
+    if let Some(Keepalive { idle_ms, interval_ms, probes }) = &mut conn.keepalive {
+        *interval_ms = tcp.keepalive_interval_s.saturating_mul(1000).min(*idle_ms);
+        *probes = tcp.keepalive_probes;
     }
-    let idle_s = KEEPALIVE.read(section, "keepalive_s").unwrap_or(tcp.keepalive_s);
-    let interval_s = tcp.keepalive_interval_s;
-    ConnOptions {
-        nagle: section.flag("nagle").unwrap_or(false),
-        keepalive: idle_s.map(|idle_s| Keepalive {
-            idle_ms: idle_s.saturating_mul(1000),
-            interval_ms: interval_s.min(idle_s).saturating_mul(1000),
-            probes: tcp.keepalive_probes,
-        }),
-        user_timeout_ms: USER_TIMEOUT.read(section, "user_timeout_ms").unwrap_or(tcp.user_timeout_ms),
-        congestion,
-        ecn,
-        // The region service enables it, as it places RDMA Writes behind a gap.
-        out_of_order: false,
-        traffic_class: 0,
-    }
+    conn
 }
 
 /// Reads `[ip]`. Its path MTU keys concern TCP, and go to `tcp`.

@@ -134,7 +134,7 @@ fn refuse_dependent(lines: &mut Vec<Line>, old: &Config, new: &Config) {
 
 /// Refuses another size: the memory of a region is mapped by programs.
 fn refuse_regions(lines: &mut Vec<Line>, old: &[Region], new: &[Region]) {
-    for Region { name, bytes, access: _, token: _, allow: _ } in new {
+    for Region { name, bytes, .. } in new {
         if let Some(before) =
             old.iter().find(|region| region.name == *name).filter(|before| before.bytes != *bytes)
         {

@@ -8,13 +8,10 @@
 
 mod fixed;
 
-use std::fmt::{self, Debug, Display};
-
-use rdma::CrcPolicy;
-use rdma::service::Token;
+use std::fmt::{self, Display};
 
 use crate::keys::{Keys as _, Row, differing};
-use crate::{Applications, Config, Control, Limits, Listener, Log, LogLevel, Region, Service};
+use crate::{Applications, Config, Control, Limits, Listener, Log, LogLevel, Region};
 
 /// A change in words: the object or key, and its old and new value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,15 +137,11 @@ fn live(old: Vec<Row>, new: Vec<Row>) -> Vec<Line> {
     differing.map(|(old, new)| Line::new(old.path, format!("{} -> {}", old.shown, new.shown))).collect()
 }
 
-/// Returns the lines of the keys whose values differ.
-fn changed<const N: usize>(table: &str, keys: [(&str, String, String); N]) -> Vec<Line> {
-    let differing = keys.into_iter().filter(|(_, old, new)| old != new);
-    differing.map(|(key, old, new)| Line::new(format!("{table}.{key}"), format!("{old} -> {new}"))).collect()
-}
-
-/// Returns a row of [`changed`].
-fn row<T: Display>(key: &str, old: T, new: T) -> (&str, String, String) {
-    (key, old.to_string(), new.to_string())
+/// As [`live`], for one table of an array. `object` names the table.
+fn live_of(object: &str, old: Vec<Row>, new: Vec<Row>) -> Vec<Line> {
+    let differing = differing(old, new).filter(|(old, _)| old.class.is_live());
+    let object = |row: &Row| format!("{object}.{}", row.key());
+    differing.map(|(old, new)| Line::new(object(&old), format!("{} -> {}", old.shown, new.shown))).collect()
 }
 
 fn plan_limits(plan: &mut Plan, old: &Config, new: &Config) {
@@ -185,38 +178,11 @@ fn plan_listeners(plan: &mut Plan, old: &Config, new: &Config) {
 }
 
 fn listener_lines(object: &str, before: &Listener, after: &Listener) -> Vec<Line> {
-    let Listener { port: _, service, backlog, connections_max, conn, crc } = before;
-    let mut lines = changed(
-        object,
-        [
-            row("service", service.name(), after.service.name()),
-            row("backlog", *backlog, after.backlog),
-            row("connections_max", *connections_max, after.connections_max),
-            row("nagle", conn.nagle, after.conn.nagle),
-            row("crc", crc_name(*crc), crc_name(after.crc)),
-            ("congestion", shown(conn.congestion), shown(after.conn.congestion)),
-            ("ecn", shown(conn.ecn), shown(after.conn.ecn)),
-            ("user_timeout_ms", shown(conn.user_timeout_ms), shown(after.conn.user_timeout_ms)),
-            (
-                "keepalive_s",
-                shown(conn.keepalive.map(|keepalive| keepalive.idle_ms / 1000)),
-                shown(after.conn.keepalive.map(|keepalive| keepalive.idle_ms / 1000)),
-            ),
-        ],
-    );
+    let mut lines = live_of(object, before.all_rows(), after.all_rows());
     if lines.is_empty() && before != after {
         lines.push(Line::new(object, "other options"));
     }
     lines
-}
-
-fn crc_name(crc: CrcPolicy) -> &'static str {
-    CrcPolicy::NAMES.iter().find(|(_, policy)| *policy == crc).map_or("", |(name, _)| name)
-}
-
-/// Formats an optional value in lower case; `default` without one.
-fn shown<T: Debug>(value: Option<T>) -> String {
-    value.map_or_else(|| "default".to_owned(), |value| format!("{value:?}").to_lowercase())
 }
 
 fn plan_regions(plan: &mut Plan, old: &Config, new: &Config) {
@@ -236,31 +202,17 @@ fn plan_regions(plan: &mut Plan, old: &Config, new: &Config) {
         };
         let diff = RegionDiff {
             access: before.access != after.access,
-            token: !same_token(before.token.as_ref(), after.token.as_ref()),
+            token: before.token != after.token,
             allow: before.allow != after.allow,
         };
-        let sources = |region: &Region| match region.allow.as_slice() {
-            [] => "every source".to_owned(),
-            some => some.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
-        };
-        let [access, allow] =
-            [row("access", before.access, after.access), ("allow", sources(&before), sources(after))];
         let token = match (&before.token, &after.token) {
             (None, Some(_)) => "required now",
             (Some(_), None) => "no longer required",
             _ => "another one",
         };
-        let mut lines = changed(&object, [access, allow]);
+        let mut lines = live_of(&object, before.all_rows(), after.all_rows());
         lines.extend(diff.token.then(|| Line::new(format!("{object}.token"), token)));
         plan.add(|| Step::RegionChange(after.clone(), diff), lines);
-    }
-}
-
-fn same_token(old: Option<&Token>, new: Option<&Token>) -> bool {
-    match (old, new) {
-        (None, None) => true,
-        (Some(old), Some(new)) => old.matches(new.as_bytes()),
-        _ => false,
     }
 }
 
@@ -278,17 +230,4 @@ fn plan_log(plan: &mut Plan, old: &Config, new: &Config) {
         live(before.rows(), after.rows()).into_iter().partition(|line| line.object == "log.level");
     plan.add(|| Step::LogLevel(after.level), level);
     plan.add(|| Step::Events(after.clone()), events);
-}
-
-impl Service {
-    /// Returns the name of the service in the configuration file.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Region => "region",
-            Self::Echo => "echo",
-            Self::Discard => "discard",
-            Self::Chargen => "chargen",
-            Self::Daytime => "daytime",
-        }
-    }
 }

@@ -209,6 +209,8 @@ fn each_class_has_code_that_honors_it() {
         placement,
         privileges,
         limits,
+        listeners,
+        regions,
         control,
         drain,
         log,
@@ -238,6 +240,8 @@ fn each_class_has_code_that_honors_it() {
         ["memory.packet_buffers", "tcp.receive_memory_bytes", "tcp.received_buffers_max"]
     );
     assert_eq!(keys(limits.rows(), Class::UpToStart), ["limits.regions_max", "limits.grants_max"]);
+    assert_eq!(keys(regions[0].all_rows(), Class::Restart), ["region.size"]);
+    assert!(listeners[0].all_rows().iter().all(|row| row.class == Class::Live));
     let others = [without_step, control.rows(), drain.rows(), log.rows()].concat();
     assert!(keys(others, Class::UpToStart).is_empty());
 }
