@@ -113,7 +113,7 @@ impl<T: Copy + PartialOrd + Display + TryFrom<i128>> Kind for Number<T> {
     }
 }
 
-/// As [`Number`], with 0 for none.
+/// As [`Number`], with 0 for none, which a reload shows as `default`.
 pub(crate) struct NumberOrNone<T>(pub(crate) RangeInclusive<T>, pub(crate) &'static str);
 
 impl<T: Copy + Default + PartialOrd + Display + TryFrom<i128>> Kind for NumberOrNone<T> {

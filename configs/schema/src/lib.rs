@@ -9,8 +9,8 @@
 //! first mistake, and the report must contain all. A key that no check reads is unknown, and is reported with the
 //! nearest known key.
 //!
-//! A key of a plain table is one row of a table of `keys!`: field, type, default, allowed values, effect of a reload.
-//! The functions below the table check combinations of keys.
+//! A key is one row of a table of `keys!`: field, type, default, allowed values, effect of a reload. The functions
+//! below the table check combinations of keys.
 //!
 //! With a [`Machine`] the checks also compare the file with the machine: cores, interfaces, groups, hugepages.
 //!
@@ -36,16 +36,15 @@ mod types;
 #[cfg(test)]
 mod tests;
 
+pub use check::nfsd::{Nfs, NfsdClients, NfsdControl, NfsdExport, NfsdRdma, NfsdState, NfsdTcp};
 pub use check::{
     Applications, Control, Drain, Ip, Limits, Listener, Log, Memory, Metrics, Mpa, Neighbor, Placement, Port,
     Privileges, Region, Tcp, UserLimits, Workers,
 };
-pub use document::manual_page;
+pub use document::manual_pages;
 pub use errors::{ConfigErrors, Mistake, Source};
 pub use machine::Machine;
-pub use nfsd::{
-    Nfs, Nfsd, NfsdClients, NfsdContent, NfsdControl, NfsdExport, NfsdRdma, NfsdSquash, NfsdState, NfsdTcp,
-};
+pub use nfsd::{Nfsd, NfsdContent, NfsdSquash};
 pub use plan::{Kind, MemoryPlan, PlanItem, connection_window_bytes, connection_window_line, memory_plan};
 pub use reload::{Line, Plan, Refusals, RegionDiff, Step, plan};
 pub use text::{RegionName, parse_size, token_from_file, token_from_text};

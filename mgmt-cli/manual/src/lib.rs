@@ -1,7 +1,7 @@
 //! Manual pages and shell completions of all programs.
 //!
-//! Both come from the definitions of the command lines, as the help does; iwarpd.toml(5) comes from the definitions of
-//! the keys. [`write_all`] writes them into the folders that a package installs.
+//! Both come from the definitions of the command lines, as the help does; iwarpd.toml(5) and nfsd.toml(5) come from the
+//! definitions of the keys. [`write_all`] writes them into the folders that a package installs.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, File};
@@ -39,8 +39,8 @@ pub fn programs() -> [Program; 5] {
     ]
 }
 
-/// Writes manual pages and completions of all programs, and iwarpd.toml(5), below `share`, as they lie below
-/// `/usr/share`.
+/// Writes manual pages and completions of all programs, iwarpd.toml(5) and nfsd.toml(5) below `share`, as they lie
+/// below `/usr/share`.
 ///
 /// # Errors
 /// A folder or a file cannot be written.
@@ -59,7 +59,8 @@ pub fn write_all(share: &Path) -> io::Result<()> {
     }
     let folder = share.join("man/man5");
     fs::create_dir_all(&folder)?;
-    fs::write(folder.join("iwarpd.toml.5"), iwarp_config::manual_page(&version()))
+    let pages = iwarp_config::manual_pages(&version());
+    pages.into_iter().try_for_each(|(name, page)| fs::write(folder.join(name), page))
 }
 
 /// Returns the name and version that pages show at their foot.

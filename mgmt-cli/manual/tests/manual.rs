@@ -55,13 +55,18 @@ fn every_command_has_a_page() {
 }
 
 #[test]
-fn the_configuration_has_a_page() {
+fn each_configuration_has_a_page() {
     let share = tempfile::tempdir().unwrap();
     write_all(share.path()).unwrap();
-    let text = read(&share.path().join("man/man5/iwarpd.toml.5"));
-    assert!(text.contains("iwarpd.toml - "), "{text}");
-    for line in ["[tcp]", "receive_window_bytes = \"1280k\"", "[[region]]", "access = [\"remote-read\", "] {
-        assert!(text.lines().any(|shown| shown.trim_start().starts_with(line)), "{line}: {text}");
+    let of_iwarpd =
+        ["[tcp]", "receive_window_bytes = \"1280k\"", "[[region]]", "access = [\"remote-read\", "];
+    let of_nfsd = ["[rdma]", "transfer = \"256k\"", "[[export]]", "path = \"/data\"", "[[export.client]]"];
+    for (name, lines) in [("iwarpd.toml", of_iwarpd.as_slice()), ("nfsd.toml", &of_nfsd)] {
+        let text = read(&share.path().join(format!("man/man5/{name}.5")));
+        assert!(text.contains(&format!("{name} - ")), "{text}");
+        for line in lines {
+            assert!(text.lines().any(|shown| shown.trim_start().starts_with(line)), "{line}: {text}");
+        }
     }
 }
 

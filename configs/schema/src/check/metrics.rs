@@ -1,10 +1,10 @@
 //! Table `[metrics]`: the address at which the daemon serves its counters. Without the table it serves none.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::path::Path;
 
 use super::applications::Applications;
-use super::service::{Control, GROUP, check_socket, socket_path};
+use super::service::{Control, GROUP, check_socket, listen_address, socket_path};
 use crate::keys::{Mode, Number, Text, keys};
 use crate::read::{Report, Section};
 use crate::types::MetricsAddress;
@@ -62,9 +62,5 @@ fn address(text: &str) -> Result<MetricsAddress, String> {
     if text.starts_with('/') {
         return socket_path(text).map(MetricsAddress::Unix);
     }
-    match text.parse::<SocketAddr>() {
-        Ok(address) if address.port() == 0 => Err("port 0 is not a port to listen on".to_owned()),
-        Ok(address) => Ok(MetricsAddress::Tcp(address)),
-        Err(_) => Err(format!("`{text}` is not an IP address with a port")),
-    }
+    listen_address(text).map(MetricsAddress::Tcp)
 }

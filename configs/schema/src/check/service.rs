@@ -1,5 +1,6 @@
 //! Tables `[[listener]]`, `[[region]]`, `[control]`, `[drain]` and `[privileges]`.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
@@ -317,6 +318,15 @@ pub(super) fn socket_path(text: &str) -> Result<PathBuf, String> {
         ));
     }
     Ok(PathBuf::from(text))
+}
+
+/// Parses an address of the kernel's stack, with a port other than 0.
+pub(super) fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    match text.parse::<SocketAddr>() {
+        Ok(address) if address.port() == 0 => Err("port 0 is not a port to listen on".to_owned()),
+        Ok(address) => Ok(address),
+        Err(_) => Err(format!("`{text}` is not an IP address with a port")),
+    }
 }
 
 fn group(text: &str) -> Result<String, String> {

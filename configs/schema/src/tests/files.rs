@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::check::parse_parts;
+use crate::document::{IWARPD, NFSD};
 use crate::{Config, Driver, Hugepages, Idle, Nfsd, Service, memory_plan};
 
 fn folder() -> PathBuf {
@@ -104,7 +105,7 @@ fn without_indices(path: &str) -> String {
 }
 
 /// Returns the tables of a file and their keys, including those behind `#`.
-fn keys_of(text: &str) -> BTreeSet<String> {
+pub(super) fn keys_of(text: &str) -> BTreeSet<String> {
     let (mut table, mut keys) = (String::new(), BTreeSet::new());
     for line in text.lines().map(|line| line.trim_start_matches(['#', ' '])) {
         if let Some(name) = line.strip_prefix('[') {
@@ -117,29 +118,32 @@ fn keys_of(text: &str) -> BTreeSet<String> {
     keys
 }
 
-/// The reference comes from the tables of keys. `WRITE_REFERENCE=1 cargo test -p iwarp-config` writes it.
+/// The references come from the tables of keys. `WRITE_REFERENCE=1 cargo test -p iwarp-config` writes them.
 #[test]
-fn the_reference_is_generated() {
-    let (path, text) = (folder().join("reference.toml"), crate::document::reference());
-    if std::env::var_os("WRITE_REFERENCE").is_some() {
-        std::fs::write(&path, &text).unwrap();
+fn the_references_are_generated() {
+    for (name, file) in [("reference.toml", IWARPD), ("nfsd.toml", NFSD)] {
+        let (path, text) = (folder().join(name), file.reference());
+        if std::env::var_os("WRITE_REFERENCE").is_some() {
+            std::fs::write(&path, &text).unwrap();
+        }
+        let help = "WRITE_REFERENCE=1 cargo test -p iwarp-config the_references_are_generated writes it";
+        assert_eq!(std::fs::read_to_string(path).unwrap(), text, "configs/{name} is old: {help}");
     }
-    let help = "WRITE_REFERENCE=1 cargo test -p iwarp-config the_reference_is_generated writes it";
-    assert_eq!(std::fs::read_to_string(path).unwrap(), text, "configs/reference.toml is old: {help}");
 }
 
-/// The manual page names every key of the reference, and every line of it is text or a known request.
+/// The manual pages name every key of the references, and every line of them is text or a known request.
 #[test]
-fn the_manual_page_is_complete() {
-    let page = crate::manual_page("Ironwarp 0");
-    for line in crate::document::reference().lines() {
-        let key =
-            line.trim_start_matches("# ").split_once(" = ").map(|(key, _)| format!("\n\\fB{key}\\fR = "));
-        assert!(key.is_none_or(|key| page.contains(&key)), "{line}");
-    }
-    let requests = [".TH ", ".SH ", ".SS ", ".TP", ".PP"];
-    for line in page.lines().filter(|line| line.starts_with(['.', '\''])) {
-        assert!(requests.iter().any(|request| line.starts_with(request)), "{line}");
+fn the_manual_pages_are_complete() {
+    for ((name, page), file) in crate::manual_pages("Ironwarp 0").into_iter().zip([IWARPD, NFSD]) {
+        for line in file.reference().lines() {
+            let key =
+                line.trim_start_matches("# ").split_once(" = ").map(|(key, _)| format!("\n\\fB{key}\\fR = "));
+            assert!(key.is_none_or(|key| page.contains(&key)), "{name}: {line}");
+        }
+        let requests = [".TH ", ".SH ", ".SS ", ".TP", ".PP"];
+        for line in page.lines().filter(|line| line.starts_with(['.', '\''])) {
+            assert!(requests.iter().any(|request| line.starts_with(request)), "{name}: {line}");
+        }
     }
 }
 
