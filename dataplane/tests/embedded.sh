@@ -137,6 +137,28 @@ row "ib_write_bw -R -a between two namespaces" sizes ib_write_bw
 events() { pair 18515 ib_send_lat -R -e -n 200 -F -- ib_send_lat -R -e -n 200 -F 127.0.0.1; }
 row "ib_send_lat -R -e" events ib_send_lat
 
+# --- queue pairs that are connected by number: each process has a worker number of its own
+numbered_builds() { cc -O1 -Wall -Wextra -Werror -o "$LAB/numbered" dataplane/tests/programs/numbered.c -libverbs; }
+check "numbered.c builds" numbered_builds
+check "queue pairs by number, a program of ours" alone "$NS" "$LAB/numbered" 100
+for test in "ibv_rc_pingpong -g 0 -c" "ibv_srq_pingpong -g 0 -q 16 -c" "ib_write_bw -d iwarp0 -n 200 -F"; do
+    # shellcheck disable=SC2086
+    by_number() { pair 18515 $2 -- $2 127.0.0.1; }
+    row "$test, by number" by_number "${test%% *}" "$test"
+done
+places() { # more programs than there are numbers: those without say so, and connect as before
+    local k pids=() refused=0
+    for k in $(seq 66); do
+        alone "$NS" "$LAB/numbered" place >"$LAB/place.$k" 2>&1 & pids+=($!)
+    done
+    for k in $(seq 66); do wait "${pids[k - 1]}" || refused=$((refused + 1)); done
+    [ "$refused" = 2 ] && return
+    echo "$refused of 66 were refused"
+    tail -n 1 "$LAB"/place.*
+    return 1
+}
+check "64 programs have numbers, further ones are refused" places
+
 # --- rsockets, connections by the dozen
 # 100,000 round trips of threads that sleep: a minute while other suites use the cores.
 rsocket() { LIMIT=240 pair 7471 rstream -b 127.0.0.1 -- rstream -s 127.0.0.1; }

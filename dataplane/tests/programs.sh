@@ -13,7 +13,8 @@ QUICK=${QUICK:-} # not empty: the first rows, in about a minute
 LOSS=${LOSS:-}   # not empty: one frame in a hundred is lost between the daemons
 
 LIMIT=${LIMIT:-$([ -n "$LOSS" ] && echo 120 || echo 60)}
-SUITES=${SUITES:-basics basic_sockets $([ -n "$QUICK" ] || echo measuring particular storage sockets agreeing messages)}
+SUITES=${SUITES:-basics basic_sockets by_number \
+    $([ -n "$QUICK" ] || echo by_number_all measuring particular storage sockets agreeing messages)}
 
 lab_open ironwarp-programs
 source dataplane/tests/programs/two.sh
@@ -115,6 +116,7 @@ classified() { # a SYN of daemon 1 has the class of its id, and no ECN bits that
 }
 if [ -f /usr/include/infiniband/verbs.h ] && [ -f /usr/include/rdma/rdma_cma.h ]; then
     check "objects.c builds" builds objects
+    check "numbered.c builds" builds numbered
     check "table.c builds" builds table
     check "every symbol of libibverbs, and objects destroyed in many orders" \
         on 0 "$LAB/table" clients/drop-in/symbols.txt
@@ -227,6 +229,41 @@ basics() { # the rows of programs-quick
     perftest ib_send_bw -n 1000 -e
     # Its two queues have one channel, and each event must be for one completion.
     perftest ib_send_lat -n 2000 -e
+}
+# numbered PROGRAM OPTIONS…: both ends of a program that agrees by a socket of the kernel's, and connects its queue
+# pairs by number
+numbered() {
+    local program=$1
+    shift
+    READY="hears 18515" \
+        row "$program $*, by number, $of" pair "$program" "$@" -- "$program" "$@" 127.0.0.1
+}
+by_number() { # the rows of programs-quick
+    [ "$CLIENT" = 1 ] || check "queue pairs by number, a program of ours" on 0 "$LAB/numbered" 100
+    numbered ibv_rc_pingpong -g 0 -c
+    numbered ibv_srq_pingpong -g 0 -q 16 -c
+    numbered ib_write_bw -d iwarp0 -n "$ROUNDS"
+    numbered ib_read_bw -d iwarp0 -n "$ROUNDS" -q 16
+}
+by_number_all() { # ib_send_bw waits for credits here, which an iWARP device needs: docs/programs.md
+    local program test
+    for test in -e "-s 1048576" "-s 1" "-n 1" "-e -s 65536 -n 200"; do
+        # shellcheck disable=SC2086
+        numbered ibv_rc_pingpong -g 0 -c $test
+    done
+    numbered ibv_srq_pingpong -g 0 -q 16 -c -e
+    for program in ib_write_bw ib_read_bw ib_atomic_bw; do
+        numbered "$program" -d iwarp0 -n "$ROUNDS"
+        numbered "$program" -d iwarp0 -n "$ROUNDS" -q 16
+        numbered "$program" -d iwarp0 -n "$ROUNDS" -b
+    done
+    for program in ib_write_bw ib_read_bw ib_write_lat ib_read_lat; do
+        numbered "$program" -d iwarp0 -n 5 -a
+    done
+    numbered ib_read_bw -d iwarp0 -n "$ROUNDS" -e
+    for program in ib_write_lat ib_read_lat ib_atomic_lat ib_send_lat; do
+        numbered "$program" -d iwarp0 -n 20
+    done
 }
 measuring() { # programs of perftest
     local program

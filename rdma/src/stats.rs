@@ -42,6 +42,12 @@ iwarp_counters::counters! {
         out_atomic_responses,
         /// Immediate Data sent.
         out_immediates,
+        /// Progress messages received, between queue pairs that are connected by number.
+        in_progress,
+        /// Progress messages sent.
+        out_progress,
+        /// Messages that have waited for a receive buffer.
+        buffer_waits,
         /// Bytes placed in regions: Writes, Read Responses and Sends.
         payload_bytes_placed,
         /// Bytes fetched from regions: Writes, Read Responses and Sends.

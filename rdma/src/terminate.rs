@@ -4,6 +4,7 @@
 use core::fmt;
 
 use crate::memory::AccessError;
+use crate::qp::WcStatus;
 use crate::wire::ddp::Header;
 use crate::wire::rdmap::ReadRequest;
 use crate::wire::terminate::{Terminate, layer};
@@ -115,6 +116,18 @@ impl ErrorCode {
 
     const fn new(layer: u8, etype: u8, code: u8) -> Self {
         Self { layer, etype, code }
+    }
+
+    /// Returns the status of a request that the peer has refused with this error, between queue pairs that are
+    /// connected by number.
+    pub(crate) const fn status(self) -> WcStatus {
+        match (self.layer, self.etype, self.code) {
+            (layer::RDMAP, 1, _) | (layer::DDP, 1, 0x00..=0x03) => WcStatus::RemoteAccessError,
+            (layer::RDMAP | layer::DDP, 0, _) | (layer::RDMAP, 2, 0x07 | 0x08) | (layer::LLP, ..) => {
+                WcStatus::RemoteOperationError
+            }
+            _ => WcStatus::RemoteInvalidRequest,
+        }
     }
 
     /// Returns the name that the RFCs use.

@@ -181,9 +181,22 @@ pub(crate) struct QpInitAttr {
 }
 
 /// `struct ibv_ah_attr`.
-#[repr(C)]
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct AhAttr([u64; 4]);
+pub(crate) struct AhAttr {
+    // `struct ibv_global_route`
+    pub(crate) dgid: [u8; 16],
+    pub(crate) flow_label: u32,
+    pub(crate) sgid_index: u8,
+    pub(crate) hop_limit: u8,
+    pub(crate) traffic_class: u8,
+    pub(crate) dlid: u16,
+    pub(crate) sl: u8,
+    pub(crate) src_path_bits: u8,
+    pub(crate) static_rate: u8,
+    pub(crate) is_global: u8,
+    pub(crate) port_num: u8,
+}
 
 /// `struct ibv_qp_attr`.
 #[repr(C)]

@@ -115,7 +115,7 @@ pub(crate) struct WrCalls {
     pub(crate) rdma_write: Option<extern "C" fn(Option<&Qp>, u32, u64)>,
     pub(crate) rdma_write_imm: Option<extern "C" fn(Option<&Qp>, u32, u64, u32)>,
     pub(crate) send: Option<extern "C" fn(Option<&Qp>)>,
-    pub(crate) send_imm: usize,
+    pub(crate) send_imm: Option<extern "C" fn(Option<&Qp>, u32)>,
     pub(crate) send_inv: Option<extern "C" fn(Option<&Qp>, u32)>,
     pub(crate) send_tso: usize,
     pub(crate) set_ud_addr: usize,

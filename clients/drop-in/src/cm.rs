@@ -276,7 +276,8 @@ impl IdState {
         if let Some(id) = self.id() {
             let qp = ptr::from_ref(qp).cast_mut();
             let none = ptr::null_mut();
-            inner.abandoned = id.head.qp.compare_exchange(qp, none, Ordering::AcqRel, Ordering::Acquire).is_ok();
+            inner.abandoned =
+                id.head.qp.compare_exchange(qp, none, Ordering::AcqRel, Ordering::Acquire).is_ok();
         }
     }
 

@@ -17,6 +17,9 @@ const PORT_ACTIVE: c_int = 4;
 // Physical states of InfiniBand's PortInfo: polling, and link up.
 const PHYSICAL_POLLING: u8 = 2;
 const PHYSICAL_LINK_UP: u8 = 5;
+// `IBV_GID_TYPE_ROCE_V2`, and `IBV_GID_TYPE_SYSFS_ROCE_V2`
+const GID_TYPE_ROCE_V2: u32 = 2;
+const GID_TYPE_SYSFS_ROCE_V2: c_int = 1;
 // `IBV_LINK_LAYER_ETHERNET`
 const LINK_LAYER_ETHERNET: u8 = 2;
 /// `IBV_DEVICE_MEM_MGT_EXTENSIONS` and `_MEM_WINDOW_TYPE_2B`. `_MEM_WINDOW`, of windows of type 1, and `_SRQ_RESIZE`
@@ -48,6 +51,12 @@ const fn gid(address: IpAddr) -> Gid {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         IpAddr::V6(address) => address.octets(),
     })
+}
+
+/// Returns an entry of the table of GIDs. They are IP addresses, which is what RoCE v2 has.
+fn gid_entry(gid: Gid, index: u32) -> GidEntry {
+    let (port_num, gid_type) = (PORT.into(), GID_TYPE_ROCE_V2);
+    GidEntry { gid, gid_index: index, port_num, gid_type, ..GidEntry::default() }
 }
 
 fn gid_at(context: Option<&OpenContext>, port: u32, index: u32) -> Option<Gid> {
@@ -146,7 +155,7 @@ export! {
     ) -> c_int {
         let found = gid_at(context, port, index).filter(|_| flags == 0 && !out.is_null());
         let Some(gid) = found.filter(|_| size >= size_of::<GidEntry>()) else { return libc::EINVAL };
-        write(out, 0, GidEntry { gid, gid_index: index, port_num: port, ..GidEntry::default() });
+        write(out, 0, gid_entry(gid, index));
         0
     }
 
@@ -163,8 +172,7 @@ export! {
         let Some(context) = context.filter(fits) else { return -isize::try_from(libc::EINVAL).unwrap_or(1) };
         let mut written = 0_u32;
         for (at, address) in context.device.addresses().enumerate() {
-            let entry = GidEntry { gid: gid(address), gid_index: written, port_num: 1, ..GidEntry::default() };
-            write(out, at, entry);
+            write(out, at, gid_entry(gid(address), written));
             written = written.saturating_add(1);
         }
         isize::try_from(written).unwrap_or(0)
@@ -178,7 +186,7 @@ export! {
     ) -> c_int {
         match (gid_at(context, port.into(), index), out) {
             (Some(_), Some(out)) => {
-                *out = 0;
+                *out = GID_TYPE_SYSFS_ROCE_V2;
                 0
             }
             _ => {

@@ -28,6 +28,7 @@ fn sizes() -> Vec<(&'static str, usize)> {
         ("struct ibv_recv_wr", size_of::<abi::RecvWr>()),
         ("struct ibv_sge", size_of::<abi::Sge>()),
         ("struct ibv_qp_attr", size_of::<abi::QpAttr>()),
+        ("struct ibv_ah_attr", size_of::<abi::AhAttr>()),
         ("struct ibv_qp_init_attr", size_of::<abi::QpInitAttr>()),
         ("struct ibv_device_attr", size_of::<abi::DeviceAttr>()),
         ("struct ibv_device", size_of::<abi::Device>()),
@@ -77,6 +78,10 @@ fn verbs_fields() -> Vec<(&'static str, &'static str, usize)> {
         "struct ibv_qp_attr" abi::QpAttr { "qp_state" qp_state, "qp_access_flags" qp_access_flags, "cap" cap,
             "ah_attr" ah_attr, "alt_ah_attr" alt_ah_attr, "pkey_index" pkey_index, "port_num" port_num,
             "rate_limit" rate_limit }
+        "struct ibv_ah_attr" abi::AhAttr { "grh.dgid" dgid, "grh.flow_label" flow_label,
+            "grh.sgid_index" sgid_index, "grh.hop_limit" hop_limit, "grh.traffic_class" traffic_class,
+            "dlid" dlid, "sl" sl, "src_path_bits" src_path_bits, "static_rate" static_rate,
+            "is_global" is_global, "port_num" port_num }
         "struct ibv_srq_init_attr" abi::SrqInitAttr { "srq_context" srq_context, "attr" attr }
         "struct ibv_send_wr" abi::SendWr { "wr_id" wr_id, "next" next, "sg_list" sg_list, "num_sge" num_sge,
             "opcode" opcode, "send_flags" send_flags, "imm_data" imm_data, "wr.rdma.remote_addr" wr,

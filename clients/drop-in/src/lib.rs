@@ -37,6 +37,7 @@ mod foreground;
 #[cfg(test)]
 mod layout_tests;
 mod names;
+mod numbered;
 mod objects;
 mod options;
 mod qp;

@@ -5,13 +5,14 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use iwarp_verbs::{Access, QpOptions, QpState, QueuePair};
+use iwarp_verbs::{Access, QpOptions, QpState, QueuePair, SendOp};
 
 use crate::abi::{self, QpAttr, QpCap, QpHead, QpInitAttr};
 use crate::abi_ex::QpTail;
 use crate::cm::IdState;
 use crate::context::{QpRoute, lock, null, number};
 use crate::devices::{PORT, mtu};
+use crate::numbered::{Change, Numbered, is_by_number};
 use crate::objects::{Pd, access};
 use crate::qp_ex::{self, Builder};
 use crate::raw::{export, object, write};
@@ -20,14 +21,14 @@ use crate::users::{Use, Users, status};
 /// `IBV_QPT_RC`, the type of all queue pairs of iWARP.
 pub(crate) const QPT_RC: c_int = 2;
 // Bits of `enum ibv_qp_attr_mask`.
-const MASK_STATE: c_int = 1;
-const MASK_CUR_STATE: c_int = 1 << 1;
-const MASK_ACCESS: c_int = 1 << 3;
-const MASK_PKEY_INDEX: c_int = 1 << 4;
+pub(crate) const MASK_STATE: c_int = 1;
+pub(crate) const MASK_CUR_STATE: c_int = 1 << 1;
+pub(crate) const MASK_ACCESS: c_int = 1 << 3;
+pub(crate) const MASK_PKEY_INDEX: c_int = 1 << 4;
 const MASK_PORT: c_int = 1 << 5;
-const MASK_AV: c_int = 1 << 7;
-const MASK_DEST_QPN: c_int = 1 << 20;
-/// Attributes that a program can change.
+pub(crate) const MASK_AV: c_int = 1 << 7;
+pub(crate) const MASK_DEST_QPN: c_int = 1 << 20;
+/// Attributes that a program can change of a queue pair that librdmacm connects.
 const MASK_KNOWN: c_int = MASK_STATE | MASK_CUR_STATE | MASK_ACCESS | MASK_PKEY_INDEX | MASK_PORT;
 /// Bits that are not those of all devices.
 const MASK_PARTICULAR: c_int = !((1 << 21) - 1);
@@ -42,8 +43,8 @@ pub(crate) const ACCESS: u32 = 0x0f;
 // Values of `enum ibv_qp_state`.
 const RESET: u32 = 0;
 pub(crate) const INIT: u32 = 1;
-const RTR: u32 = 2;
-const RTS: u32 = 3;
+pub(crate) const RTR: u32 = 2;
+pub(crate) const RTS: u32 = 3;
 pub(crate) const ERROR: u32 = 6;
 
 #[repr(C)]
@@ -59,6 +60,8 @@ pub(crate) struct Qp {
     signal_all: bool,
     /// Id that the queue pair was made for, or whose connection was made with the queue pair.
     pub(crate) connection: Mutex<Option<Arc<IdState>>>,
+    /// Connection by number, from RTR on.
+    numbered: Mutex<Option<Numbered>>,
     /// Inbound reads at a time of the connection.
     inbound_reads: AtomicU8,
     /// Outbound reads at a time of the connection.
@@ -73,6 +76,12 @@ impl Qp {
         self.inbound_reads.store(inbound, Ordering::Release);
         self.outbound_reads.store(outbound, Ordering::Release);
         self.head.state.store(RTS, Ordering::Release);
+    }
+
+    /// Returns true if a request has an operation that the queue pair does not have: Send with Immediate Data, unless
+    /// it is connected by number.
+    pub(crate) fn lacks(&self, op: &SendOp) -> bool {
+        matches!(op, SendOp::SendWithImm { .. }) && lock(&self.numbered).is_none()
     }
 }
 
@@ -146,7 +155,6 @@ pub(crate) fn create(pd: &Pd, init: &mut QpInitAttr, operations: Option<u64>) ->
     let (cap, signal_all, connection) = (init.cap, init.sq_sig_all != 0, Mutex::default());
     let tail = operations.map_or_else(QpTail::default, qp_ex::tail);
     let builder = operations.map(|_| Box::default());
-    let (inbound_reads, outbound_reads) = (AtomicU8::new(0), AtomicU8::new(0));
     let users = [Some(&pd.users), Some(&send_cq.users), Some(&recv_cq.users), srq.map(|srq| &srq.users)];
     let qp = Box::new(Qp {
         head,
@@ -156,8 +164,9 @@ pub(crate) fn create(pd: &Pd, init: &mut QpInitAttr, operations: Option<u64>) ->
         cap,
         signal_all,
         connection,
-        inbound_reads,
-        outbound_reads,
+        numbered: Mutex::default(),
+        inbound_reads: AtomicU8::new(0),
+        outbound_reads: AtomicU8::new(0),
         uses: users.map(|users| users.map(Users::enter)),
     });
     if let Some(context) = object(pd.head.context) {
@@ -185,10 +194,13 @@ pub(crate) fn destroy(qp: Box<Qp>) {
 /// that of soft-iWARP: iWARP knows neither of the two next to it.
 fn query(qp: &Qp) -> Result<(u32, Access), c_int> {
     let attr = qp.qp.query().map_err(|error| number(&error))?;
-    let state = match attr.state {
-        QpState::Idle => INIT,
-        QpState::Rts => RTS,
-        QpState::Closing | QpState::Terminate | QpState::Error => ERROR,
+    let numbered = *lock(&qp.numbered);
+    let state = match (attr.state, numbered) {
+        // Its stream comes and goes; the program does not see that.
+        (QpState::Idle | QpState::Rts, Some(numbered)) => numbered.state,
+        (QpState::Idle, None) => INIT,
+        (QpState::Rts, None) => RTS,
+        (QpState::Closing | QpState::Terminate | QpState::Error, _) => ERROR,
     };
     Ok((state, attr.access))
 }
@@ -214,28 +226,60 @@ pub(crate) const fn connection_mask(state: u32) -> Option<c_int> {
 /// Changes a queue pair as the mask names it, or nothing.
 fn modify(qp: &Qp, attr: &QpAttr, mask: c_int) -> Result<(), c_int> {
     let has = |bits: c_int| mask & bits != 0;
-    // A connection by the number of the peer's queue pair.
-    if has(MASK_PARTICULAR | MASK_AV | MASK_DEST_QPN) {
-        return Err(libc::EOPNOTSUPP);
-    }
     let is_elsewhere =
         has(MASK_PORT) && attr.port_num != PORT || has(MASK_PKEY_INDEX) && attr.pkey_index != 0;
-    if has(!MASK_KNOWN) || is_elsewhere {
+    if has(MASK_PARTICULAR) {
+        return Err(libc::EOPNOTSUPP);
+    }
+    if is_elsewhere {
         return Err(libc::EINVAL);
     }
-    let rights =
-        if has(MASK_ACCESS) { access(attr.qp_access_flags).ok_or(libc::EINVAL)? } else { Access::NONE };
-    if has(MASK_STATE | MASK_CUR_STATE) {
-        let (now, _) = query(qp)?;
-        let is_other = has(MASK_CUR_STATE) && attr.cur_qp_state != now;
-        if is_other || has(MASK_STATE) && !may_enter(attr.qp_state, now) {
-            return Err(libc::EINVAL);
-        }
+    let rights = has(MASK_ACCESS).then(|| access(attr.qp_access_flags).ok_or(libc::EINVAL)).transpose()?;
+    let (now, _) = query(qp)?;
+    if has(MASK_CUR_STATE) && attr.cur_qp_state != now {
+        return Err(libc::EINVAL);
     }
-    if has(MASK_ACCESS) {
-        qp.qp.modify_access(rights & Access::REGION).map_err(|error| number(&error))?;
+    let leaves = has(MASK_STATE) && matches!(attr.qp_state, RESET | ERROR);
+    let numbered = *lock(&qp.numbered);
+    if is_by_number(mask) || numbered.is_some() && !leaves {
+        return by_number(qp, (attr, mask), (numbered, now), rights);
     }
+    if has(!MASK_KNOWN) || has(MASK_STATE) && !may_enter(attr.qp_state, now) {
+        return Err(libc::EINVAL);
+    }
+    allow(qp, rights)?;
     if has(MASK_STATE) { enter(qp, attr.qp_state) } else { Ok(()) }
+}
+
+/// Changes the rights of the peer, if they are named.
+fn allow(qp: &Qp, rights: Option<Access>) -> Result<(), c_int> {
+    let Some(rights) = rights else { return Ok(()) };
+    qp.qp.modify_access(rights & Access::REGION).map_err(|error| number(&error))
+}
+
+/// Changes a queue pair that is connected by number, or about to be.
+fn by_number(
+    qp: &Qp,
+    (attr, mask): (&QpAttr, c_int),
+    (numbered, now): (Option<Numbered>, u32),
+    rights: Option<Access>,
+) -> Result<(), c_int> {
+    let context = object(qp.head.context).ok_or(libc::EINVAL)?;
+    let (next, change) = match numbered {
+        Some(numbered) if now != ERROR => numbered.changed(attr, mask)?,
+        None if now == INIT => Numbered::to_rtr(context, attr, mask)?,
+        _ => return Err(libc::EINVAL),
+    };
+    allow(qp, rights)?;
+    let changed = match change {
+        Change::Receive(attr) => qp.qp.ready_to_receive(&attr),
+        Change::Send(attr) => qp.qp.ready_to_send(&attr),
+        Change::Nothing => Ok(()),
+    };
+    changed.map_err(|error| number(&error))?;
+    *lock(&qp.numbered) = Some(next);
+    qp.head.state.store(next.state, Ordering::Release);
+    Ok(())
 }
 
 /// Returns true if a program may change the state. Only a connection leads to `IBV_QPS_RTS`; a program may announce it
@@ -252,11 +296,12 @@ const fn may_enter(new: u32, now: u32) -> bool {
 
 fn enter(qp: &Qp, new: u32) -> Result<(), c_int> {
     let change = |state| qp.qp.modify(state).map_err(|error| number(&error));
-    if new == ERROR || new == RESET && query(qp)?.0 == RTS {
+    if new == ERROR || new == RESET && query(qp)?.0 != INIT {
         change(QpState::Error)?;
     }
     if new == RESET && query(qp)?.0 == ERROR {
         change(QpState::Idle)?;
+        *lock(&qp.numbered) = None;
     }
     qp.head.state.store(new, Ordering::Release);
     Ok(())
@@ -304,7 +349,8 @@ export! {
             port_num: PORT,
             ..QpAttr::default()
         };
-        write(attr, 0, now);
+        let numbered = *lock(&qp.numbered);
+        write(attr, 0, numbered.map_or(now, |numbered| numbered.complete(&now)));
         let created = QpInitAttr {
             qp_context: head.qp_context.load(Ordering::Acquire),
             send_cq: head.send_cq,

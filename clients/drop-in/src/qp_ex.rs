@@ -23,15 +23,17 @@ const INIT_SEND_OPS: u32 = 1 << 6;
 const WRITE: u64 = 1;
 const WRITE_IMM: u64 = 1 << 1;
 const SEND: u64 = 1 << 2;
+const SEND_IMM: u64 = 1 << 3;
 const READ: u64 = 1 << 4;
 const COMPARE_SWAP: u64 = 1 << 5;
 const FETCH_ADD: u64 = 1 << 6;
 const LOCAL_INV: u64 = 1 << 7;
 const BIND_MW: u64 = 1 << 8;
 const SEND_INV: u64 = 1 << 9;
-/// Operations that iWARP has: no Send with Immediate Data, segmentation offload, or atomic Write.
+/// Operations that a queue pair may have: no segmentation offload, and no atomic Write. A Send with Immediate Data
+/// needs a connection by number.
 const OPERATIONS: u64 =
-    WRITE | WRITE_IMM | SEND | READ | COMPARE_SWAP | FETCH_ADD | LOCAL_INV | BIND_MW | SEND_INV;
+    WRITE | WRITE_IMM | SEND | SEND_IMM | READ | COMPARE_SWAP | FETCH_ADD | LOCAL_INV | BIND_MW | SEND_INV;
 
 /// Requests between `ibv_wr_start` and `ibv_wr_complete`.
 #[derive(Debug)]
@@ -200,6 +202,12 @@ extern "C" fn wr_send(qp: Option<&Qp>) {
     begin(qp, Ok(SendOp::SEND));
 }
 
+extern "C" fn wr_send_imm(qp: Option<&Qp>, imm_data: u32) {
+    let op = SendOp::SendWithImm { imm_data: imm_data.to_ne_bytes() };
+    let lacks = qp.is_some_and(|qp| qp.lacks(&op));
+    begin(qp, if lacks { Err(libc::EOPNOTSUPP) } else { Ok(op) });
+}
+
 extern "C" fn wr_send_inv(qp: Option<&Qp>, rkey: u32) {
     begin(qp, Ok(SendOp::Send { invalidate: Some(Stag(rkey)) }));
 }
@@ -238,6 +246,7 @@ pub(crate) fn tail(operations: u64) -> QpTail {
         rdma_write: has(WRITE).then_some(wr_rdma_write),
         rdma_write_imm: has(WRITE_IMM).then_some(wr_rdma_write_imm),
         send: has(SEND).then_some(wr_send),
+        send_imm: has(SEND_IMM).then_some(wr_send_imm),
         send_inv: has(SEND_INV).then_some(wr_send_inv),
         set_inline_data: Some(wr_set_inline_data),
         set_inline_data_list: Some(wr_set_inline_data_list),

@@ -37,6 +37,7 @@ const ZERO_BASED: u32 = 32;
 const fn number(error: PostError) -> c_int {
     match error {
         PostError::QueueFull => libc::ENOMEM,
+        PostError::NotNegotiated => libc::EOPNOTSUPP,
         _ => libc::EINVAL,
     }
 }
@@ -91,6 +92,7 @@ fn operation(wr: &SendWr) -> Result<SendOp, c_int> {
         0 => SendOp::RdmaWrite { remote_addr, rkey },
         1 => SendOp::RdmaWriteWithImm { remote_addr, rkey, imm_data: immediate(wr.imm_data) },
         2 => SendOp::SEND,
+        3 => SendOp::SendWithImm { imm_data: wr.imm_data.to_ne_bytes() },
         4 => SendOp::RdmaRead { remote_addr, rkey },
         5 | 6 => {
             let (rkey, compare_add, swap) = (Stag(wr.wr[6]), word(wr, 1), word(wr, 2));
@@ -104,7 +106,7 @@ fn operation(wr: &SendWr) -> Result<SendOp, c_int> {
         7 => SendOp::LocalInvalidate { stag: Stag(wr.imm_data) },
         8 => bind(object(wr.bind.mw), wr.bind.rkey, &wr.bind.info)?,
         9 => SendOp::Send { invalidate: Some(Stag(wr.imm_data)) },
-        // Send with Immediate Data, and segmentation offload.
+        // Segmentation offload, and what later headers add.
         _ => return Err(libc::EOPNOTSUPP),
     })
 }
@@ -145,6 +147,9 @@ pub(crate) const fn send_flags(flags: u32) -> SendFlags {
 
 fn post_one(qp: &Qp, wr: &SendWr) -> Result<(), c_int> {
     let op = operation(wr)?;
+    if qp.lacks(&op) {
+        return Err(libc::EOPNOTSUPP);
+    }
     let elements = array(wr.sg_list, wr.num_sge);
     let flags = send_flags(wr.send_flags);
     let post = |data| {

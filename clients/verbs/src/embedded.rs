@@ -7,7 +7,7 @@
 //! A thread that finds the lock taken leaves its work to the one that has it: that looks for work again once it has
 //! unlocked. Of the threads that wait, one sleeps until the sockets have something, the owner; the others sleep until
 //! it has run the engine for them. The helper takes the owner's place while there is none, and leaves the sockets to a
-//! program that polls or waits: it then looks after 1, 2, 4, … 16 ms if the program still does. Posts in quick
+//! program that polls or waits: it then looks after 0.1, 0.2, 0.4, … 16 ms if the program still does. Posts in quick
 //! succession wait for the next poll or sleep ([`held`]).
 
 mod canceled;

@@ -6,8 +6,8 @@ use iwarp_shared_verbs::methods::Executed;
 use iwarp_shared_verbs::program::{RecvQueue, SendQueue, Slots};
 use iwarp_shared_verbs::{QpPlaces, Request, Response};
 use rdma::verbs::{
-    Access, CqId, PostError, QpAttr, QpCap, QpInit, QpNum, QpState, RecvWr, SendWr, SrqAttr, SrqId,
-    WorkCompletion,
+    Access, CqId, PostError, QpAttr, QpCap, QpInit, QpNum, QpState, RecvWr, RtrAttr, RtsAttr, SendWr,
+    SrqAttr, SrqId, WorkCompletion,
 };
 
 use crate::backend::Posted;
@@ -244,6 +244,28 @@ impl QueuePair {
         } else {
             send.set_ready(true);
         }
+        Ok(())
+    }
+
+    /// Changes the queue pair to RTR, and names its peer by number (`ibv_modify_qp` with `IBV_QP_AV` and
+    /// `IBV_QP_DEST_QPN`). The device connects them; neither this call nor [`Self::ready_to_send`] waits for that. The
+    /// peer does the same for this queue pair.
+    ///
+    /// # Errors
+    /// The queue pair is not `Idle` or has a connection, the attributes name no peer, the device makes no connections
+    /// by number, or the daemon has ended.
+    pub fn ready_to_receive(&self, attr: &RtrAttr) -> Result<(), Error> {
+        self.context().execute("modify_qp", Request::ReadyToReceive(self.0.num, *attr)).map(drop)
+    }
+
+    /// Changes the queue pair to RTS: it accepts work to send, which is sent once it is connected. A request completes
+    /// when the peer has processed it.
+    ///
+    /// # Errors
+    /// The queue pair is not in RTR, an attribute is outside its range, or the daemon has ended.
+    pub fn ready_to_send(&self, attr: &RtsAttr) -> Result<(), Error> {
+        self.context().execute("modify_qp", Request::ReadyToSend(self.0.num, *attr))?;
+        self.0.set_ready(true);
         Ok(())
     }
 

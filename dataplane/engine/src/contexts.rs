@@ -131,7 +131,7 @@ impl SharedContexts {
 
     /// Returns the user whose program has a connection, and the number of connections that the user may have.
     pub(super) fn user_of<B: Buf>(&self, device: &Device<Segment<B>>, id: CmId) -> Option<(UserId, u32)> {
-        let context = Contexts::<SharedWords>::owner_of(device, id)?;
+        let context = Contexts::<SharedWords>::context_of(device, id)?;
         self.contexts.user(context).zip(self.contexts.ids_max(context))
     }
 

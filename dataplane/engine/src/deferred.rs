@@ -142,7 +142,10 @@ impl<T: Transport, M: Memory> Engine<T, M> {
         for _ in 0..self.device.deferred().min(CHECKED_MAX) {
             let Self { device, rdma, .. } = self;
             let Some(id) = device.resume_next(at, &mut rdma.env()) else { continue };
-            let Some(conn) = self.conn_of(id) else { continue };
+            let Some(conn) = self.conn_of(id) else {
+                self.queue_to_itself(id);
+                continue;
+            };
             self.receive_held(now, conn, id);
             self.schedule(conn);
             // The other end of a looped connection sends nothing to one that is stalled.

@@ -32,6 +32,8 @@ iwarp_counters::counters! {
         drop_backlog,
         /// Connections reset because their listener is bound to another address, or no longer exists.
         drop_address,
+        /// Connections for queue pairs that are connected by number, reset because their host is not admitted.
+        drop_not_admitted,
         /// Bytes received after the device had released the connection.
         late_bytes,
         /// Connections reset while they lingered: their user's programs have left too many others since.
@@ -119,6 +121,10 @@ impl<T: Transport, M: Memory> Engine<T, M> {
     }
 
     pub(super) fn rdma_accepted(&mut self, now: Instant, conn: ConnId, listener: CmId, info: &ConnInfo) {
+        if !self.admits(listener, info.remote.ip()) {
+            self.stats.drop_not_admitted += 1;
+            return self.transport.abort(now, conn);
+        }
         let bound = self.device.addresses(listener).ok().and_then(|(local, _)| local);
         let is_region = RegionResponder::owns(&self.device, listener);
         let claimed_port = if is_region { 0 } else { info.local.port() };
@@ -214,7 +220,7 @@ impl<T: Transport, M: Memory> Engine<T, M> {
         offset: u64,
         segment: Segment<T::Buf>,
     ) -> Option<Event<T::Buf>> {
-        if self.device.deferred() > 0 && self.holds_data(conn) {
+        if self.device.has_stalled() && self.holds_data(conn) {
             return self.hold_data(conn, offset, &segment);
         }
         let Self { transport, device, rdma, conns, stats, held, .. } = self;
@@ -227,7 +233,7 @@ impl<T: Transport, M: Memory> Engine<T, M> {
             let mut run = DataRun::new(transport, conn, (offset, segment));
             let chunks = id.map(|id| device.receive_all(id, at, &mut run, &mut rdma.env()));
             if let Some(id) = id
-                && device.deferred() > 0
+                && device.has_stalled()
                 && device.is_stalled(id)
             {
                 held.take_rest(conn, &mut run);
@@ -304,7 +310,13 @@ impl<T: Transport, M: Memory> Engine<T, M> {
                     if let Some(conn) = self.conn_of(id) {
                         // The device asks only when it has work to send; `service_tx_ready` defers the rest.
                         self.queue_tx(conn);
+                    } else {
+                        self.queue_to_itself(id);
                     }
+                }
+                TransportRequest::Loop { id } => {
+                    let stream = self.streams.next();
+                    self.device.looped_to_itself(id, stream);
                 }
                 TransportRequest::Listen { id, local, backlog } => self.rdma_listen(id, local, backlog),
                 TransportRequest::Unlisten { id } => self.unlisten(id),

@@ -26,6 +26,7 @@ mod lingering;
 mod looped;
 pub mod memory;
 mod notice;
+mod numbered;
 mod offers;
 pub mod prefetch;
 mod rdma_conn;
@@ -64,6 +65,8 @@ pub use device::RdmaCmStats;
 pub use drain::DrainPage;
 use lingering::Lingering;
 pub use notice::{Notice, NoticeReader, NoticeRing, NoticeStats, notice_ring};
+pub use numbered::NumberedConfig;
+use numbered::NumberedQps;
 use rdma_conn::{CmConns, Looped, RdmaConn};
 pub use reload::{GrantRule, ListenerSetup};
 
@@ -150,8 +153,10 @@ pub struct Engine<T: Transport, M> {
     /// TCP ports that belong to one worker, and the index of this one.
     local_ports: (LocalPorts, u16),
     cm_conns: CmConns,
-    /// Received data of connections that wait for deferred copies.
+    /// Received data of connections that wait for deferred copies, or for receive buffers.
     held: HeldData,
+    /// Queue pairs that are connected by number.
+    numbered: NumberedQps,
     /// TCP options of the device's connections.
     options: ConnOptions,
     streams: StreamIds,
@@ -191,6 +196,7 @@ impl<T: Transport, M: Memory> Engine<T, M> {
             local_ports: config.local_ports,
             cm_conns: CmConns::new(config.limits.ids),
             held: HeldData::default(),
+            numbered: NumberedQps::new(&config.seed),
             options: ConnOptions { out_of_order, ..config.conn },
             streams: StreamIds::default(),
             tx_ready: VecDeque::with_capacity(connections),
@@ -253,7 +259,9 @@ impl<T: Transport, M: Memory> Engine<T, M> {
             self.resume_deferred(now);
         }
         self.serve_clients();
+        self.run_numbered(now);
         self.apply_requests(now);
+        self.transmit_to_itself(now);
         self.service_tx_ready(now, pool);
         // Carries out requests of connections whose deferred work ran because `deferred` was full.
         self.apply_requests(now);
@@ -300,7 +308,8 @@ impl<T: Transport, M: Memory> Engine<T, M> {
     /// Returns the time at which the next poll is due even if no frame arrives. `poll`, `run_deferred` and
     /// `conns_close` change it.
     pub fn next_deadline(&self) -> Option<Instant> {
-        [self.transport.next_deadline(), self.deadlines.first()].into_iter().flatten().min()
+        let own = [self.transport.next_deadline(), self.deadlines.first(), self.numbered_deadline()];
+        own.into_iter().flatten().min()
     }
 
     /// Returns true if another poll would have immediate work: output to send, a request that a client of the device
@@ -317,6 +326,7 @@ impl<T: Transport, M: Memory> Engine<T, M> {
             || self.shared.has_work()
             || self.device.has_overrun()
             || self.device.deferred() > 0
+            || self.has_output_to_itself()
     }
 
     /// Resets every connection. `WorkerPort::shut_down` calls it.

@@ -22,13 +22,18 @@ const SOLICITED: u8 = 1 << 2;
 const RECEIVE: u8 = 1 << 3;
 
 /// Status of each code.
-const STATUSES: [WcStatus; 6] = [
+const STATUSES: [WcStatus; 11] = [
     WcStatus::Success,
     WcStatus::LocalLengthError,
     WcStatus::LocalProtectionError,
     WcStatus::WrFlushError,
     WcStatus::MwBindError,
     WcStatus::LocalQpOperationError,
+    WcStatus::RemoteInvalidRequest,
+    WcStatus::RemoteAccessError,
+    WcStatus::RemoteOperationError,
+    WcStatus::RetryExceeded,
+    WcStatus::RnrRetryExceeded,
 ];
 
 /// Operation of each code.

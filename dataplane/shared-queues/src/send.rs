@@ -5,7 +5,7 @@
 //! | 0 | `wr_id` | |
 //! | 1 | byte 0 operation, byte 1 flags, byte 2 elements, byte 3 rights | bytes 4 and 5 length of the inline data |
 //! | 2 | address at the peer | |
-//! | 3 | key of the peer's memory | STag to invalidate, or key of the region to bind |
+//! | 3 | key of the peer's memory | STag to invalidate, key of the region to bind, or Immediate Data of a Send |
 //! | from 4 | elements of two words: address; length and key; or inline data | |
 //! | then | operands that the operation has: Immediate Data; atomic; address and length to bind, memory window | |
 //!
@@ -52,6 +52,7 @@ const FETCH_ADD: u8 = 7;
 const COMPARE_SWAP: u8 = 8;
 const BIND_MW: u8 = 9;
 const LOCAL_INVALIDATE: u8 = 10;
+const SEND_WITH_IMM: u8 = 11;
 
 /// Returns the words of an entry with up to `sges` elements or `inline` bytes, whole cache lines; `None` if they exceed
 /// [`SGE_MAX`] and [`INLINE_MAX`].
@@ -154,6 +155,7 @@ fn decode_op(
             SendOp::BindMw { mw: MwId(split(third).0), rkey, bind }
         }
         LOCAL_INVALIDATE => SendOp::LocalInvalidate { stag: other },
+        SEND_WITH_IMM => SendOp::SendWithImm { imm_data: other.0.to_le_bytes() },
         _ => return Err(EntryError::Opcode(opcode)),
     })
 }
@@ -270,6 +272,9 @@ impl Operation {
             SendOp::Send { invalidate } => {
                 let keys = (0, invalidate.map_or(0, |stag| stag.0));
                 Self { opcode: SEND, option: invalidate.is_some(), keys, ..none }
+            }
+            SendOp::SendWithImm { imm_data } => {
+                Self { opcode: SEND_WITH_IMM, keys: (0, u32::from_le_bytes(imm_data)), ..none }
             }
             SendOp::RdmaWrite { remote_addr, rkey } => {
                 Self { opcode: RDMA_WRITE, remote_addr, keys: (rkey.0, 0), ..none }

@@ -25,6 +25,7 @@ fn op() -> impl Strategy<Value = SendOp> {
     let bind = (any::<u32>(), stag(), (stag(), any::<u64>(), any::<u64>(), any::<bool>()));
     prop_oneof![
         proptest::option::of(stag()).prop_map(|invalidate| SendOp::Send { invalidate }),
+        any::<[u8; 4]>().prop_map(|imm_data| SendOp::SendWithImm { imm_data }),
         place.clone().prop_map(|(remote_addr, rkey)| SendOp::RdmaWrite { remote_addr, rkey }),
         (place.clone(), any::<[u8; 8]>()).prop_map(|((remote_addr, rkey), imm_data)| {
             SendOp::RdmaWriteWithImm { remote_addr, rkey, imm_data }
@@ -60,13 +61,18 @@ fn flags() -> impl Strategy<Value = SendFlags> {
 }
 
 /// Statuses and opcodes of completions.
-const STATUSES: [WcStatus; 6] = [
+const STATUSES: [WcStatus; 11] = [
     WcStatus::Success,
     WcStatus::LocalLengthError,
     WcStatus::LocalProtectionError,
     WcStatus::WrFlushError,
     WcStatus::MwBindError,
     WcStatus::LocalQpOperationError,
+    WcStatus::RemoteInvalidRequest,
+    WcStatus::RemoteAccessError,
+    WcStatus::RemoteOperationError,
+    WcStatus::RetryExceeded,
+    WcStatus::RnrRetryExceeded,
 ];
 const OPCODES: [WcOpcode; 9] = [
     WcOpcode::Send,
@@ -176,14 +182,14 @@ fn each_refusal_says_why() {
     let head = |control: u64| [7, control, 0, 0, 0, 0, 0];
     let refused = |control| decode_send(&head(control), &mut SgeList::new()).unwrap_err();
     assert_eq!(refused(0), EntryError::Opcode(0));
-    assert_eq!(refused(11), EntryError::Opcode(11));
+    assert_eq!(refused(12), EntryError::Opcode(12));
     assert_eq!(refused(0x8001), EntryError::Flags(0x80));
     assert_eq!(refused(0x11_0001), EntryError::ListLength(17));
     assert_eq!(refused(0x2_0001), EntryError::TooShort);
     assert_eq!(refused(513 << 32 | 0x0801), EntryError::InlineLength(513));
     assert_eq!(refused(0xff00_0009), EntryError::Access(0xff));
     assert_eq!(decode_recv(&[1, 1 << 40], &mut SgeList::new()).unwrap_err(), EntryError::ListLength(255));
-    assert_eq!(decode_completion(&[0, 6, 0, 0]), Err(EntryError::Completion(6, 0)));
+    assert_eq!(decode_completion(&[0, 11, 0, 0]), Err(EntryError::Completion(11, 0)));
     assert_eq!(decode_completion(&[0, 0x90, 0, 0]), Err(EntryError::Completion(0, 9)));
     assert_eq!(decode_completion(&[0, 0x10 << 8, 0, 0]), Err(EntryError::Flags(0x10)));
     assert_eq!(

@@ -5,7 +5,7 @@ use core::num::NonZeroU16;
 
 use rdma::verbs::{
     Access, AddressBase, CmId, CqId, MemoryRegion, MemoryWindow, MrId, MwId, PdId, QpAttr, QpInit, QpNum,
-    QpState, RegionId, SrqAttr, SrqId,
+    QpState, RegionId, RtrAttr, RtsAttr, SrqAttr, SrqId,
 };
 use rdma::wire::mpa::RtrOptions;
 use serde::{Deserialize, Serialize};
@@ -67,6 +67,11 @@ pub enum Request {
     ModifyQp(QpNum, QpState),
     /// Changes the rights of a queue pair's peer (`ibv_modify_qp` with `IBV_QP_ACCESS_FLAGS`).
     ModifyQpAccess(QpNum, Access),
+    /// Changes a queue pair to RTR, and connects it with the peer that is named by number (`ibv_modify_qp` with
+    /// `IBV_QP_DEST_QPN`).
+    ReadyToReceive(QpNum, RtrAttr),
+    /// Changes such a queue pair to RTS.
+    ReadyToSend(QpNum, RtsAttr),
     /// Asks for a snapshot of a queue pair (`ibv_query_qp`).
     QueryQp(QpNum),
     /// Destroys a queue pair (`ibv_destroy_qp`).

@@ -9,8 +9,11 @@ use anyhow::{Context, Result, bail};
 use ipnet::IpNet;
 use iwarp_config::{Config, Driver, Hugepages, Machine, MemoryPlan, memory_plan};
 use iwarp_engine::memory::{HUGEPAGE_BYTES, Pages, WorkerMemory};
-use iwarp_engine::{Clock, EngineConfig, ListenerSetup, LocalPorts, NoticeReader, notice_ring};
+use iwarp_engine::{
+    Clock, EngineConfig, ListenerSetup, LocalPorts, NoticeReader, NumberedConfig, notice_ring,
+};
 use iwarp_shared_verbs::methods::DeviceInfo;
+use rdma::verbs::QP_WORKERS_MAX;
 use tcp_stack::Stack;
 
 use crate::admin::{PortEntry, Regions, Watched, WorkerHandle};
@@ -328,11 +331,33 @@ fn engine(
         },
         WorkerMemory::new(config.limits.regions_max.saturating_add(memory_regions) as usize),
     );
+    connect_by_number(config, spec, worker, &mut engine)?;
     for listener in &config.listeners {
         let ListenerSetup { port, options, service } = listener_setup(config, listener);
         engine.listen(port, options, service).with_context(|| format!("listener {port}"))?;
     }
     Ok(engine)
+}
+
+/// Lets the queue pairs of programs be connected by number, if the configuration has a port for it.
+fn connect_by_number(
+    config: &Config,
+    spec: &iwarp_config::Port,
+    worker: u16,
+    engine: &mut PortEngine,
+) -> Result<()> {
+    let table = config.applications.as_ref().filter(|table| table.queue_pair_port != 0);
+    // A number names no further worker. Programs of those have connections by address alone.
+    let worker = u8::try_from(worker).ok().filter(|worker| u16::from(*worker) < QP_WORKERS_MAX);
+    let Some((table, worker)) = table.zip(worker) else { return Ok(()) };
+    let peers = match table.queue_pair_peers.as_slice() {
+        [] => spec.addresses.nets().map(|net| net.trunc()).collect(),
+        some => some.to_vec(),
+    };
+    let port = table.queue_pair_port;
+    engine.connect_by_number(NumberedConfig { port, worker, peers: Some(peers) });
+    let listening = engine.listen_by_number(endpoint(config, config.mpa.crc));
+    listening.with_context(|| format!("applications.queue_pair_port {port}"))
 }
 
 /// Returns what a program sees of a port.

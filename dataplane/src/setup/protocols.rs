@@ -55,7 +55,8 @@ pub(super) fn limits(config: &Config) -> Limits {
         cqs: most(objects.cqs),
         qps: most(objects.qps),
         srqs: most(objects.srqs),
-        ids: service.ids.saturating_add(objects.ids),
+        // One more for each queue pair that is connected by number.
+        ids: service.ids.saturating_add(objects.ids).saturating_add(objects.qps),
         ..service
     }
 }

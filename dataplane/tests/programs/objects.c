@@ -61,7 +61,7 @@ static void create_qp_ex(struct rdma_cm_id *id, struct ibv_cq *cq)
 		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, .pd = id->pd,
 	};
 	static const uint64_t absent[] = {
-		IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_TSO, IBV_QP_EX_WITH_ATOMIC_WRITE, 1ull << 40,
+		IBV_QP_EX_WITH_TSO, IBV_QP_EX_WITH_ATOMIC_WRITE, 1ull << 40,
 	};
 
 	for (size_t i = 0; i < sizeof(absent) / sizeof(absent[0]); i++) {

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::Endpoint;
-use crate::qp::{CloseHow, StreamState};
+use crate::qp::{CloseHow, StreamState, WcStatus};
 use crate::stats::{RdmaStats, count};
 use crate::terminate::{ErrorCode, Fault, StreamError};
 
@@ -45,7 +45,10 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
     /// answered, so that the peer receives every message that has completed here; otherwise resets it.
     pub fn leave(&mut self) {
         let in_operation = self.qp.state == StreamState::ReadyToSend && self.qp.may_send;
-        if in_operation && self.is_finished() && !self.qp.is_deferred() {
+        // Work of a queue pair that is connected by number is finished once the peer has processed it. The peer still
+        // receives what was sent.
+        let is_finished = self.is_finished() && !self.qp.is_deferred();
+        if in_operation && (is_finished || self.qp.keeps_work) {
             self.end(CloseHow::Fin);
         } else {
             self.transport_lost();
@@ -124,6 +127,10 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         if self.fpdu_check_at.is_some_and(|at| at <= now) {
             self.check_fpdu(now, stats);
         }
+        if self.qp.buffers_until().is_some_and(|until| until <= now) {
+            self.qp.give_up(WcStatus::RnrRetryExceeded);
+            self.end(CloseHow::Reset);
+        }
         self.apply_state(now);
     }
 
@@ -131,7 +138,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
     pub fn next_deadline(&self) -> Option<Duration> {
         let negotiation = self.negotiation.as_ref().and_then(|negotiation| negotiation.next_deadline());
         let ends = [negotiation, self.linger_deadline, self.terminate_deadline, self.drain_deadline];
-        let limits = ends.into_iter().chain([self.poke_at, self.fpdu_check_at]);
+        let limits = ends.into_iter().chain([self.poke_at, self.fpdu_check_at, self.qp.buffers_until()]);
         limits.flatten().min()
     }
 
@@ -142,6 +149,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
                 if self.qp.peer_sent {
                     (self.poke_at, self.poke_due) = (None, false);
                 }
+                self.qp.watch_buffers(now);
                 let done = match self.drain {
                     None => false,
                     Some(Drain::PeerClosed) => !self.qp.has_output(),

@@ -3,10 +3,10 @@
 
 use core::time::Duration;
 
-use super::{Endpoint, Env};
-use crate::memory::{Fetch, Memory};
+use super::{Endpoint, EndpointConfig, Env};
+use crate::memory::{Fetch, Memory, PdId, StreamId};
 use crate::mpa::{Fpdu, Framer};
-use crate::qp::StreamState;
+use crate::qp::{QueuePair, StreamState};
 use crate::wire::ddp::TaggedHeader;
 
 /// Segment of the other end of a looped connection.
@@ -45,6 +45,21 @@ impl LoopedSegment<'_> {
 }
 
 impl<C: AsRef<[u8]>> Endpoint<C> {
+    /// Creates an endpoint in full operation that is connected with itself, with the queues of a queue pair and this
+    /// many reads at a time. It has no transport: what it sends goes to [`Self::receive_looped`].
+    pub(crate) fn to_itself(
+        config: EndpointConfig,
+        stream: StreamId,
+        (queues, pd): (QueuePair, PdId),
+        reads: usize,
+    ) -> Self {
+        let mut endpoint = Self::new(config, stream, None, true);
+        endpoint.adopt(queues, Some(pd));
+        endpoint.qp.establish(Framer::new(false), reads, reads, true);
+        endpoint.qp.peer_sent = true;
+        endpoint
+    }
+
     /// Returns true if this end may send segments to the other directly: it is in full operation.
     pub(crate) fn may_loop_out(&self) -> bool {
         self.qp.state == StreamState::ReadyToSend && self.qp.may_send

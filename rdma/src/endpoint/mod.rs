@@ -123,7 +123,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
     /// Creates the responder of a stream that was just accepted.
     pub fn responder(config: EndpointConfig, stream: StreamId, now: Duration) -> Self {
         let negotiation = Negotiation::responder(config.mpa, now);
-        Self::new(config, stream, negotiation, false)
+        Self::new(config, stream, Some(negotiation), false)
     }
 
     /// Creates the initiator of a stream that was just connected.
@@ -138,16 +138,21 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         stats: &mut RdmaStats,
     ) -> Result<Self, LocalError> {
         let negotiation = Negotiation::initiator(config.mpa, request, now, &mut stats.mpa)?;
-        Ok(Self::new(config, stream, negotiation, true))
+        Ok(Self::new(config, stream, Some(negotiation), true))
     }
 
-    fn new(config: EndpointConfig, stream: StreamId, negotiation: Negotiation, initiator: bool) -> Self {
+    fn new(
+        config: EndpointConfig,
+        stream: StreamId,
+        negotiation: Option<Negotiation>,
+        initiator: bool,
+    ) -> Self {
         let (send, receive) = (config.send_queue.into(), config.receive_queue.into());
         let depths = Depths { send, receive, ..Depths::default() };
         Self {
             config: (&config).into(),
             initiator,
-            negotiation: Some(Box::new(negotiation)),
+            negotiation: negotiation.map(Box::new),
             terms: None,
             deframer: None,
             position: 0,

@@ -44,7 +44,7 @@ impl Side {
     fn established(initiator: bool, rtr: Option<Rtr>) -> Self {
         let config = EndpointConfig { send_queue: 8, receive_queue: 8, ..EndpointConfig::default() };
         let negotiation = Negotiation::responder(config.mpa, NOW);
-        let mut endpoint = Endpoint::new(config, StreamId(1), negotiation, initiator);
+        let mut endpoint = Endpoint::new(config, StreamId(1), Some(negotiation), initiator);
         let mut stats = RdmaStats::default();
         let terms = Terms {
             revision: 2,

@@ -22,6 +22,8 @@ use crate::wire::atomic::AtomicOp;
 pub(crate) enum Stop {
     /// It is due again when this copy is done. Nothing has changed.
     Wait(Ticket),
+    /// It is due again when there is a receive buffer.
+    Buffer,
     /// The stream ends with this error.
     Fault(StreamError),
 }
@@ -45,6 +47,8 @@ pub(crate) struct Deferred {
     pub(crate) ahead: Option<ReadAhead>,
     /// Copy that the output waits for.
     hold: Option<Ticket>,
+    /// True if the FPDU at the front of the stream has a receive buffer now.
+    is_woken: bool,
     /// True if the device lists the connection among those that wait.
     pub(crate) is_listed: bool,
 }
@@ -71,10 +75,17 @@ impl QueuePair {
         self.deferred.as_deref().is_some_and(waits)
     }
 
-    /// Returns true if the FPDU at the front of the stream waits for a copy.
+    /// Returns true if the FPDU at the front of the stream waits for a copy, or for a receive buffer.
     #[inline]
     pub(crate) fn is_stalled(&self) -> bool {
-        self.deferred.as_deref().is_some_and(|deferred| deferred.stall.is_some())
+        self.waits_for_buffer || self.deferred.as_deref().is_some_and(|deferred| deferred.stall.is_some())
+    }
+
+    /// Lets the FPDU that waits for a receive buffer go on: there is one. The owner resumes the stream.
+    #[cold]
+    pub(crate) fn wake(&mut self) {
+        self.waits_for_buffer = false;
+        self.waits().is_woken = true;
     }
 
     /// Returns true if the output waits for a copy.
@@ -186,7 +197,7 @@ impl QueuePair {
     pub(crate) fn resume<M: Memory>(&mut self, env: &mut Env<'_, M>) -> bool {
         let stream = self.origin.stream;
         let Some(deferred) = self.deferred.as_deref_mut() else { return false };
-        let (mut changed, mut failed) = (false, false);
+        let (mut changed, mut failed) = (core::mem::take(&mut deferred.is_woken), false);
         let mut is_done = |wait: Option<Ticket>| {
             let Some(ticket) = wait.filter(|_| !failed) else { return false };
             let state = env.memory.copy_state(stream, ticket);

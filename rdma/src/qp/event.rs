@@ -49,7 +49,8 @@ impl WcOpcode {
 /// Result of a work request: the values of `ibv_wc_status` that iWARP can produce.
 ///
 /// A peer refuses a request with a Terminate, which names no work request. A program receives it as
-/// [`AsyncEvent::QpTerminated`](crate::verbs::AsyncEvent::QpTerminated), and the request as [`Self::WrFlushError`].
+/// [`AsyncEvent::QpTerminated`](crate::verbs::AsyncEvent::QpTerminated), and the request as [`Self::WrFlushError`];
+/// with a queue pair that is connected by number, the request has the status of the Terminate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WcStatus {
     /// The request succeeded (`IBV_WC_SUCCESS`).
@@ -68,6 +69,20 @@ pub enum WcStatus {
     /// The queue pair cannot execute the request: its length does not fit the operation, the stream has no RDMA Reads,
     /// or the queue has no slot for it (`IBV_WC_LOC_QP_OP_ERR`). Only requests that another process posted end so.
     LocalQpOperationError,
+    /// The peer cannot process the request: it is longer than the peer's buffer, or of a kind that the peer does not
+    /// take; the stream has ended (`IBV_WC_REM_INV_REQ_ERR`). Of queue pairs that are connected by number, as are the
+    /// next ones.
+    RemoteInvalidRequest,
+    /// The peer's memory does not permit the request, or does not exist; the stream has ended
+    /// (`IBV_WC_REM_ACCESS_ERR`).
+    RemoteAccessError,
+    /// The peer has failed; the stream has ended (`IBV_WC_REM_OP_ERR`).
+    RemoteOperationError,
+    /// The peer was not reached within the time that the queue pair has for it (`IBV_WC_RETRY_EXC_ERR`).
+    RetryExceeded,
+    /// The peer has had no receive buffer within the time that the queue pair waits for one
+    /// (`IBV_WC_RNR_RETRY_EXC_ERR`).
+    RnrRetryExceeded,
 }
 
 impl WcStatus {
@@ -80,6 +95,11 @@ impl WcStatus {
             Self::LocalProtectionError => 4,
             Self::WrFlushError => 5,
             Self::MwBindError => 6,
+            Self::RemoteInvalidRequest => 9,
+            Self::RemoteAccessError => 10,
+            Self::RemoteOperationError => 11,
+            Self::RetryExceeded => 12,
+            Self::RnrRetryExceeded => 13,
         }
     }
 }
@@ -93,6 +113,11 @@ impl fmt::Display for WcStatus {
             Self::WrFlushError => "the stream ended before the request was finished",
             Self::MwBindError => "the memory window cannot be bound as requested",
             Self::LocalQpOperationError => "the queue pair cannot execute the request",
+            Self::RemoteInvalidRequest => "the peer cannot process the request",
+            Self::RemoteAccessError => "the peer's memory does not permit the request",
+            Self::RemoteOperationError => "the peer has failed",
+            Self::RetryExceeded => "the peer was not reached in time",
+            Self::RnrRetryExceeded => "the peer has had no receive buffer in time",
         })
     }
 }
@@ -163,6 +188,8 @@ pub enum Event {
         solicited: bool,
         /// STag of this side that the peer invalidated.
         invalidated: Option<Stag>,
+        /// Immediate Data of the Send, four bytes; only between queue pairs that are connected by number.
+        immediate: Option<[u8; 4]>,
     },
     /// Immediate Data was received. It consumed a posted buffer, whose bytes are unchanged.
     Immediate {
@@ -170,6 +197,9 @@ pub enum Event {
         wr_id: u64,
         /// The eight bytes of Immediate Data.
         data: [u8; 8],
+        /// Length in bytes of the RDMA Write before it, which only queue pairs that are connected by number tell; else
+        /// 0.
+        bytes: u32,
         /// True if the peer asks for an event.
         solicited: bool,
     },

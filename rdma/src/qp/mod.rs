@@ -13,6 +13,7 @@ mod deferred;
 mod event;
 mod inbox;
 mod local;
+mod numbered;
 mod receive_queue;
 mod send_queue;
 mod shared_queue;
@@ -24,6 +25,7 @@ pub use event::{CloseHow, Event, WcOpcode, WcStatus};
 pub(crate) use inbox::Inbox;
 pub(crate) use local::{List, Local, Tokens};
 pub use local::{SGE_MAX, Sge};
+pub(crate) use numbered::{Extensions, Numbered};
 pub(crate) use receive_queue::ReceiveQueue;
 pub use send_queue::PostError;
 pub(crate) use send_queue::{SendQueue, WorkOp, WorkRequest};
@@ -158,6 +160,15 @@ pub(crate) struct QueuePair {
     pub(crate) counters: StreamCounters,
     /// Copies that the stream waits for; `None` while all its memory is accessed at once.
     pub(crate) deferred: Option<Box<Deferred>>,
+    /// State of a stream between queue pairs that are connected by number.
+    pub(crate) numbered: Option<Box<Numbered>>,
+    /// True if a message without a receive buffer waits for one; otherwise it ends the stream. RFC 5041 §7.1: a
+    /// receiver "MAY try to recover from the system fault using LLP means in a ULP-transparent way".
+    pub(crate) awaits_buffers: bool,
+    /// True while the FPDU at the front of the stream waits for a receive buffer.
+    pub(crate) waits_for_buffer: bool,
+    /// True if the work stays posted when the stream ends without an error.
+    pub(crate) keeps_work: bool,
 }
 
 /// Events that can wait besides completions: request, established, the reason of the end, close.
@@ -193,6 +204,10 @@ impl QueuePair {
             events: VecDeque::with_capacity(events),
             counters: StreamCounters::default(),
             deferred: None,
+            numbered: None,
+            awaits_buffers: false,
+            waits_for_buffer: false,
+            keeps_work: false,
         }
     }
 
@@ -262,6 +277,7 @@ impl QueuePair {
         }
         stats.drops.count(fault.error);
         self.state = StreamState::Terminating;
+        self.keeps_work = false;
         self.terminate = Some((fault.message(), fault.error));
         self.flush();
     }
@@ -298,7 +314,9 @@ impl QueuePair {
         if self.state != StreamState::Closed {
             self.state = StreamState::Closed;
             self.terminate = None;
-            self.flush();
+            if !self.keeps_work {
+                self.flush();
+            }
             self.events.push_back(Event::Close { how });
         }
     }

@@ -27,6 +27,8 @@ pub enum PostError {
     NoReads,
     /// The key does not belong to the memory window, or the window to another protection domain (`EINVAL`).
     Window,
+    /// A Send with Immediate Data, which the peer has not agreed to (`EOPNOTSUPP`).
+    NotNegotiated,
 }
 
 impl fmt::Display for PostError {
@@ -38,6 +40,7 @@ impl fmt::Display for PostError {
             Self::Length => "too many elements or bytes, or not what the operation needs",
             Self::NoReads => "no RDMA Reads were negotiated on this stream",
             Self::Window => "the key is not one of the memory window",
+            Self::NotNegotiated => "the peer does not take Sends with Immediate Data",
         })
     }
 }
@@ -58,6 +61,10 @@ pub(crate) enum WorkOp {
     Send {
         solicited: bool,
         invalidate: Option<Stag>,
+    },
+    SendImmediate {
+        solicited: bool,
+        data: [u8; 4],
     },
     Atomic {
         stag: Stag,
@@ -91,7 +98,7 @@ impl WorkOp {
         match self {
             Self::Write { .. } | Self::WriteImmediate { .. } => WcOpcode::RdmaWrite,
             Self::Read { .. } => WcOpcode::RdmaRead,
-            Self::Send { .. } | Self::Immediate { .. } => WcOpcode::Send,
+            Self::Send { .. } | Self::SendImmediate { .. } | Self::Immediate { .. } => WcOpcode::Send,
             Self::Atomic { op: AtomicOp::FetchAdd { .. }, .. } => WcOpcode::FetchAdd,
             Self::Atomic { op: AtomicOp::CompareSwap { .. }, .. } => WcOpcode::CompareSwap,
             Self::Invalidate { .. } => WcOpcode::LocalInvalidate,
@@ -108,6 +115,26 @@ impl WorkOp {
     /// and the depth, of Read Requests.
     pub(crate) const fn is_answered(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::Atomic { .. })
+    }
+
+    /// Returns the number of messages of the operation.
+    const fn messages(&self) -> u8 {
+        match self {
+            Self::Invalidate { .. } | Self::Bind { .. } => 0,
+            Self::WriteImmediate { .. } => 2,
+            _ => 1,
+        }
+    }
+
+    /// Returns the STag of the peer that the operation names.
+    const fn remote_stag(&self) -> Option<Stag> {
+        match *self {
+            Self::Write { stag, .. }
+            | Self::Read { stag, .. }
+            | Self::Atomic { stag, .. }
+            | Self::WriteImmediate { stag, .. } => Some(stag),
+            _ => None,
+        }
     }
 }
 
@@ -128,6 +155,8 @@ pub(crate) struct WorkRequest {
     pub(crate) fence: bool,
     /// Status of its completion if the stream ends first.
     pub(crate) status: WcStatus,
+    /// Messages of the operation.
+    messages: u8,
     /// True if the endpoint posted it itself; it produces no completion.
     internal: bool,
     done: bool,
@@ -145,6 +174,7 @@ impl WorkRequest {
             invalidate: None,
             fence: false,
             status,
+            messages: op.messages(),
             internal: false,
             done: false,
         }
@@ -156,12 +186,19 @@ impl WorkRequest {
 pub(crate) struct SendQueue {
     queue: VecDeque<WorkRequest>,
     /// Number of requests at the head that are completely sent.
-    sent: usize,
+    sent: u32,
     /// Number of these that wait for a response of the peer.
-    reads: usize,
+    reads: u32,
     /// Completions that the owner has not polled.
-    unpolled: usize,
-    depth: usize,
+    unpolled: u32,
+    depth: u32,
+    /// True if the peer tells which messages it has processed: requests are done then, and not when they are sent.
+    pub(super) confirms: bool,
+    /// Number of requests at the head whose messages the peer has processed.
+    confirmed: u32,
+    /// Messages that were sent, and those that belong to no request behind the confirmed ones, modulo 2^32.
+    sent_messages: u32,
+    confirmed_messages: u32,
     /// Scatter/gather lists and inline bytes of the requests.
     pub(crate) lists: Lists,
 }
@@ -170,18 +207,30 @@ impl SendQueue {
     /// Creates a queue of `depth` requests, each with up to `sges` elements of a list or `inline` bytes.
     pub(crate) fn new(depth: usize, sges: usize, inline: usize) -> Self {
         let queue = VecDeque::with_capacity(depth.saturating_add(1));
-        Self { queue, sent: 0, reads: 0, unpolled: 0, depth, lists: Lists::new(depth, sges, inline) }
+        Self {
+            queue,
+            sent: 0,
+            reads: 0,
+            unpolled: 0,
+            depth: u32::try_from(depth).unwrap_or(u32::MAX),
+            confirms: false,
+            confirmed: 0,
+            sent_messages: 0,
+            confirmed_messages: 0,
+            lists: Lists::new(depth, sges, inline),
+        }
     }
 
-    /// Posts the endpoint's own request, in a slot of its own.
+    /// Posts the endpoint's own request, the first of a stream, in a slot of its own. Work of a queue pair whose last
+    /// stream had not begun is behind it.
     pub(crate) fn post_internal(&mut self, op: WorkOp) {
         self.depth = self.depth.saturating_add(1);
-        self.queue.push_back(WorkRequest { internal: true, ..WorkRequest::new(0, op, Local::EMPTY) });
+        self.queue.push_front(WorkRequest { internal: true, ..WorkRequest::new(0, op, Local::EMPTY) });
     }
 
     /// Checks that the queue has a free slot.
     pub(crate) fn check_room(&self) -> Result<(), PostError> {
-        if self.queue.len().saturating_add(self.unpolled) < self.depth {
+        if self.queue.len().saturating_add(self.unpolled as usize) < self.depth as usize {
             Ok(())
         } else {
             Err(PostError::QueueFull)
@@ -201,28 +250,112 @@ impl SendQueue {
 
     /// Returns the number of reads and atomic operations that wait for a response.
     pub(crate) const fn reads(&self) -> usize {
-        self.reads
+        self.reads as usize
     }
 
     /// Returns the request being sent, or the next to send.
     pub(crate) fn next(&mut self) -> Option<&mut WorkRequest> {
-        self.queue.get_mut(self.sent)
+        self.queue.get_mut(self.sent as usize)
     }
 
     /// Returns the same, read-only.
     pub(crate) fn peek_next(&self) -> Option<&WorkRequest> {
-        self.queue.get(self.sent)
+        self.queue.get(self.sent as usize)
     }
 
     /// Marks the request being sent as completely sent.
     pub(crate) fn next_sent(&mut self) {
-        let Some(request) = self.queue.get_mut(self.sent) else { return };
+        let Some(request) = self.queue.get_mut(self.sent as usize) else { return };
         self.sent = self.sent.saturating_add(1);
         if request.op.is_answered() {
             self.reads = self.reads.saturating_add(1);
-        } else {
+        } else if !self.confirms || request.op.is_local() {
             request.done = true;
         }
+    }
+
+    /// Counts a message that was completely sent.
+    #[inline]
+    pub(crate) const fn count_message(&mut self) {
+        self.sent_messages = self.sent_messages.wrapping_add(1);
+    }
+
+    /// Returns the number of messages that were sent, modulo 2^32.
+    pub(super) const fn messages_sent(&self) -> u32 {
+        self.sent_messages
+    }
+
+    /// Makes all requests of the owner unsent, none of which is done, and drops those of the endpoint.
+    pub(super) fn rewind(&mut self) {
+        let before = self.queue.len();
+        self.queue.retain(|request| !request.internal);
+        let dropped = before.saturating_sub(self.queue.len());
+        self.depth = self.depth.saturating_sub(u32::try_from(dropped).unwrap_or(u32::MAX));
+        self.queue.iter_mut().for_each(|request| request.progress = 0);
+        (self.sent, self.reads, self.confirmed) = (0, 0, 0);
+        (self.sent_messages, self.confirmed_messages) = (0, 0);
+    }
+
+    /// Marks the requests as done whose messages are among the first `total` ones. Returns false if so many were not
+    /// sent.
+    pub(crate) fn confirm(&mut self, total: u32) -> bool {
+        let mut left = total.wrapping_sub(self.confirmed_messages);
+        if left > self.sent_messages.wrapping_sub(self.confirmed_messages) {
+            return false;
+        }
+        while self.confirmed < self.sent
+            && let Some(request) = self.queue.get_mut(self.confirmed as usize)
+            && let Some(rest) = left.checked_sub(request.messages.into())
+        {
+            if !request.op.is_answered() {
+                request.done = true;
+            }
+            left = rest;
+            self.pass(self.confirmed);
+        }
+        true
+    }
+
+    /// Counts the first request that is not confirmed, which is at this place, among those that are.
+    fn pass(&mut self, at: u32) {
+        let messages = self.queue.get(at as usize).map_or(0, |request| u32::from(request.messages));
+        self.confirmed_messages = self.confirmed_messages.wrapping_add(messages);
+        self.confirmed = self.confirmed.saturating_add(1);
+    }
+
+    /// Marks what precedes the oldest answer that is due as done: the peer processes messages in order.
+    fn confirm_before_answer(&mut self) {
+        while self.confirmed < self.sent
+            && let Some(request) = self.queue.get_mut(self.confirmed as usize)
+            && (request.done || !request.op.is_answered())
+        {
+            request.done = true;
+            self.pass(self.confirmed);
+        }
+    }
+
+    /// Sets the status that the oldest request of the owner has if the stream ends before it is finished. Returns false
+    /// if there is none.
+    pub(crate) fn set_status_of_oldest(&mut self, status: WcStatus) -> bool {
+        let oldest = self.queue.iter_mut().find(|request| !request.done && !request.internal);
+        oldest.map(|request| request.status = status).is_some()
+    }
+
+    /// Sets the status of the oldest request that names an STag of the peer, or else of the oldest one of the owner.
+    pub(crate) fn set_status_of(&mut self, stag: Option<Stag>, status: WcStatus) {
+        let names = |request: &&mut WorkRequest| stag.is_some() && request.op.remote_stag() == stag;
+        let sent = self.sent as usize;
+        match self.queue.iter_mut().take(sent.saturating_add(1)).filter(|request| !request.done).find(names) {
+            Some(request) => request.status = status,
+            None => {
+                self.set_status_of_oldest(status);
+            }
+        }
+    }
+
+    /// Returns true if a request of the owner is not finished.
+    pub(crate) fn has_unfinished(&self) -> bool {
+        self.queue.iter().any(|request| !request.internal)
     }
 
     /// Returns the oldest read or atomic operation that waits for its response. Responses arrive in the order of the
@@ -231,7 +364,13 @@ impl SendQueue {
         if self.reads == 0 {
             return None;
         }
-        self.queue.iter_mut().take(self.sent).find(|request| !request.done)
+        if self.confirms {
+            self.confirm_before_answer();
+        }
+        self.queue
+            .iter_mut()
+            .take(self.sent as usize)
+            .find(|request| !request.done && request.op.is_answered())
     }
 
     /// Marks the operation of [`Self::due`] as answered.
@@ -253,8 +392,12 @@ impl SendQueue {
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<(WorkRequest, bool)> {
         let request = self.queue.pop_front()?;
-        if self.sent > 0 && !request.done {
+        if self.sent > 0 && !request.done && request.op.is_answered() {
             self.reads = self.reads.saturating_sub(1);
+        }
+        match self.confirmed.checked_sub(1) {
+            Some(confirmed) => self.confirmed = confirmed,
+            None => self.confirmed_messages = self.confirmed_messages.wrapping_add(request.messages.into()),
         }
         self.sent = self.sent.saturating_sub(1);
         if request.internal {

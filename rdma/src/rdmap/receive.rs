@@ -12,8 +12,8 @@ use crate::stats::count;
 use crate::terminate::{ErrorCode, Fault, StreamError};
 use crate::wire::atomic::{AtomicRequest, AtomicResponse, IMMEDIATE_LEN};
 use crate::wire::ddp::{self, Header, TaggedHeader, UntaggedHeader};
-use crate::wire::rdmap::{self, ControlField, Opcode, OpcodeRow, ReadRequest};
-use crate::wire::terminate::{BitOrder, Control};
+use crate::wire::rdmap::{self, ControlField, Opcode, OpcodeRow, PROGRESS_LEN, ReadRequest};
+use crate::wire::terminate::{BitOrder, Control, Terminate};
 use crate::wire::{MessageOffset, QueueNumber, Stag};
 
 /// Bytes of a ULPDU that contain everything but payload: DDP header and Atomic Request.
@@ -73,6 +73,11 @@ impl QueuePair {
         match stop {
             Stop::Wait(ticket) => {
                 self.stall(ticket);
+                false
+            }
+            Stop::Buffer => {
+                self.waits_for_buffer = true;
+                count(&mut env.stats.rdmap.buffer_waits, 1);
                 false
             }
             Stop::Fault(error) => {
@@ -160,6 +165,7 @@ impl QueuePair {
             self.place(at, payload, env)?;
         }
         if header.last {
+            self.processed(1);
             count(&mut self.counters.in_writes, 1);
             count(&mut env.stats.rdmap.in_rdma_writes, 1);
         }
@@ -279,12 +285,23 @@ impl QueuePair {
             }
             Opcode::ImmediateData | Opcode::ImmediateDataSolicited => {
                 of_queue(QueueNumber::SEND)?;
-                Ok(self.immediate(header, row, rest, len, env)?)
+                self.immediate(header, row, rest, len, env)
             }
-            // Tagged messages whose T bit is wrong.
-            Opcode::RdmaWrite | Opcode::ReadResponse | Opcode::Reserved(_) => {
-                Err(StreamError::UnexpectedOpcode.into())
+            Opcode::SendImmediate | Opcode::SendImmediateSolicited if self.extensions().send_immediate => {
+                of_queue(QueueNumber::SEND)?;
+                self.send(header, row, len, fpdu, env)
             }
+            Opcode::Progress if self.extensions().progress => {
+                of_queue(QueueNumber::PROGRESS)?;
+                Ok(self.progress(header, rest, len, env)?)
+            }
+            // Tagged messages whose T bit is wrong, and what the ends have not agreed on.
+            Opcode::RdmaWrite
+            | Opcode::ReadResponse
+            | Opcode::SendImmediate
+            | Opcode::SendImmediateSolicited
+            | Opcode::Progress
+            | Opcode::Reserved(_) => Err(StreamError::UnexpectedOpcode.into()),
         }
     }
 
@@ -321,6 +338,7 @@ impl QueuePair {
         }
         self.irq.push_back(Reply::Read(ReadReply { header: *header, request }));
         self.in_reads = self.in_reads.next();
+        self.processed(1);
         count(&mut self.counters.in_reads, 1);
         count(&mut env.stats.rdmap.in_rdma_reads, 1);
         Ok(())
@@ -363,6 +381,7 @@ impl QueuePair {
         };
         self.irq.push_back(Reply::Atomic(AtomicResponse { id: request.id, original }));
         self.in_reads = self.in_reads.next();
+        self.processed(1);
         count(&mut self.counters.in_atomics, 1);
         count(&mut env.stats.rdmap.in_atomics, 1);
         Ok(())
@@ -408,22 +427,26 @@ impl QueuePair {
         rest: &[u8],
         len: usize,
         env: &mut Env<'_, M>,
-    ) -> Result<(), StreamError> {
+    ) -> Result<(), Stop> {
         self.in_sends.check_msn(header)?;
         if self.rq.front().is_none() && !self.is_watched(env) {
-            return Err(StreamError::NoBuffer);
+            return Err(self.without_buffer());
         }
         // A segment that does not begin a message would continue a Send; Immediate Data cannot.
         if header.offset.0 != 0 || self.in_sends.offset.0 != 0 {
-            return Err(StreamError::MessageOffset);
+            return Err(StreamError::MessageOffset.into());
         }
         let data = rest.first_chunk::<IMMEDIATE_LEN>().filter(|_| len == IMMEDIATE_LEN && header.last);
         let data = *data.ok_or(StreamError::ImmediateLength)?;
         self.in_sends.advance(len, true);
+        self.processed(1);
         match self.rq.pop() {
             Some(buffer) => {
                 let (wr_id, solicited) = (buffer.wr_id, row.solicited);
-                self.events.push_back(Event::Immediate { wr_id, data, solicited });
+                let [.., a, b, c, d] = data;
+                let told = u32::from_be_bytes([a, b, c, d]);
+                let bytes = if self.extensions().immediate_length { told } else { 0 };
+                self.events.push_back(Event::Immediate { wr_id, data, bytes, solicited });
             }
             None => self.notify_immediate(data, row.solicited, env),
         }
@@ -442,6 +465,9 @@ impl QueuePair {
         self.in_sends.check_msn(header)?;
         // RFC 5040 §5.3: "A zero-length Send Message Type MUST consume an Untagged Buffer".
         let Some(buffer) = self.rq.front().copied() else {
+            if self.awaits_buffers {
+                return Err(Stop::Buffer);
+            }
             return Ok(self.notify_send(header, row, len, fpdu, env)?);
         };
         let start = self.in_sends.offset.0;
@@ -468,13 +494,39 @@ impl QueuePair {
                 count(&mut env.stats.rdmap.stags_invalidated, 1);
             }
             self.rq.pop();
+            self.processed(1);
             let bytes = start.saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
             let (wr_id, solicited) = (buffer.wr_id, row.solicited);
-            self.events.push_back(Event::Received { wr_id, bytes, solicited, invalidated });
+            let immediate = row.immediate.then_some(header.ulp_word.to_be_bytes());
+            self.events.push_back(Event::Received { wr_id, bytes, solicited, invalidated, immediate });
             count(&mut self.counters.in_sends, 1);
             count(&mut env.stats.rdmap.in_sends, 1);
         }
         Ok(())
+    }
+
+    /// Returns what becomes of a message without a receive buffer.
+    fn without_buffer(&self) -> Stop {
+        if self.awaits_buffers { Stop::Buffer } else { StreamError::NoBuffer.into() }
+    }
+
+    /// Processes what the peer tells of this side's messages.
+    fn progress<M>(
+        &mut self,
+        header: &UntaggedHeader,
+        rest: &[u8],
+        len: usize,
+        env: &mut Env<'_, M>,
+    ) -> Result<(), StreamError> {
+        let expected = self.numbered.as_deref().map_or(UntaggedQueue::default(), |own| own.in_progress);
+        expected.check_msn(header)?;
+        expected.check_offset(header, len, PROGRESS_LEN as u64)?;
+        let whole = header.last && len == PROGRESS_LEN;
+        let ([messages, flags, ..], true) = (rest.as_chunks().0, whole) else {
+            return Err(StreamError::MessageOffset);
+        };
+        count(&mut env.stats.rdmap.in_progress, 1);
+        self.take_progress(u32::from_be_bytes(*messages), u32::from_be_bytes(*flags))
     }
 
     /// Processes a Terminate of the peer. It is never answered with a Terminate, even if malformed.
@@ -489,6 +541,11 @@ impl QueuePair {
         count(&mut env.stats.rdmap.terminates_received, 1);
         count(&mut env.stats.rdmap.terminates_received_swapped, usize::from(siw_order));
         let code = ErrorCode { layer: control.layer, etype: control.etype, code: control.code };
+        if self.numbered.is_some() {
+            let stag = Terminate::parse(message).ok().and_then(|(told, _)| told.stag());
+            self.sq.set_status_of(stag, code.status());
+        }
+        self.keeps_work = false;
         self.flush();
         self.events.push_back(Event::TerminateReceived { code, raw, siw_order });
         self.close(CloseHow::Fin);

@@ -78,7 +78,11 @@ fn first(head: &[u8], len: usize, options: RtrOptions) -> First {
             Ok(_) => return First::Other,
             Err(_) => return First::Checked,
         },
-        (Header::Untagged(_), Opcode::Terminate) | (_, Opcode::Reserved(_)) => return First::Checked,
+        (Header::Untagged(_), Opcode::Terminate)
+        | (
+            _,
+            Opcode::SendImmediate | Opcode::SendImmediateSolicited | Opcode::Progress | Opcode::Reserved(_),
+        ) => return First::Checked,
         _ => return First::Other,
     };
     if agreed { First::Rtr(rtr) } else { First::Other }

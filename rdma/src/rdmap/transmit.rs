@@ -8,7 +8,7 @@ use crate::stats::count;
 use crate::terminate::{Fault, StreamError};
 use crate::wire::atomic::{AtomicOp, AtomicRequest, AtomicResponse, IMMEDIATE_LEN};
 use crate::wire::ddp::{self, Header, TaggedHeader, UntaggedHeader};
-use crate::wire::rdmap::{ControlField, Opcode, ReadRequest};
+use crate::wire::rdmap::{ControlField, Opcode, PROGRESS_LEN, ReadRequest};
 use crate::wire::terminate::Terminate;
 use crate::wire::{MessageOffset, Msn, QueueNumber, Stag, TaggedOffset};
 use crate::{Env, Sink};
@@ -29,7 +29,8 @@ impl QueuePair {
     pub(crate) fn has_output(&self) -> bool {
         match self.state {
             StreamState::ReadyToSend => {
-                self.may_proceed() && !self.is_held() && (self.current.is_some() || self.choose().is_some())
+                let has_message = self.current.is_some() || self.choose().is_some();
+                has_message && self.may_proceed() && !self.is_held() || self.progress_due().is_some()
             }
             StreamState::Terminating => true,
             StreamState::Idle | StreamState::Closed => false,
@@ -43,6 +44,10 @@ impl QueuePair {
 
     /// Sends one FPDU, or the FPDUs of one run.
     pub(crate) fn transmit<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> SendOutcome {
+        // Between the segments of another message, too; and before a Terminate, which names no request.
+        if let Some(due) = self.progress_due() {
+            return self.send_progress(due, env, sink);
+        }
         match self.state {
             StreamState::Terminating => return self.send_terminate(env, sink),
             StreamState::ReadyToSend if self.may_proceed() && !self.is_held() => {}
@@ -152,6 +157,12 @@ impl QueuePair {
                 header.ulp_word = invalidate.map_or(0, |stag| stag.0);
                 self.send_message(&work, SegmentHeader::Untagged(header), env, sink)
             }
+            WorkOp::SendImmediate { solicited, data } => {
+                let opcode = if solicited { Opcode::SendImmediateSolicited } else { Opcode::SendImmediate };
+                let mut header = untagged(opcode, QueueNumber::SEND, self.out_sends, work.progress, true);
+                header.ulp_word = u32::from_be_bytes(data);
+                self.send_message(&work, SegmentHeader::Untagged(header), env, sink)
+            }
         }
     }
 
@@ -200,9 +211,14 @@ impl QueuePair {
         };
         count(message, 1);
         count(stream, 1);
-        if let (WorkOp::WriteImmediate { data, solicited, .. }, Some(next)) = (work.op, self.sq.next()) {
+        self.sq.count_message();
+        let tells_length = self.extensions().immediate_length;
+        if let (WorkOp::WriteImmediate { mut data, solicited, .. }, Some(next)) = (work.op, self.sq.next()) {
             // RFC 7306 §6: "an RDMA Write Message followed by an Immediate Data Operation has the same behavior
             // as the RDMA Write with Immediate Data operation found in InfiniBand".
+            if let (true, [.., a, b, c, d]) = (tells_length, &mut data) {
+                [*a, *b, *c, *d] = work.local.len().to_be_bytes();
+            }
             next.op = WorkOp::Immediate { data, solicited };
             return;
         }
@@ -242,6 +258,7 @@ impl QueuePair {
         });
         let SendOutcome::Sent { .. } = step else { return step };
         self.out_reads = msn.next();
+        self.sq.count_message();
         if let Some(next) = self.sq.next() {
             next.sink = sink_stag;
         }
@@ -275,6 +292,7 @@ impl QueuePair {
         });
         let SendOutcome::Sent { .. } = step else { return step };
         self.out_reads = msn.next();
+        self.sq.count_message();
         if let Some(next) = self.sq.next() {
             next.sink = Stag(request.id);
         }
@@ -325,9 +343,31 @@ impl QueuePair {
         });
         let SendOutcome::Sent { .. } = step else { return step };
         self.out_sends = self.out_sends.next();
+        self.sq.count_message();
         count(&mut env.stats.rdmap.out_immediates, 1);
         self.sq.next_sent();
         self.complete();
+        step
+    }
+
+    /// Tells the peer how many of its messages were processed.
+    fn send_progress<M: Memory>(
+        &mut self,
+        (messages, flags): (u32, u32),
+        env: &mut Env<'_, M>,
+        sink: &mut impl Sink,
+    ) -> SendOutcome {
+        let msn = self.numbered.as_deref().map_or(Msn::FIRST, |numbered| numbered.out_progress);
+        let front = SegmentHeader::Untagged(untagged(Opcode::Progress, QueueNumber::PROGRESS, msn, 0, true));
+        let step = self.push(front, PROGRESS_LEN, env, sink, |_, out| {
+            if let ([to_messages, to_flags], _) = out.as_chunks_mut() {
+                (*to_messages, *to_flags) = (messages.to_be_bytes(), flags.to_be_bytes());
+            }
+            true
+        });
+        if let SendOutcome::Sent { .. } = step {
+            self.progress_sent(env.stats);
+        }
         step
     }
 

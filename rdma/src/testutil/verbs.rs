@@ -125,6 +125,11 @@ pub struct Net {
     pub sent: [Vec<u8>; 2],
     /// Connections that failed for want of a listener.
     pub refused: usize,
+    /// Nodes that cannot be reached.
+    pub refuses: [bool; 2],
+    /// True while nothing arrives.
+    pub paused: bool,
+    is_numbered: bool,
 }
 
 impl Default for Net {
@@ -150,6 +155,9 @@ impl Net {
             chunk: 1448,
             sent: [Vec::new(), Vec::new()],
             refused: 0,
+            refuses: [false; 2],
+            paused: false,
+            is_numbered: false,
         }
     }
 
@@ -158,6 +166,18 @@ impl Net {
             TransportRequest::Listen { id, .. } => self.nodes[at].listener = Some(id),
             TransportRequest::Unlisten { .. } => self.nodes[at].listener = None,
             TransportRequest::Open { id, peer, .. } => self.open(at, id, peer),
+            TransportRequest::Loop { id } => {
+                self.opened += 1;
+                self.nodes[at].device.looped_to_itself(id, StreamId(self.opened));
+            }
+            TransportRequest::Transmit { id } if self.nodes[at].device.is_looped_to_itself(id) => {
+                let Node { device, stags, memory, stats, .. } = &mut self.nodes[at];
+                while device.has_output(id) && !device.is_stalled(id) {
+                    let mut env = Env { stags: &mut *stags, memory: &mut *memory, stats: &mut *stats };
+                    device.transmit_looped(id, id, self.now, &mut env);
+                    device.drain(id);
+                }
+            }
             TransportRequest::Transmit { id } => self.transmit(at, id),
             TransportRequest::Close { id, how, .. } => {
                 self.transmit(at, id);
@@ -172,12 +192,12 @@ impl Net {
 
     fn open(&mut self, at: usize, id: CmId, peer: SocketAddr) {
         let there = 1 - at;
-        let listener = self.nodes[there].listener.filter(|_| peer == address(there));
+        let listener = self.nodes[there].listener.filter(|_| peer == address(there) && !self.refuses[there]);
         self.opened += 2;
         let (mine, theirs) = (StreamId(self.opened), StreamId(self.opened + 1));
         let from = address(at);
-        let Some(incoming) = listener.and_then(|listener| self.incoming(listener, theirs, (peer, from)))
-        else {
+        let incoming = listener.and_then(|listener| self.incoming_at(there, listener, theirs, (peer, from)));
+        let Some(incoming) = incoming else {
             self.refused += 1;
             return self.nodes[at].device.open_refused(id);
         };
@@ -201,14 +221,72 @@ impl Net {
         stream: StreamId,
         ends: (SocketAddr, SocketAddr),
     ) -> Option<CmId> {
-        let taken = self.nodes[1].device.incoming(listener, stream, ends, self.now);
-        if taken.is_some() || !self.nodes[1].device.make_room(listener) {
+        self.incoming_at(1, listener, stream, ends)
+    }
+
+    fn incoming_at(
+        &mut self,
+        at: usize,
+        listener: CmId,
+        stream: StreamId,
+        ends: (SocketAddr, SocketAddr),
+    ) -> Option<CmId> {
+        let taken = self.nodes[at].device.incoming(listener, stream, ends, self.now);
+        if taken.is_some() || !self.nodes[at].device.make_room(listener) {
             return taken;
         }
-        while let Some(request) = self.nodes[1].device.poll_transport() {
-            self.request(1, request);
+        while let Some(request) = self.nodes[at].device.poll_transport() {
+            self.request(at, request);
         }
-        self.nodes[1].device.incoming(listener, stream, ends, self.now)
+        self.nodes[at].device.incoming(listener, stream, ends, self.now)
+    }
+
+    /// Returns two nodes whose queue pairs connect by number.
+    pub fn numbered(limits: Limits) -> Self {
+        let mut net = Self { is_numbered: true, ..Self::with(limits) };
+        for (node, key) in net.nodes.iter_mut().zip([(1, 2), (3, 4)]) {
+            let any = SocketAddr::from(([0, 0, 0, 0], RENDEZVOUS_PORT));
+            node.device.set_rendezvous(Rendezvous { port: RENDEZVOUS_PORT, key });
+            let listener =
+                node.device.create_listener(any, EndpointConfig::default(), Owner::QueuePairs(None));
+            node.listener = Some(listener.unwrap());
+        }
+        net
+    }
+
+    /// Lets time pass, and runs both nodes at each of their deadlines.
+    pub fn run_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        loop {
+            self.run();
+            let due = self.nodes.iter().filter_map(|node| node.device.next_link_deadline()).min();
+            let timers = self.streams.iter().flat_map(|ends| {
+                let of = |at: usize| self.nodes[at].device.next_deadline(ends[at].id);
+                [of(0), of(1)].into_iter().flatten()
+            });
+            let next = timers.chain(due).min().filter(|next| *next <= end).unwrap_or(end).max(self.now);
+            if next == self.now && next == end {
+                return;
+            }
+            self.now = if next == self.now { next + Duration::from_micros(1) } else { next };
+            for stream in 0..self.streams.len() {
+                for at in 0..2 {
+                    let id = self.streams[stream][at].id;
+                    let Node { device, stats, .. } = &mut self.nodes[at];
+                    device.handle_timeout(id, self.now, stats);
+                }
+            }
+        }
+    }
+
+    /// Breaks all streams.
+    pub fn break_streams(&mut self) {
+        for stream in 0..self.streams.len() {
+            for at in 0..2 {
+                let id = self.streams[stream][at].id;
+                self.nodes[at].device.transport_lost(id);
+            }
+        }
     }
 
     fn transmit(&mut self, at: usize, id: CmId) {
@@ -250,11 +328,34 @@ impl Net {
         !bytes.is_empty() || fin
     }
 
+    /// Carries out the requests of one node; what it sends stays on the wire.
+    pub fn run_sender(&mut self, at: usize) {
+        while let Some(request) = self.nodes[at].device.poll_transport() {
+            self.request(at, request);
+        }
+    }
+
+    /// Lets streams go on that have waited for buffers.
+    fn resume(&mut self, at: usize) {
+        for _ in 0..self.nodes[at].device.deferred() {
+            let Node { device, stags, memory, stats, .. } = &mut self.nodes[at];
+            let resumed = device.resume_next(self.now, &mut Env { stags, memory, stats });
+            if let Some(id) = resumed {
+                self.request(at, TransportRequest::Transmit { id });
+            }
+        }
+    }
+
     /// Runs both nodes until nothing is left to do; keeps the connection events.
     pub fn run(&mut self) {
         for _ in 0..100_000 {
             let mut moved = false;
             for at in 0..2 {
+                if self.is_numbered {
+                    self.nodes[at].device.set_now(self.now);
+                    self.nodes[at].device.run_links();
+                }
+                self.resume(at);
                 while let Some(request) = self.nodes[at].device.poll_transport() {
                     self.request(at, request);
                     moved = true;
@@ -263,7 +364,7 @@ impl Net {
                     self.nodes[at].cm.push(event);
                 }
             }
-            for stream in 0..self.streams.len() {
+            for stream in 0..if self.paused { 0 } else { self.streams.len() } {
                 moved |= self.carry(stream, 0) | self.carry(stream, 1);
             }
             if !moved {
@@ -386,6 +487,30 @@ pub fn pair_with(net: &mut Net, caps: [QpCap; 2], srq: Option<u16>) -> (Party, P
 /// Returns two connected parties of the capacity [`CAP`].
 pub fn pair(net: &mut Net) -> (Party, Party) {
     pair_with(net, [CAP, CAP], None)
+}
+
+/// Names the queue pair of a party at the other node as the peer of one.
+pub fn rtr(to: &Party, at: usize) -> RtrAttr {
+    let (local, remote) = (address(at).ip(), address(1 - at).ip());
+    RtrAttr { dest_qp_num: to.qp, rq_psn: 7, local, remote, min_rnr_timer: 12 }
+}
+
+/// Attributes of queue pairs that send.
+pub const RTS: RtsAttr = RtsAttr { sq_psn: 7, timeout: 14, retry_cnt: 7, rnr_retry: 7 };
+
+/// Returns two parties that are connected by number.
+pub fn numbered_pair(net: &mut Net, caps: [QpCap; 2], srq: Option<u16>) -> (Party, Party) {
+    let a = party(&mut net.nodes[0], caps[0], None, 1);
+    let b = party(&mut net.nodes[1], caps[1], srq, 2);
+    for (at, own, peer) in [(0, &a, &b), (1, &b, &a)] {
+        net.nodes[at].device.ready_to_receive(own.qp, &rtr(peer, at)).unwrap();
+        net.nodes[at].device.ready_to_send(own.qp, &RTS).unwrap();
+    }
+    net.run();
+    for (at, party) in [(0, &a), (1, &b)] {
+        assert_eq!(party.state(&net.nodes[at]), QpState::Rts);
+    }
+    (a, b)
 }
 
 /// Returns a signaled work request.

@@ -74,6 +74,12 @@ pub enum TransportRequest {
         /// Address of the peer.
         peer: SocketAddr,
     },
+    /// Take the output of a connection back to itself by [`Device::transmit_looped`], from the call of
+    /// [`Device::looped_to_itself`] on. It has no stream.
+    Loop {
+        /// Handle of the connection.
+        id: CmId,
+    },
     /// Call [`Device::poll_transmit`]: output is queued, or a deadline has changed.
     Transmit {
         /// Handle of the connection.
@@ -548,7 +554,9 @@ impl<C: AsRef<[u8]>> Device<C> {
         let qp = self.qps.get_mut(entry.qp.current()?.0)?;
         let PendingConnect { private_data, param: (ird, ord, revision, rtr), .. } =
             *entry.details.pending_connect.take()?;
-        let config = EndpointConfig { send_queue: 0, receive_queue: 0, ..self.endpoint };
+        // For responders of other makes, which a queue pair that is connected by number does not meet.
+        let poke_after = self.endpoint.poke_after.filter(|_| !entry.owner.is_device());
+        let config = EndpointConfig { send_queue: 0, receive_queue: 0, poke_after, ..self.endpoint };
         let request = ConnectRequest { private_data: &private_data, revision, ird, ord, rtr };
         let mut endpoint = Endpoint::initiator(config, stream, &request, now, stats).ok()?;
         endpoint.adopt(*qp.queues.take()?, Some(qp.init.pd));
@@ -574,7 +582,7 @@ mod tests {
     #[test]
     fn a_connection_is_small() {
         let (endpoint, details) = (size_of::<Endpoint<Vec<u8>>>(), size_of::<Details>());
-        assert!(endpoint <= 1016 && details <= 112, "{endpoint}, {details}");
+        assert!(endpoint <= 1032 && details <= 112, "{endpoint}, {details}");
         // With the generation of its slot, one cache line.
         assert!(size_of::<Option<Id<Vec<u8>>>>() < 64);
     }

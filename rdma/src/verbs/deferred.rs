@@ -25,6 +25,25 @@ impl<C: AsRef<[u8]>> Device<C> {
         endpoint.is_some_and(|endpoint| endpoint.is_stalled()) || self.holds_segments(id)
     }
 
+    /// Returns true if a connection may be [stalled](Self::is_stalled).
+    #[inline]
+    pub fn has_stalled(&self) -> bool {
+        !self.waiting.is_empty() || !self.without_buffer.is_empty()
+    }
+
+    /// Lets a connection go on whose next message waits for a receive buffer. Returns false if none does.
+    #[inline]
+    pub(super) fn give_buffer(&mut self, id: CmId) -> bool {
+        if self.without_buffer.is_empty() || !self.without_buffer.remove(&id) {
+            return false;
+        }
+        if let Some(endpoint) = self.ids.get_mut(id.0).and_then(|entry| entry.endpoint.as_mut()) {
+            endpoint.queue_pair().wake();
+        }
+        self.note_deferred(id);
+        true
+    }
+
     /// Lists a connection for [`Self::resume_next`].
     #[cold]
     pub(super) fn note_deferred(&mut self, id: CmId) {

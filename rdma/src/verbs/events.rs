@@ -59,8 +59,8 @@ pub enum CmEventKind {
     Unreachable,
     /// The MPA negotiation failed.
     ConnectError {
-        /// Error of the peer; [`ErrorCode::NO_ANSWER`] if it has not answered in time, and [`ErrorCode::TCP_LOST`] if its
-        /// stream has ended.
+        /// Error of the peer; [`ErrorCode::NO_ANSWER`] if it has not answered in time, and [`ErrorCode::TCP_LOST`] if
+        /// its stream has ended.
         code: ErrorCode,
     },
     /// An established connection has ended; its queue pair is in error.

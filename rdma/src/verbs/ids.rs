@@ -3,7 +3,8 @@
 
 use crate::memory::RegionId;
 
-/// Queue pair number: 24 bits, as in InfiniBand.
+/// Queue pair number: 24 bits, as in InfiniBand. The highest six are the number of the [worker](Self::worker), below
+/// them are a generation and an index. 0, 1 and `0xffffff`, which have a meaning in InfiniBand, do not occur.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QpNum(pub u32);
@@ -22,10 +23,24 @@ impl CqId {
 }
 
 impl QpNum {
+    /// Bits of the index in a number.
+    pub(super) const INDEX_BITS: u32 = 14;
+    /// Generations of an index. One number less than its bits allow: all bits set name no queue pair.
+    pub(super) const GENERATIONS: u8 = 14;
+    /// Bits of index and generation.
+    pub(super) const WORKER_SHIFT: u32 = 18;
+
     /// Returns the index in the device's table, below [`Limits::qps`](super::Limits::qps).
     #[inline]
     pub const fn index(self) -> usize {
-        (self.0 & 0xffff) as usize
+        (self.0 & ((1 << Self::INDEX_BITS) - 1)) as usize
+    }
+
+    /// Returns the number of the worker that has the queue pair, 0–63. Workers that share an address have different
+    /// ones, and so the peer finds the worker.
+    pub const fn worker(self) -> u8 {
+        let [_, high, ..] = self.0.to_be_bytes();
+        high >> 2
     }
 }
 
@@ -49,6 +64,17 @@ pub enum Owner {
     Region(Option<RegionId>),
     /// A context of another process, by its number.
     Context(u32),
+    /// The device itself: connections of queue pairs that are connected by number, with the
+    /// [client](super::Device::set_qp_client) that has the queue pair, if it is known.
+    QueuePairs(Option<u32>),
+}
+
+impl Owner {
+    /// Returns true if the device itself handles the events of the id.
+    #[inline]
+    pub(super) const fn is_device(self) -> bool {
+        matches!(self, Self::QueuePairs(_))
+    }
 }
 
 /// Listener or connection handle (`rdma_cm_id`).

@@ -50,7 +50,7 @@ pub(super) struct LoopQueue {
 
 impl LoopQueue {
     /// Allocates the queue of a device.
-    fn allocate(&mut self) {
+    pub(super) fn allocate(&mut self) {
         if self.bytes.is_empty() {
             self.bytes = vec![0; QUEUE_BYTES].into();
             self.waiting.reserve_exact(SEGMENTS_MAX);

@@ -30,9 +30,11 @@ mod events;
 mod ids;
 mod looped;
 mod memory;
+mod outcome;
 mod packets;
 mod proxy;
 mod queue_pair;
+mod rendezvous;
 mod shared;
 mod silent;
 mod sizes;
@@ -42,7 +44,7 @@ mod work;
 
 use core::fmt;
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 pub use completion::{PollError, Slots, WorkCompletion};
 pub use connection::{ConnParam, Termination, TransportRequest};
@@ -50,6 +52,7 @@ pub use events::{AsyncEvent, CmEvent, CmEventKind};
 pub use ids::{CmId, CqId, MwId, Owner, QpNum, SrqId};
 pub use memory::{AddressBase, MemoryRegion, MemoryWindow, MrId, inc_rkey};
 pub use queue_pair::{QpAttr, QpCap, QpInit, QpState};
+pub use rendezvous::{QP_WORKERS_MAX, RENDEZVOUS_PORT, Rendezvous, RtrAttr, RtsAttr};
 pub use shared::SrqAttr;
 pub use sizes::{cq_memory_bytes, srq_memory_bytes};
 pub use work::{Data, RecvWr, SendFlags, SendOp, SendWr};
@@ -67,6 +70,7 @@ use deferred::HeldSegments;
 use looped::LoopQueue;
 use memory::{Mr, Mw, Pd};
 use queue_pair::Qp;
+use rendezvous::Links;
 use shared::Srq;
 use silent::Silent;
 use slab::Slab;
@@ -82,7 +86,7 @@ pub struct Limits {
     pub mws: u16,
     /// Number of completion queues.
     pub cqs: u16,
-    /// Number of queue pairs.
+    /// Number of queue pairs, at most 2^14.
     pub qps: u16,
     /// Number of shared receive queues.
     pub srqs: u16,
@@ -163,6 +167,20 @@ iwarp_counters::counters! {
         silent_evicted,
         /// MPA Requests whose stream was reset because the listener's backlog was full.
         requests_refused,
+        /// Connections that queue pairs have opened to the peers that they name by number, also those that failed.
+        qp_connects,
+        /// Of these, those that failed: the peer was not reached, or not ready.
+        qp_connects_failed,
+        /// Requests of such peers that were accepted.
+        qp_requests_accepted,
+        /// Requests that were held because their queue pair was not ready.
+        qp_requests_held,
+        /// Requests that were rejected: no such queue pair, another peer, or held for too long.
+        qp_requests_rejected,
+        /// Connections that both ends have opened, of which this side has given its own up.
+        qp_collisions,
+        /// Queue pairs whose peer has gone.
+        qp_orphans,
     }
 }
 
@@ -176,6 +194,9 @@ pub struct DeviceTimes {
     pub completion: Histogram,
 }
 
+/// Slots of queue pairs that are free before one is used again: a number has few generations.
+const SPARE_QPS: usize = 256;
+
 /// All verbs objects of one worker. `C` is the type of a chunk of received bytes.
 #[derive(Debug)]
 pub struct Device<C> {
@@ -186,7 +207,7 @@ pub struct Device<C> {
     mws: Slab<Mw>,
     cqs: Slab<Cq>,
     srqs: Slab<Srq>,
-    qps: Slab<Qp>,
+    qps: Slab<Qp, { QpNum::INDEX_BITS }, { QpNum::GENERATIONS }>,
     ids: Slab<Id<C>, { CmId::INDEX_BITS }>,
     async_events: VecDeque<AsyncEvent>,
     /// Completion queues with an event that the program has not taken yet.
@@ -201,6 +222,10 @@ pub struct Device<C> {
     looped: LoopQueue,
     /// Connections that wait for deferred copies, each once.
     waiting: VecDeque<CmId>,
+    /// Connections whose next message waits for a receive buffer.
+    without_buffer: HashSet<CmId>,
+    /// Connections by number.
+    links: Links,
     /// Segments for looped connections that are stalled.
     held: Vec<(CmId, HeldSegments)>,
     stats: DeviceStats,
@@ -235,7 +260,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             mws: Slab::new(limits.mws.into()),
             cqs: Slab::new(limits.cqs.into()),
             srqs: Slab::new(limits.srqs.into()),
-            qps: Slab::new(limits.qps.into()),
+            qps: Slab::new(limits.qps.into()).with_spare(SPARE_QPS),
             ids: Slab::new(limits.ids),
             async_events: VecDeque::with_capacity(async_events),
             cq_events: VecDeque::with_capacity(cqs),
@@ -245,6 +270,8 @@ impl<C: AsRef<[u8]>> Device<C> {
             silent: Silent::default(),
             looped: LoopQueue::default(),
             waiting: VecDeque::new(),
+            without_buffer: HashSet::new(),
+            links: Links::default(),
             held: Vec::new(),
             stats: DeviceStats::default(),
             times: DeviceTimes::default(),

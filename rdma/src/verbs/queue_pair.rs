@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 
 use super::completion::{Slots, WorkCompletion};
 use super::ids::{CmId, CqId, QpNum, SrqId};
+use super::rendezvous::Link;
 use super::{AsyncEvent, Device, Now, VerbsError};
 use crate::memory::{Access, Origin, PdId, StreamId};
 use crate::qp::{Depths, QueuePair, WcOpcode, WcStatus};
@@ -145,6 +146,12 @@ pub(super) struct Qp {
     unsignaled: usize,
     /// Events that are queued: a bit for each kind.
     pub(super) raised: u8,
+    /// Client that has the queue pair, if the adapter has named one.
+    pub(super) client: Option<u32>,
+    /// Connection by number, from RTR on.
+    pub(super) link: Option<Box<Link>>,
+    /// Status of the next request that is flushed, if it is another than that of the others.
+    pub(super) first_status: Option<WcStatus>,
 }
 
 impl Qp {
@@ -218,6 +225,7 @@ impl Qp {
         self.queues = Some(Self::new_queues(&self.init, self.access, srq_sge));
         self.posted.clear();
         (self.send_used, self.recv_used, self.unsignaled) = (0, 0, 0);
+        self.first_status = None;
     }
 }
 
@@ -265,6 +273,9 @@ impl<C: AsRef<[u8]>> Device<C> {
             recv_used: 0,
             unsignaled: 0,
             raised: 0,
+            client: None,
+            link: None,
+            first_status: None,
         };
         let number = self.qps.insert(qp).map(QpNum).ok_or(VerbsError::NoResources)?;
         self.count_users(&init, 1);
@@ -294,6 +305,15 @@ impl<C: AsRef<[u8]>> Device<C> {
         let qp = self.qps.get(qp.0).ok_or(VerbsError::NoSuchObject)?;
         let Qp { state, init, access, id, send_used, recv_used, .. } = *qp;
         Ok(QpAttr { state, init, access, id, send_used, recv_used })
+    }
+
+    /// Notes the client that has a queue pair, whose connection by number the adapter counts as the client's.
+    ///
+    /// # Errors
+    /// `NoSuchObject`.
+    pub fn set_qp_client(&mut self, number: QpNum, client: u32) -> Result<(), VerbsError> {
+        self.qps.get_mut(number.0).ok_or(VerbsError::NoSuchObject)?.client = Some(client);
+        Ok(())
     }
 
     /// Changes the rights of the peer, a part of [`Access::REGION`] (`ibv_modify_qp` with `IBV_QP_ACCESS_FLAGS`). An
@@ -407,6 +427,7 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Moves the queue pair to `Error` and flushes the work posted without a stream.
     pub(super) fn enter_error(&mut self, number: QpNum) {
+        self.drop_link(number);
         let Some(qp) = self.qps.get_mut(number.0) else { return };
         if qp.state == QpState::Error {
             return;
@@ -426,7 +447,8 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Completes a send request that was posted to a queue pair in error.
     pub(super) fn flush_send(&mut self, number: QpNum, wr_id: u64, posted: Posted) {
-        self.end_unposted(number, wr_id, posted, WcStatus::WrFlushError);
+        let first = self.qps.get_mut(number.0).and_then(|qp| qp.first_status.take());
+        self.end_unposted(number, wr_id, posted, first.unwrap_or(WcStatus::WrFlushError));
     }
 
     /// Completes a send request that the endpoint never had.

@@ -1,6 +1,8 @@
 //! Shared receive queues (`ibv_srq`).
 
-use super::ids::SrqId;
+use std::collections::VecDeque;
+
+use super::ids::{CmId, SrqId};
 use super::work::RecvWr;
 use super::{AsyncEvent, Device, PostError, VerbsError};
 use crate::memory::PdId;
@@ -31,6 +33,8 @@ pub(super) struct Srq {
     pub(super) users: u32,
     /// True if its event is queued.
     pub(super) raised: bool,
+    /// Connections whose next message waits for a buffer, and those that have ended since.
+    pub(super) waiting: VecDeque<CmId>,
 }
 
 impl<C: AsRef<[u8]>> Device<C> {
@@ -44,7 +48,8 @@ impl<C: AsRef<[u8]>> Device<C> {
             return Err(VerbsError::Invalid);
         }
         let queue = Some(Box::new(SharedQueue::new(max_wr.into(), max_sge.into())));
-        let srq = Srq { pd, max_wr, max_sge, queue, users: 0, raised: false };
+        let (users_of, raised, waiting) = (0, false, VecDeque::new());
+        let srq = Srq { pd, max_wr, max_sge, queue, users: users_of, raised, waiting };
         let id = self.srqs.insert(srq).ok_or(VerbsError::NoResources)?;
         *users = users.saturating_add(1);
         Ok(SrqId(id))
@@ -106,6 +111,13 @@ impl<C: AsRef<[u8]>> Device<C> {
     pub fn post_srq_recv(&mut self, id: SrqId, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let srq = self.srqs.get_mut(id.0).ok_or(PostError::NoSuchObject)?;
         let queue = srq.queue.as_mut().ok_or(PostError::NoSuchObject)?;
-        queue.post(wr.wr_id, wr.sg_list)
+        queue.post(wr.wr_id, wr.sg_list)?;
+        // One goes on for each buffer.
+        while let Some(id) = self.srqs.get_mut(id.0).and_then(|srq| srq.waiting.pop_front()) {
+            if self.give_buffer(id) {
+                break;
+            }
+        }
+        Ok(())
     }
 }

@@ -1,16 +1,21 @@
 //! Table of objects, whose handles are not reused soon. A [`Device`](super::Device) has one per type of object.
 
+use std::collections::VecDeque;
+
 /// Objects by handle. [`Slab::new`] reserves the table; memory is touched as slots are used for the first time.
 ///
-/// A handle has a slot index of `INDEX_BITS` bits, and above it a generation of eight bits, counted from 1, that
-/// changes whenever the slot is reused. A stale handle does not name another object until its slot was used 255 times.
-/// With the default of 16 bits, a handle has 24 bits, like a queue pair number.
+/// A handle has a slot index of `INDEX_BITS` bits, and above it a generation, counted from 1 to `GENERATIONS`, that
+/// changes whenever the slot is reused. A stale handle does not name another object until its slot was used as often.
+/// With the defaults a handle has 24 bits. Bits above those are the table's, [`Slab::set_base`].
 #[derive(Debug)]
-pub(super) struct Slab<T, const INDEX_BITS: u32 = 16> {
+pub(super) struct Slab<T, const INDEX_BITS: u32 = 16, const GENERATIONS: u8 = 255> {
     slots: Vec<Place<T>>,
     /// Indices of slots that were used and are free.
-    free: Vec<u32>,
+    free: VecDeque<u32>,
+    /// Free slots that are kept before the first of them is used again; with none, the last one is used first.
+    spare: usize,
     capacity: u32,
+    base: u32,
 }
 
 /// Slot of the table. It begins at a cache line, so that a lookup reads one line of a small object.
@@ -21,7 +26,7 @@ struct Place<T> {
     object: Option<T>,
 }
 
-impl<T, const INDEX_BITS: u32> Slab<T, INDEX_BITS> {
+impl<T, const INDEX_BITS: u32, const GENERATIONS: u8> Slab<T, INDEX_BITS, GENERATIONS> {
     const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 
     /// Reserves `capacity` slots, at most 2^`INDEX_BITS`.
@@ -29,14 +34,41 @@ impl<T, const INDEX_BITS: u32> Slab<T, INDEX_BITS> {
         let capacity = capacity.min(1 << INDEX_BITS);
         Self {
             slots: Vec::with_capacity(capacity as usize),
-            free: Vec::with_capacity(capacity as usize),
+            free: VecDeque::with_capacity(capacity as usize),
+            spare: 0,
             capacity,
+            base: 0,
         }
+    }
+
+    /// Uses the slot that has been free longest, and others before it while fewer than `spare` are free: few
+    /// generations then last longer.
+    pub(super) fn with_spare(self, spare: usize) -> Self {
+        Self { spare, ..self }
+    }
+
+    /// Sets the bits of all handles above index and generation. Returns false if there is an object.
+    pub(super) fn set_base(&mut self, base: u32) -> bool {
+        let is_empty = self.free.len() == self.slots.len();
+        if is_empty {
+            self.base = base;
+        }
+        is_empty
+    }
+
+    fn handle(&self, generation: u8, index: u32) -> u32 {
+        self.base | u32::from(generation) << INDEX_BITS | index
     }
 
     /// Adds an object and returns its handle; `None` if the table is full.
     pub(super) fn insert(&mut self, object: T) -> Option<u32> {
-        let index = match self.free.pop() {
+        let is_full = self.slots.len() >= self.capacity as usize;
+        let reused = match self.spare {
+            0 => self.free.pop_back(),
+            spare if self.free.len() >= spare || is_full => self.free.pop_front(),
+            _ => None,
+        };
+        let index = match reused {
             Some(index) => index,
             None => {
                 let index = u32::try_from(self.slots.len()).ok().filter(|index| *index < self.capacity)?;
@@ -45,14 +77,16 @@ impl<T, const INDEX_BITS: u32> Slab<T, INDEX_BITS> {
             }
         };
         let place = self.slots.get_mut(index as usize)?;
-        place.generation = place.generation.checked_add(1).unwrap_or(1);
+        place.generation = if place.generation < GENERATIONS { place.generation.wrapping_add(1) } else { 1 };
         place.object = Some(object);
-        Some(u32::from(place.generation) << INDEX_BITS | index)
+        let generation = place.generation;
+        Some(self.handle(generation, index))
     }
 
     fn place(&self, name: u32) -> Option<&Place<T>> {
         let place = self.slots.get((name & Self::INDEX_MASK) as usize);
-        place.filter(|place| u32::from(place.generation) == name >> INDEX_BITS)
+        place
+            .filter(|place| u32::from(place.generation) << INDEX_BITS | self.base == name & !Self::INDEX_MASK)
     }
 
     #[inline]
@@ -63,13 +97,14 @@ impl<T, const INDEX_BITS: u32> Slab<T, INDEX_BITS> {
     #[inline]
     pub(super) fn get_mut(&mut self, name: u32) -> Option<&mut T> {
         let place = self.slots.get_mut((name & Self::INDEX_MASK) as usize)?;
-        if u32::from(place.generation) == name >> INDEX_BITS { place.object.as_mut() } else { None }
+        let is_named = u32::from(place.generation) << INDEX_BITS | self.base == name & !Self::INDEX_MASK;
+        if is_named { place.object.as_mut() } else { None }
     }
 
     pub(super) fn remove(&mut self, name: u32) -> Option<T> {
         let object = self.get_mut(name).is_some();
         let index = Some(name & Self::INDEX_MASK).filter(|_| object)?;
-        self.free.push(index);
+        self.free.push_back(index);
         self.slots.get_mut(index as usize)?.object.take()
     }
 
@@ -81,13 +116,32 @@ impl<T, const INDEX_BITS: u32> Slab<T, INDEX_BITS> {
     /// Returns the object of a slot, with its handle.
     pub(super) fn at(&self, slot: u32) -> Option<(u32, &T)> {
         let place = self.slots.get(slot as usize)?;
-        Some((u32::from(place.generation) << INDEX_BITS | slot, place.object.as_ref()?))
+        Some((self.handle(place.generation, slot), place.object.as_ref()?))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::Slab;
+
+    /// As those of queue pairs: few generations, bits above them, and slots that are spared.
+    #[test]
+    fn the_slot_that_was_free_longest_is_used_again() {
+        let mut slab = Slab::<u8, 4, 3>::new(8).with_spare(4);
+        assert!(slab.set_base(5 << 6));
+        let mut names = Vec::new();
+        for _ in 0..12 {
+            let name = slab.insert(1).unwrap();
+            assert!(!slab.set_base(0) && slab.get(name).is_some() && slab.get(name ^ 1 << 6).is_none());
+            slab.remove(name).unwrap();
+            names.push((name >> 6, name >> 4 & 3, name & 15));
+        }
+        let expected = |generation| (0..4).map(move |slot| (5, generation, slot));
+        assert_eq!(names, (1..=3).flat_map(expected).collect::<Vec<_>>());
+        // After its last generation a slot begins anew.
+        assert_eq!(slab.insert(1).unwrap() & 63, 1 << 4);
+        assert_eq!((0..9).filter_map(|_| slab.insert(1)).count(), 7);
+    }
 
     fn all<const N: u32>(slab: &Slab<char, N>) -> Vec<(u32, char)> {
         (0..slab.slots()).filter_map(|slot| slab.at(slot)).map(|(name, value)| (name, *value)).collect()

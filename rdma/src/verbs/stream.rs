@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use super::completion::{Slots, WorkCompletion};
-use super::connection::{Details, Id, QpLink, Stage, Termination, TransportRequest};
+use super::connection::{Details, Id, QpLink, Stage, TransportRequest};
 use super::events::CmEventKind;
 use super::ids::{CmId, QpNum};
 use super::queue_pair::{Ended, QpState};
@@ -13,7 +13,7 @@ use crate::endpoint::{Endpoint, EndpointConfig, Env, Progress, Sink};
 use crate::memory::{Memory, StagTable, StreamId};
 use crate::qp::{CloseHow, Event, StreamState, WcOpcode, WcStatus};
 use crate::stats::RdmaStats;
-use crate::terminate::{ErrorCode, StreamError};
+use crate::terminate::ErrorCode;
 
 impl<C: AsRef<[u8]>> Device<C> {
     /// Returns the next request to the adapter.
@@ -260,7 +260,10 @@ impl<C: AsRef<[u8]>> Device<C> {
         let srq = srq_id.and_then(|srq| self.srqs.get_mut(srq.0));
         if let (Some(qp), Some(srq)) = (&mut qp, srq) {
             let may_take = usize::from(qp.init.cap.max_recv_wr).saturating_sub(qp.recv_used);
-            let rq = &mut endpoint.queue_pair().rq;
+            let queues = endpoint.queue_pair();
+            // Who waits for buffers may have them all.
+            let may_take = if queues.awaits_buffers { usize::MAX } else { may_take };
+            let rq = &mut queues.rq;
             (rq.shared, rq.shared_max) = (srq.queue.take(), may_take);
             let chunks = take(endpoint);
             let rq = &mut endpoint.queue_pair().rq;
@@ -268,6 +271,10 @@ impl<C: AsRef<[u8]>> Device<C> {
             qp.recv_used = qp.recv_used.saturating_add(may_take.saturating_sub(rq.shared_max));
             let reached = srq.queue.as_mut().is_some_and(|queue| core::mem::take(&mut queue.limit_reached));
             let is_deferred = endpoint.is_deferred();
+            let is_without_buffer = endpoint.queue_pair().waits_for_buffer;
+            if is_without_buffer && self.without_buffer.insert(id) {
+                srq.waiting.push_back(id);
+            }
             if let Some(srq_id) = srq_id.filter(|_| reached) {
                 self.raise(AsyncEvent::SrqLimitReached(srq_id));
             }
@@ -276,6 +283,9 @@ impl<C: AsRef<[u8]>> Device<C> {
         } else {
             let chunks = take(endpoint);
             let is_deferred = endpoint.is_deferred();
+            if endpoint.queue_pair().waits_for_buffer {
+                self.without_buffer.insert(id);
+            }
             self.taken(id, is_deferred);
             chunks
         }
@@ -333,7 +343,11 @@ impl<C: AsRef<[u8]>> Device<C> {
     pub fn peer_closed(&mut self, id: CmId, now: Duration, stats: &mut RdmaStats) {
         if let Some(endpoint) = self.ids.get_mut(id.0).and_then(|entry| entry.endpoint.as_mut()) {
             endpoint.peer_closed(now, stats);
-            self.closing(id);
+            if self.is_own(id) {
+                self.request_transmit(id);
+            } else {
+                self.closing(id);
+            }
             self.drain(id);
         }
     }
@@ -435,85 +449,27 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.request_transmit(id);
     }
 
+    #[inline]
     fn on_event(&mut self, id: CmId, event: Event) {
         match event {
-            Event::ConnectRequest { private_data, ird, ord, .. } => {
-                let Some(listener) = self.enter_backlog(id) else { return self.transport_lost(id) };
-                let Some(request) = self.ids.get_mut(id.0) else { return };
-                request.destroyed = false;
-                let Details { local: Some(local), peer: Some(peer), .. } = *request.details else {
-                    return self.transport_lost(id);
-                };
-                let kind = CmEventKind::ConnectRequest {
-                    listener,
-                    local,
-                    peer,
-                    private_data,
-                    responder_resources: ird,
-                    initiator_depth: ord,
-                };
-                self.push_cm_event(id, kind);
-            }
-            Event::Established { private_data, rev: revision, crc, ird, ord } => {
-                self.established(id);
-                let kind = CmEventKind::Established {
-                    private_data,
-                    responder_resources: ird,
-                    initiator_depth: ord,
-                    revision,
-                    crc,
-                };
-                self.push_cm_event(id, kind);
-            }
-            Event::Rejected { private_data } => {
-                if let Some(entry) = self.ids.get_mut(id.0) {
-                    entry.stage = Stage::Ended;
-                }
-                self.push_cm_event(id, CmEventKind::Rejected { private_data });
-            }
-            Event::TerminateSent { code, error } => {
-                self.note_termination(id, Termination { sent: true, code });
-                if let Some(number) = self.qp_of(id) {
-                    self.raise(terminated_for(number, error, code));
-                }
-            }
-            Event::TerminateReceived { code, .. } => {
-                self.note_termination(id, Termination { sent: false, code });
-                if let Some(number) = self.qp_of(id) {
-                    self.raise(AsyncEvent::QpTerminated(number, code));
-                }
-            }
-            // The end that follows raises the event of an established connection.
-            Event::Failed { code } => {
-                let is_connecting = |entry: &&mut Id<C>| entry.stage == Stage::Connecting;
-                if let Some(entry) = self.ids.get_mut(id.0).filter(is_connecting) {
-                    entry.stage = Stage::Ended;
-                    self.push_cm_event(id, CmEventKind::ConnectError { code });
-                }
-            }
-            Event::Close { how } => self.end_stream(id, how),
             Event::Completion { .. } | Event::Received { .. } | Event::Immediate { .. } => {
                 if let Some(number) = self.qp_of(id) {
                     self.on_completion(number, &event);
                 }
             }
+            event if self.is_own(id) => self.link_event(id, event),
+            event => self.connection_event(id, event),
         }
     }
 
-    /// Has the transport end a stream, and the connection with it.
-    fn end_stream(&mut self, id: CmId, how: CloseHow) {
-        let Some(entry) = self.ids.get(id.0) else { return };
-        let Details { stream, termination, .. } = *entry.details;
-        let code = termination.map_or(ErrorCode::TCP_LOST, |told| told.code);
-        let is_established = entry.stage == Stage::Established;
-        let kind =
-            if is_established { CmEventKind::Disconnected } else { CmEventKind::ConnectError { code } };
-        self.request(TransportRequest::Close { id, stream, how });
-        self.ended(id, kind);
+    /// Returns true if a connection is the device's own, between queue pairs that are connected by number.
+    #[inline]
+    fn is_own(&self, id: CmId) -> bool {
+        self.ids.get(id.0).is_some_and(|entry| entry.owner.is_device())
     }
 
     /// Notes that the stream of a connection is in full operation.
-    fn established(&mut self, id: CmId) {
+    pub(super) fn established(&mut self, id: CmId) {
         if let Some(entry) = self.ids.get_mut(id.0) {
             entry.stage = Stage::Established;
             let us = micros(self.now_ns).wrapping_sub(entry.details.began_us);
@@ -524,19 +480,23 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
     }
 
-    /// Remembers the Terminate that ended a stream, for [`Self::termination`].
-    fn note_termination(&mut self, id: CmId, termination: Termination) {
-        if let Some(entry) = self.ids.get_mut(id.0) {
-            entry.details.termination = Some(termination);
-        }
-    }
-
     /// Ends a connection, established or not, and queues the event `kind` unless one was queued before.
-    fn ended(&mut self, id: CmId, kind: CmEventKind) {
+    pub(super) fn ended(&mut self, id: CmId, kind: CmEventKind) {
         self.leave_backlog(id);
         let Some(entry) = self.ids.get_mut(id.0) else { return };
         let (number, told) = (entry.qp.current(), entry.stage == Stage::Ended);
         (entry.endpoint, entry.stage) = (None, Stage::Ended);
+        let is_own = entry.owner.is_device();
+        if is_own {
+            entry.qp = QpLink::None;
+        }
+        if !self.without_buffer.is_empty() {
+            self.without_buffer.remove(&id);
+        }
+        if is_own {
+            return self.link_ended(id, number);
+        }
+        let Some(entry) = self.ids.get_mut(id.0) else { return };
         if let Some(number) = number {
             entry.qp = QpLink::Was(number);
             self.enter_error(number);
@@ -567,31 +527,17 @@ impl<C: AsRef<[u8]>> Device<C> {
                 }
                 return;
             }
-            Event::Received { wr_id, bytes, solicited, invalidated } => {
-                WorkCompletion { wr_id, byte_len: bytes, solicited, invalidated, ..wc }
+            Event::Received { wr_id, bytes, solicited, invalidated, immediate } => {
+                let imm_data = immediate.map(|[a, b, c, d]| [a, b, c, d, 0, 0, 0, 0]);
+                WorkCompletion { wr_id, byte_len: bytes, solicited, invalidated, imm_data, ..wc }
             }
-            Event::Immediate { wr_id, data, solicited } => {
+            Event::Immediate { wr_id, data, bytes, solicited } => {
                 let opcode = WcOpcode::RecvRdmaWithImm;
-                WorkCompletion { wr_id, imm_data: Some(data), solicited, opcode, ..wc }
+                let imm_data = Some(data);
+                WorkCompletion { wr_id, imm_data, byte_len: bytes, solicited, opcode, ..wc }
             }
             _ => return,
         };
         self.push_completion(recv_cq, wc, Slots::Receive);
-    }
-}
-
-/// Returns the event for a queue pair whose stream this side ended with a Terminate.
-const fn terminated_for(number: QpNum, error: StreamError, code: ErrorCode) -> AsyncEvent {
-    match error {
-        StreamError::Place
-        | StreamError::Fetch
-        | StreamError::Local
-        | StreamError::Global
-        | StreamError::SetupFailed => AsyncEvent::QpFatal(number, code),
-        StreamError::Tagged(_)
-        | StreamError::Read(_)
-        | StreamError::Atomic(_)
-        | StreamError::Invalidate(_) => AsyncEvent::QpAccessError(number, code),
-        _ => AsyncEvent::QpRequestError(number, code),
     }
 }

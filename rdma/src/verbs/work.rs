@@ -39,6 +39,12 @@ pub enum SendOp {
         /// STag of the peer to invalidate.
         invalidate: Option<Stag>,
     },
+    /// Sends to the peer's next buffer with four bytes of Immediate Data. Only between queue pairs that are connected
+    /// by number: iWARP has no such message.
+    SendWithImm {
+        /// Immediate Data for the peer.
+        imm_data: [u8; 4],
+    },
     /// Writes to the peer's memory (RFC 5040 §5.1).
     RdmaWrite {
         /// Address of the first byte at the peer.
@@ -146,7 +152,7 @@ impl SendOp {
     /// Returns the opcode of the completion.
     pub const fn opcode(&self) -> WcOpcode {
         match self {
-            Self::Send { .. } | Self::Immediate { .. } => WcOpcode::Send,
+            Self::Send { .. } | Self::SendWithImm { .. } | Self::Immediate { .. } => WcOpcode::Send,
             Self::RdmaWrite { .. } | Self::RdmaWriteWithImm { .. } => WcOpcode::RdmaWrite,
             Self::RdmaRead { .. } | Self::RdmaReadInvalidate { .. } => WcOpcode::RdmaRead,
             Self::Atomic { op: AtomicOp::FetchAdd { .. }, .. } => WcOpcode::FetchAdd,
@@ -159,6 +165,7 @@ impl SendOp {
     const fn work_op(&self, solicited: bool) -> WorkOp {
         match *self {
             Self::Send { invalidate } => WorkOp::Send { solicited, invalidate },
+            Self::SendWithImm { imm_data } => WorkOp::SendImmediate { solicited, data: imm_data },
             Self::RdmaWrite { remote_addr, rkey } => {
                 WorkOp::Write { stag: rkey, to: TaggedOffset(remote_addr) }
             }
@@ -183,7 +190,13 @@ impl SendOp {
     /// Returns true if the operation accepts these bytes.
     pub fn takes(&self, data: &Data<'_>) -> bool {
         match (self, data) {
-            (Self::Send { .. } | Self::RdmaWrite { .. } | Self::RdmaWriteWithImm { .. }, _) => true,
+            (
+                Self::Send { .. }
+                | Self::SendWithImm { .. }
+                | Self::RdmaWrite { .. }
+                | Self::RdmaWriteWithImm { .. },
+                _,
+            ) => true,
             (Self::RdmaRead { .. }, Data::List(_)) => true,
             (Self::RdmaReadInvalidate { .. }, Data::List(list)) => list.len() == 1,
             (Self::Atomic { .. }, Data::List(list)) => {
@@ -214,6 +227,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             return Err(PostError::Window);
         }
         if let QpState::Idle | QpState::Closing = qp.state {
+            self.note_pending(number);
             return Err(PostError::State);
         }
         if qp.send_used >= usize::from(qp.init.cap.max_send_wr) {
@@ -226,6 +240,11 @@ impl<C: AsRef<[u8]>> Device<C> {
         let posted = Posted { opcode: wr.op.opcode(), signaled, at_ns: self.now_ns };
         let endpoint = qp.id.and_then(|id| Some((id, self.ids.get_mut(id.0)?.endpoint.as_mut()?)));
         let Some((id, endpoint)) = endpoint.filter(|(_, endpoint)| endpoint.takes_work()) else {
+            // Its stream ends: nobody receives what would be posted now.
+            if qp.link.is_some() {
+                self.note_pending(number);
+                return Err(PostError::State);
+            }
             self.flush_send(number, wr.wr_id, posted);
             return Ok(());
         };
@@ -233,6 +252,9 @@ impl<C: AsRef<[u8]>> Device<C> {
         let work_op = wr.op.work_op(wr.flags.solicited);
         if work_op.is_answered() && queues.ord == 0 {
             return Err(PostError::NoReads);
+        }
+        if matches!(work_op, WorkOp::SendImmediate { .. }) && !queues.extensions().send_immediate {
+            return Err(PostError::NotNegotiated);
         }
         queues.sq.check_room()?;
         let local = match wr.data {
@@ -284,6 +306,9 @@ impl<C: AsRef<[u8]>> Device<C> {
             Some(queues) => {
                 queues.rq.post_list(wr.wr_id, wr.sg_list)?;
                 qp.recv_used = qp.recv_used.saturating_add(1);
+                if let Some(id) = qp.id {
+                    self.give_buffer(id);
+                }
             }
             None => self.flush_recv(number, wr.wr_id),
         }

@@ -85,6 +85,8 @@ impl QueueNumber {
     pub const TERMINATE: Self = Self(2);
     /// Atomic Responses (RFC 7306 §4.1).
     pub const ATOMIC_RESPONSE: Self = Self(3);
+    /// Progress messages, between ends that have agreed on them.
+    pub const PROGRESS: Self = Self(4);
 }
 
 /// A message sequence number, modulo 2^32, within one untagged queue (RFC 5041 §4.3).

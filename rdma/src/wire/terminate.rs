@@ -2,7 +2,7 @@
 
 use super::ddp::{Header, TaggedHeader, UntaggedHeader};
 use super::rdmap::ReadRequest;
-use super::{ParseError, truncated};
+use super::{ParseError, Stag, truncated};
 
 /// Layers that report an error (RFC 5040 §4.8, Figure 9).
 pub mod layer {
@@ -177,6 +177,16 @@ impl Terminate {
             }
         }
         Ok((parsed, order))
+    }
+
+    /// Returns the STag of this side's message that the peer has refused, if an attached header has one.
+    #[must_use]
+    pub fn stag(&self) -> Option<Stag> {
+        match (self.rdma_header, self.ddp_header) {
+            (Some(request), _) => Some(request.source_stag),
+            (None, Some(Header::Tagged(header))) => Some(header.stag),
+            (None, _) => None,
+        }
     }
 
     /// Writes the message in the RFC's bit order, with M, D and R according to its parts, and returns the number of

@@ -184,7 +184,8 @@ impl Engine {
                     SendOp::RdmaWriteWithImm { .. }
                     | SendOp::RdmaReadInvalidate { .. }
                     | SendOp::BindMw { .. }
-                    | SendOp::LocalInvalidate { .. } => unreachable!("drawn for queue pairs only"),
+                    | SendOp::LocalInvalidate { .. }
+                    | SendOp::SendWithImm { .. } => unreachable!("drawn for queue pairs only"),
                 }
             }
             Self::Verbs(conn) => {

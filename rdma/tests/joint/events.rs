@@ -51,10 +51,10 @@ impl Stream {
                 self.post_at = Some(now);
                 self.completed((wr_id, op, bytes), status, tools)?;
             }
-            Event::Received { wr_id, bytes, solicited, invalidated } => {
+            Event::Received { wr_id, bytes, solicited, invalidated, .. } => {
                 self.received_send(now, (wr_id, bytes, solicited, invalidated), tools)?;
             }
-            Event::Immediate { wr_id, data, solicited } => {
+            Event::Immediate { wr_id, data, solicited, .. } => {
                 self.received_immediate(now, (wr_id, data, solicited))?;
             }
             Event::TerminateSent { code, .. } => self.outcome.terminate_sent = Some(code),

@@ -182,6 +182,7 @@ impl Shared {
                 TransportRequest::Listen { .. }
                 | TransportRequest::Unlisten { .. }
                 | TransportRequest::Open { .. }
+                | TransportRequest::Loop { .. }
                 | TransportRequest::Transmit { .. } => {}
             }
         }

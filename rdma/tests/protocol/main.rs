@@ -33,6 +33,8 @@ mod verbs_bounded;
 mod verbs_connection;
 mod verbs_looped;
 mod verbs_model;
+mod verbs_numbered;
+mod verbs_numbered_model;
 mod verbs_queues;
 mod verbs_service;
 mod verbs_sizes;

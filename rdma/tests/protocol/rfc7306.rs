@@ -120,8 +120,9 @@ fn immediate_data_keeps_its_order_among_sends() {
     cli.endpoint.post_send(4, slice(local, 4, 4), true, None).unwrap();
     run(&mut cli, &mut daemon, &mut segments(1448));
     assert_eq!(daemon.bytes(lab)[..32], pattern(32, 1));
-    let received = |wr_id, solicited| Event::Received { wr_id, bytes: 4, solicited, invalidated: None };
-    let immediate = |wr_id, data, solicited| Event::Immediate { wr_id, data, solicited };
+    let received =
+        |wr_id, solicited| Event::Received { wr_id, bytes: 4, solicited, invalidated: None, immediate: None };
+    let immediate = |wr_id, data, solicited| Event::Immediate { wr_id, data, bytes: 0, solicited };
     let expected = [
         received(100, false),
         immediate(101, *b"imm data", false),

@@ -143,7 +143,13 @@ fn sends_of_the_program_follow_the_rtr_message() {
         side.deliver(&fpdu(&untagged(UNTAGGED_LAST, SEND, 0, [0, msn, 0], b"hello")));
         // Even an empty Send belongs to the program now.
         side.deliver(&fpdu(&untagged(UNTAGGED_LAST, SEND, 0, [0, msn + 1, 0], b"")));
-        let received = |wr_id, bytes| Event::Received { wr_id, bytes, solicited: false, invalidated: None };
+        let received = |wr_id, bytes| Event::Received {
+            wr_id,
+            bytes,
+            solicited: false,
+            invalidated: None,
+            immediate: None,
+        };
         assert_eq!(side.drain_events(), [received(0, 5), received(1, 0)], "{name}");
     }
 }
@@ -209,7 +215,8 @@ fn initiator_against_responder_with_every_rtr_setting() {
             cli.endpoint.post_send(2, slice(local, 0, 4), false, None).unwrap();
             run(&mut cli, &mut daemon, &mut segments(cut));
             assert_eq!(cli.bytes(local), pattern(5000, 3), "{case}");
-            let received = Event::Received { wr_id: 7, bytes: 4, solicited: false, invalidated: None };
+            let received =
+                Event::Received { wr_id: 7, bytes: 4, solicited: false, invalidated: None, immediate: None };
             assert_eq!(daemon.drain_events(), [received], "{case}");
         }
     }

@@ -126,6 +126,7 @@ impl Model {
                     bytes: len as u32,
                     solicited,
                     invalidated,
+                    immediate: None,
                 });
                 (WcOpcode::Send, len)
             }

@@ -361,7 +361,7 @@ fn an_invalidated_stag_is_revoked() {
     target.send(&segment);
     assert!(target.replies().is_empty());
     let invalidated = Some(rdma::Stag(target.given));
-    let event = Event::Received { wr_id: 1, bytes: 8, solicited: true, invalidated };
+    let event = Event::Received { wr_id: 1, bytes: 8, solicited: true, invalidated, immediate: None };
     assert_eq!(target.side.drain_events(), [event]);
     assert_eq!(target.side.stags.len(), 3);
 }

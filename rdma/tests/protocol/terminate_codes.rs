@@ -141,7 +141,8 @@ impl Rig {
             expected[64..128].fill(0xbb);
             assert_eq!(side.bytes(own), expected, "{case}");
             assert_eq!(side.bytes(inbox)[..8], *b"halfdone", "{case}");
-            let received = Event::Received { wr_id: 1, bytes: 8, solicited: false, invalidated: None };
+            let received =
+                Event::Received { wr_id: 1, bytes: 8, solicited: false, invalidated: None, immediate: None };
             let done = |event: &Event| {
                 matches!(event, Event::Completion { wr_id: 2, status: WcStatus::Success, .. })
             };

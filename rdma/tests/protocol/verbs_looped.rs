@@ -81,6 +81,7 @@ impl Looped {
             TransportRequest::Listen { id, .. } => self.listener = Some(id),
             TransportRequest::Unlisten { .. } => self.listener = None,
             TransportRequest::Open { id, .. } => self.open(id),
+            TransportRequest::Loop { .. } => panic!("no queue pair is connected with itself"),
             TransportRequest::Transmit { id } => {
                 if let Some(at) = self.end(id) {
                     self.transmit(at);

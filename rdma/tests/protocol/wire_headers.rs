@@ -125,7 +125,7 @@ fn opcodes_and_their_table_agree() {
             (row.opcode.bits(), queue, row.invalidates, row.solicited, row.header_len, row.payload)
         })
         .collect();
-    // RFC 5040 Figures 4 and 5, RFC 7306 Figures 2 and 3; -1 stands for "tagged".
+    // RFC 5040 Figures 4 and 5, RFC 7306 Figures 2 and 3; -1 stands for "tagged". The last three are our own.
     let expected = [
         (0, -1, false, false, 0, true),
         (1, 1, false, false, 28, false),
@@ -139,6 +139,9 @@ fn opcodes_and_their_table_agree() {
         (9, 0, false, true, 8, false),
         (10, 1, false, false, 52, false),
         (11, 3, false, false, 12, false),
+        (12, 0, false, false, 0, true),
+        (13, 0, false, true, 0, true),
+        (14, 4, false, false, 8, false),
     ];
     assert_eq!(table, expected);
     for (row, bits) in OPCODES.iter().zip(0u8..) {

@@ -5,6 +5,7 @@
 #![allow(unsafe_code, reason = "sees memory of the program; listed in UNSAFE.md")]
 
 mod offers;
+mod place;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -17,11 +18,11 @@ use iwarp_engine::kernel::{Chunks, KernelTcp, KernelTcpConfig};
 use iwarp_engine::memory::{
     Backing, Pages, Part, Parts, ProgramMemory, RegionMemory, SharedWords, Source, WorkerMemory,
 };
-use iwarp_engine::{Engine, EngineConfig, LocalPorts, NewMr, Wakers};
+use iwarp_engine::{Engine, EngineConfig, LocalPorts, NewMr, NumberedConfig, Wakers};
 use iwarp_shared_verbs::methods::{AllocMemory, Executed, MemoryPart, RegMr, RegParts};
 use iwarp_shared_verbs::worker::{ContextId, ObjectLimits, UserId};
 use iwarp_shared_verbs::{Request, Response};
-use rdma::verbs::{AddressBase, Limits, MemoryRegion, VerbsError};
+use rdma::verbs::{AddressBase, Limits, MemoryRegion, QP_WORKERS_MAX, RENDEZVOUS_PORT, VerbsError};
 use rdma::{EndpointConfig, NegotiationConfig, OutOfOrderPolicy, RegionId};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
@@ -31,6 +32,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tcp_stack::{ConnOptions, Instant};
 
 use self::offers::{Offers, REGIONS_MAX};
+use self::place::Place;
 use super::{EmbeddedOptions, no_memory, system};
 use crate::backend::Registrable;
 use crate::error::Error;
@@ -46,6 +48,8 @@ const MEMORY_REGIONS_MAX: u16 = 4096;
 const MEMORIES_MAX: u32 = 2 * MEMORY_REGIONS_MAX as u32 + REGIONS_MAX as u32;
 /// Most objects of other kinds.
 const OBJECTS_MAX: u16 = 2048;
+/// Most listeners and connections of the program.
+const IDS_MAX: u32 = 2 * OBJECTS_MAX as u32;
 /// Fewest connections that may be silent at the same time.
 const SILENT_MIN: u32 = 16;
 /// Rounds of the engine before its thread does something else.
@@ -96,6 +100,10 @@ pub(super) struct Core {
     unused: u32,
     /// Regions that peers may ask for.
     offers: Offers,
+    /// Number of this process in those of its queue pairs.
+    place: Place,
+    /// Settings of all connections.
+    endpoint: EndpointConfig,
 }
 
 /// Returns the most connections whose peers have not sent an MPA Request: half of those for which the process has
@@ -109,7 +117,8 @@ fn limits() -> Limits {
     let most = Limits { mrs: MEMORY_REGIONS_MAX, mws: MEMORY_REGIONS_MAX, ..Limits::default() };
     let (pds, cqs, qps, srqs) = (OBJECTS_MAX, 2 * OBJECTS_MAX, OBJECTS_MAX, OBJECTS_MAX);
     EngineConfig::program_limits(
-        Limits { pds, cqs, qps, srqs, ids: u32::from(2 * OBJECTS_MAX), silent: silent_max(), ..most },
+        // Those of the program, and one for each queue pair that is connected by number.
+        Limits { pds, cqs, qps, srqs, ids: IDS_MAX + u32::from(OBJECTS_MAX), silent: silent_max(), ..most },
         CONNECTIONS_MAX,
     )
 }
@@ -133,15 +142,16 @@ impl Core {
         let mut seed = [0; 32];
         getrandom(&mut seed, GetRandomFlags::empty()).map_err(system("getrandom"))?;
         let limits = limits();
+        let endpoint = EndpointConfig {
+            mpa,
+            out_of_order: OutOfOrderPolicy::Off,
+            poke_after: Some(POKE_AFTER),
+            ..EndpointConfig::default()
+        };
         let config = EngineConfig {
             conn: ConnOptions::default(),
             limits,
-            endpoint: EndpointConfig {
-                mpa,
-                out_of_order: OutOfOrderPolicy::Off,
-                poke_after: Some(POKE_AFTER),
-                ..EndpointConfig::default()
-            },
+            endpoint,
             stags_max: 2 * u32::from(MEMORY_REGIONS_MAX) + CONNECTIONS_MAX,
             regions_max: REGIONS_MAX.into(),
             contexts_max: 1,
@@ -156,13 +166,14 @@ impl Core {
             cqs: limits.cqs.into(),
             qps: limits.qps.into(),
             srqs: limits.srqs.into(),
-            ids: limits.ids,
-            ids_of_all: limits.ids,
+            ids: IDS_MAX,
+            ids_of_all: IDS_MAX,
         };
         let context = engine.context_open(memory, UserId::default(), objects, wakers);
         let context = context.map_err(|cause| refused("open_device", cause, None))?;
         let (memories, offers) = (HashMap::new(), Offers::default());
-        Ok((Self { engine, context, memories, free: Vec::new(), unused: 0, offers }, sockets))
+        let (free, unused, place) = (Vec::new(), 0, Place::default());
+        Ok((Self { engine, context, memories, free, unused, offers, place, endpoint }, sockets))
     }
 
     /// Runs the engine until it has nothing more to do, for some rounds at most; without what has come at the sockets
@@ -204,6 +215,38 @@ impl Core {
     /// Closes the descriptors of all sockets, whose connections go on in the parent of this process.
     pub(super) fn give_up_sockets(&mut self) {
         self.engine.transport_mut().give_up_sockets();
+        self.place = Place::Full;
+    }
+
+    /// Prepares a request about queue pairs: takes the place of this process before the first one, and listens before
+    /// one is connected by number.
+    fn prepare(&mut self, request: &Request) -> Result<(), (VerbsError, String)> {
+        match (request, &self.place) {
+            (Request::CreateQp(_), Place::Free) => {
+                self.place = Place::take();
+                if let Place::Taken(worker, _) = self.place {
+                    let port = RENDEZVOUS_PORT;
+                    self.engine.connect_by_number(NumberedConfig { port, worker, peers: None });
+                }
+                Ok(())
+            }
+            (Request::ReadyToReceive(..), Place::Taken(worker, _)) => {
+                let port = RENDEZVOUS_PORT.saturating_add((*worker).into());
+                let listening = self.engine.listen_by_number(self.endpoint);
+                listening.map_err(|error| {
+                    let reason = format!("queue pairs are connected by number at TCP port {port}: {error}");
+                    (VerbsError::NoResources, reason)
+                })
+            }
+            (Request::ReadyToReceive(..), Place::Full) => {
+                let reason = format!(
+                    "{QP_WORKERS_MAX} programs of this machine have queue pairs: no TCP port from \
+                     {RENDEZVOUS_PORT} on is left for connections by number"
+                );
+                Err((VerbsError::NoResources, reason))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns the engine's next deadline.
@@ -232,6 +275,11 @@ impl Core {
             if let Request::CreateId(Some(local)) = request
                 && let Some((error, why)) = refusal(*local)
             {
+                results.push(Err(error));
+                reason.get_or_insert(why);
+                continue;
+            }
+            if let Err((error, why)) = self.prepare(request) {
                 results.push(Err(error));
                 reason.get_or_insert(why);
                 continue;

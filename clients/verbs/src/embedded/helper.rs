@@ -18,7 +18,7 @@ use crate::exchange::OwnThread;
 use crate::threads::start_thread;
 
 /// Shortest and longest time after which a thread looks if the program still runs the engine.
-pub(super) const PAUSE_MIN: Duration = Duration::from_millis(1);
+pub(super) const PAUSE_MIN: Duration = Duration::from_micros(100);
 pub(super) const PAUSE_MAX: Duration = Duration::from_millis(16);
 /// Times in a row without anything to do from which on the helper leaves the sockets to the program.
 const VAIN_MAX: u32 = 3;

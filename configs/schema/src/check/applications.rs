@@ -2,13 +2,17 @@
 
 use std::path::PathBuf;
 
-use super::service::{Control, GROUP, SOCKET, check_socket};
+use ipnet::IpNet;
+
+use super::service::{Control, GROUP, SOCKET, check_socket, prefix};
 use crate::keys::{By, Keys as _, Mode, Number, Row, Size, keys};
 use crate::read::{Report, Section, Value};
 use crate::types::CONTEXTS_MAX;
 
 /// First port that every user may use.
 const PORTS_UNPRIVILEGED: u16 = 1024;
+/// First port of connections by number, unless another is configured.
+const QUEUE_PAIR_PORT: u16 = 4791;
 /// Most bytes that one user's programs may have: 16 TiB.
 const MEMORY_BYTES_MAX: u64 = 16 << 40;
 
@@ -34,6 +38,12 @@ keys! {
         region_watches_max: u16 = 8, Number(0..=64, "programs that watch one region"), Live;
         /// Notifications that a watch holds per worker and port; rounded up to a power of two.
         watch_entries: u32 = 256, Number(1..=65_536, "notifications of a watch per worker and port"), Restart;
+        /// First TCP port at which queue pairs are connected that programs name by number, as those of InfiniBand do: a
+        /// worker has this port plus its number. 0: there are no such connections.
+        queue_pair_port: u16 = QUEUE_PAIR_PORT, Number(0..=65_472, "TCP ports of connections by number"), Restart;
+        /// Prefixes of the hosts whose queue pairs may connect so.
+        queue_pair_peers: Vec<IpNet> = Vec::new(),
+            By(queue_pair_peers, peers, ""), Restart, "[\"10.77.0.0/16\"]";
         /// Ports below 1024 that every user may use; the others are for root.
         privileged_ports: Vec<u16> = Vec::new(),
             By(privileged_ports, |ports| format!("{ports:?}"), "a list of ports from 1 to 1023"), Live;
@@ -108,6 +118,20 @@ fn privileged_ports(section: &mut Section<'_>) -> Option<Vec<u16>> {
         port
     };
     Some(section.list("privileged_ports", what)?.into_iter().filter_map(port).collect())
+}
+
+fn queue_pair_peers(section: &mut Section<'_>) -> Option<Vec<IpNet>> {
+    let report = section.report();
+    let list = section.list("queue_pair_peers", "a list of prefixes")?;
+    Some(list.iter().filter_map(|item| prefix(item, report)).collect())
+}
+
+/// Formats the prefixes of peers for people.
+fn peers(prefixes: &Vec<IpNet>) -> String {
+    if prefixes.is_empty() {
+        return "those of the port's addresses".to_owned();
+    }
+    prefixes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// Checks that the limits of one user are at most the totals, so that one user cannot take all there are.

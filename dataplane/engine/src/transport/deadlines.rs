@@ -67,6 +67,7 @@ pub(crate) fn since_start(now: Instant) -> Duration {
     Duration::from_nanos(now.as_nanos())
 }
 
-fn instant(since_start: Duration) -> Instant {
+/// Converts from the time type of the RDMA crate.
+pub(crate) fn instant(since_start: Duration) -> Instant {
     Instant::from_nanos(u64::try_from(since_start.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -16,7 +16,7 @@ mod tcp;
 pub(crate) use conn_table::Conn;
 pub(crate) use conn_table::ConnTable;
 pub(crate) use data_run::{DataRun, taken_run};
-pub(crate) use deadlines::{Deadlines, LINGER, since_start};
+pub(crate) use deadlines::{Deadlines, LINGER, instant, since_start};
 pub use local_ports::LocalPorts;
 pub(crate) use rdma_state::RdmaState;
 pub(crate) use sink::{StreamSink, TxOutcome};

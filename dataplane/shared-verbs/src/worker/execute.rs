@@ -145,6 +145,14 @@ impl<M: ContextMemory> Context<M> {
                 must_own(self.objects.qps.contains_key(&qp))?;
                 device.modify_qp_access(qp, access).map(|()| Response::Done)
             }
+            Request::ReadyToReceive(qp, ref attr) => {
+                must_own(self.objects.qps.contains_key(&qp))?;
+                device.ready_to_receive(qp, attr).map(|()| Response::Done)
+            }
+            Request::ReadyToSend(qp, ref attr) => {
+                must_own(self.objects.qps.contains_key(&qp))?;
+                device.ready_to_send(qp, attr).map(|()| Response::Done)
+            }
             Request::QueryQp(qp) => {
                 must_own(self.objects.qps.contains_key(&qp))?;
                 device.query_qp(qp).map(Response::QpAttr)
@@ -390,6 +398,10 @@ impl<M: ContextMemory> Context<M> {
             }
             Request::Connect { id, qp, peer, private_data, depths, revision, rtr, any_port } => {
                 must_own(ids.contains(id) && qps.contains_key(qp))?;
+                // A queue pair that is connected by number knows its peer by the daemon that asks.
+                if device.is_rendezvous_port(peer.port()) {
+                    return Err(VerbsError::NotPermitted);
+                }
                 let (responder_resources, initiator_depth) = *depths;
                 let (revision, rtr) = (*revision, *rtr);
                 let param = ConnParam { private_data, responder_resources, initiator_depth, revision, rtr };

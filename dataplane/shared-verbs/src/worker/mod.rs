@@ -5,6 +5,7 @@ mod context;
 mod ends;
 mod execute;
 mod objects;
+mod owner;
 mod queue;
 mod stats;
 mod users;
@@ -16,7 +17,7 @@ use std::collections::HashMap;
 use iwarp_shared_queues::{AtomicU64, Doorbells, RingShape};
 use rdma::StagTable;
 use rdma::verbs::{
-    AsyncEvent, CmEvent, CmEventKind, CmId, CqId, Device, Owner, QpNum, RegionId, SrqId, VerbsError,
+    AsyncEvent, CmEvent, CmEventKind, CqId, Device, Owner, QpNum, RegionId, SrqId, VerbsError,
 };
 
 use crate::layout::doorbells;
@@ -275,6 +276,7 @@ impl<M: ContextMemory> Contexts<M> {
             }
             (_, Response::Qp(qp, _)) => {
                 self.qp_owners.insert(*qp, id);
+                device.set_qp_client(*qp, id.0)?;
             }
             (_, Response::Srq(srq, _)) => {
                 self.srq_owners.insert(*srq, id);
@@ -568,11 +570,6 @@ impl<M: ContextMemory> Contexts<M> {
             let _ = device.destroy_id(event.id);
         }
         None
-    }
-
-    /// Returns the context that owns an id.
-    pub fn owner_of<C: AsRef<[u8]>>(device: &Device<C>, id: CmId) -> Option<ContextId> {
-        if let Some(Owner::Context(context)) = device.owner(id) { Some(ContextId(context)) } else { None }
     }
 
     /// Reports to all contexts that the link of their device's port has come up, or is down.

@@ -168,6 +168,7 @@ fn post_send<C: AsRef<[u8]>>(qp: QpNum, words: &[u64], device: &mut Device<C>) -
             | PostError::QueueFull
             | PostError::Length
             | PostError::NoReads
+            | PostError::NotNegotiated
             | PostError::Window,
         ) => refuse_send(qp, words, request.op.opcode(), device),
     }

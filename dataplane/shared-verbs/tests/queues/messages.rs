@@ -8,8 +8,8 @@ use iwarp_shared_verbs::{QpPlaces, Request, Response};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rdma::verbs::{
-    Access, AddressBase, CmId, CqId, MrId, MwId, PdId, QpCap, QpInit, QpNum, QpState, RegionId, SrqId,
-    VerbsError,
+    Access, AddressBase, CmId, CqId, MrId, MwId, PdId, QpCap, QpInit, QpNum, QpState, RegionId, RtrAttr,
+    RtsAttr, SrqId, VerbsError,
 };
 use rdma::wire::mpa::RtrOptions;
 use serde_json::{Value, json};
@@ -48,6 +48,16 @@ fn request() -> impl Strategy<Value = Request> {
         init().prop_map(Request::CreateQp),
         id().prop_map(|id| Request::ModifyQp(QpNum(id), QpState::Error)),
         id().prop_map(|id| Request::ModifyQpAccess(QpNum(id), Access::REMOTE_READ)),
+        (id(), id(), id(), address(), address(), any::<u8>()).prop_map(
+            |(id, qp, rq_psn, local, remote, timer)| {
+                let (local, remote, dest_qp_num) = (local.ip(), remote.ip(), QpNum(qp));
+                let attr = RtrAttr { dest_qp_num, rq_psn, local, remote, min_rnr_timer: timer };
+                Request::ReadyToReceive(QpNum(id), attr)
+            }
+        ),
+        (id(), id(), any::<(u8, u8, u8)>()).prop_map(|(id, sq_psn, (timeout, retry_cnt, rnr_retry))| {
+            Request::ReadyToSend(QpNum(id), RtsAttr { sq_psn, timeout, retry_cnt, rnr_retry })
+        }),
         proptest::option::of(address()).prop_map(Request::CreateId),
         (id(), 1_u16.., any::<(u16, u16)>()).prop_map(|(id, backlog, depths)| {
             let backlog = NonZeroU16::new(backlog).unwrap_or(NonZeroU16::MIN);

@@ -29,6 +29,11 @@ impl Listening {
         Ok(Self { socket, port })
     }
 
+    /// Returns true if nobody listens at a port of any address.
+    pub fn is_free(port: u16) -> bool {
+        listening(ListenScope::Any, port, &ListenOptions::default()).is_ok()
+    }
+
     /// Returns the TCP port.
     pub const fn port(&self) -> u16 {
         self.port

@@ -1,0 +1,143 @@
+//! Queue pairs that are connected by number: where their connections arrive, who may open one, and those that are
+//! connected with themselves.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use ipnet::IpNet;
+use rdma::verbs::{CmId, Owner, Rendezvous};
+use rdma::{EndpointConfig, Memory};
+use tcp_stack::{Instant, ListenError, ListenOptions, ListenScope};
+
+use super::{Engine, ListenerOwner};
+use crate::transport::{Transport, instant, since_start};
+
+/// Rendezvous of an engine, and connections without a transport.
+#[derive(Debug)]
+pub(super) struct NumberedQps {
+    /// Key of the nonces.
+    key: (u64, u64),
+    /// Port that this engine listens at, once it does.
+    port: Option<u16>,
+    /// Networks whose hosts may connect; `None`: all.
+    peers: Option<Box<[IpNet]>>,
+    /// Queue pairs that are connected with themselves, and have output.
+    to_itself: VecDeque<CmId>,
+}
+
+impl NumberedQps {
+    pub(super) fn new(seed: &[u8; 32]) -> Self {
+        let mut halves = seed.as_chunks().0.iter().map(|half| u64::from_le_bytes(*half));
+        let key = (halves.next().unwrap_or(0), halves.next().unwrap_or(0));
+        Self { key, port: None, peers: None, to_itself: VecDeque::new() }
+    }
+}
+
+/// Conditions of connections by number.
+#[derive(Clone, Debug)]
+pub struct NumberedConfig {
+    /// First TCP port, of worker 0. The others have higher ones, by their number.
+    pub port: u16,
+    /// Number of this worker, below [`QP_WORKERS_MAX`](rdma::verbs::QP_WORKERS_MAX).
+    pub worker: u8,
+    /// Networks whose hosts may connect; `None`: all.
+    pub peers: Option<Vec<IpNet>>,
+}
+
+impl<T: Transport, M: Memory> Engine<T, M> {
+    /// Lets queue pairs be connected by number. Returns false if there are queue pairs already.
+    pub fn connect_by_number(&mut self, config: NumberedConfig) -> bool {
+        let NumberedConfig { port, worker, peers } = config;
+        let is_set = self.device.set_worker(worker);
+        if is_set {
+            self.device.set_rendezvous(Rendezvous { port, key: self.numbered.key });
+            self.numbered.port = port.checked_add(worker.into());
+            self.numbered.peers = peers.map(Vec::into_boxed_slice);
+        }
+        is_set
+    }
+
+    /// Listens for connections by number, unless it does, with the settings that all of them have.
+    ///
+    /// # Errors
+    /// As [`Transport::listen_at`]: the port is taken, or there are too many listeners.
+    pub fn listen_by_number(&mut self, endpoint: EndpointConfig) -> Result<(), ListenError> {
+        let owner = Owner::QueuePairs(None);
+        let is_its = |id: &CmId| self.device.owner(*id) == Some(owner);
+        let is_open = |(_, of): &(_, ListenerOwner)| matches!(of, ListenerOwner::Device(id) if is_its(id));
+        let Some(port) = self.numbered.port.filter(|_| self.accepts) else { return Ok(()) };
+        if self.listeners.iter().any(is_open) {
+            return Ok(());
+        }
+        let (ports, worker) = &self.local_ports;
+        if !ports.claim(port, *worker) {
+            return Err(ListenError::InUse);
+        }
+        let options = ListenOptions { conn: self.options, ..ListenOptions::default() };
+        let listener = self.transport.listen_at((ListenScope::Any, port), options);
+        let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+        let id = listener.is_ok().then(|| self.device.create_listener(any, endpoint, owner).ok()).flatten();
+        match (listener, id) {
+            (Ok(listener), Some(id)) => {
+                self.listeners.push((listener, ListenerOwner::Device(id)));
+                return Ok(());
+            }
+            (Ok(listener), None) => self.transport.unlisten(listener),
+            (Err(error), _) => {
+                let (ports, worker) = &self.local_ports;
+                ports.release(port, *worker);
+                return Err(error);
+            }
+        };
+        let (ports, worker) = &self.local_ports;
+        ports.release(port, *worker);
+        Err(ListenError::TooMany)
+    }
+
+    /// Returns true if a host may connect at a listener.
+    pub(super) fn admits(&self, listener: CmId, host: IpAddr) -> bool {
+        let is_by_number = self.device.owner(listener) == Some(Owner::QueuePairs(None));
+        let admits = |peers: &[IpNet]| peers.iter().any(|network| network.contains(&host));
+        !is_by_number || self.numbered.peers.as_deref().is_none_or(admits)
+    }
+
+    /// Opens connections, and ends what has waited for too long.
+    #[inline]
+    pub(super) fn run_numbered(&mut self, now: Instant) {
+        if self.device.next_link_deadline().is_some_and(|due| due <= since_start(now)) {
+            self.device.run_links();
+        }
+    }
+
+    pub(super) fn numbered_deadline(&self) -> Option<Instant> {
+        self.device.next_link_deadline().map(instant)
+    }
+
+    /// Queues the output of a queue pair that is connected with itself; ignores any other connection.
+    #[cold]
+    pub(super) fn queue_to_itself(&mut self, id: CmId) {
+        if self.device.is_looped_to_itself(id) && !self.numbered.to_itself.contains(&id) {
+            self.numbered.to_itself.push_back(id);
+        }
+    }
+
+    #[inline]
+    pub(super) fn has_output_to_itself(&self) -> bool {
+        !self.numbered.to_itself.is_empty()
+    }
+
+    /// Passes output of queue pairs that are connected with themselves back to them, up to a bound each.
+    #[inline]
+    pub(super) fn transmit_to_itself(&mut self, now: Instant) {
+        for _ in 0..self.numbered.to_itself.len() {
+            let Some(id) = self.numbered.to_itself.pop_front() else { break };
+            let Self { device, rdma, .. } = self;
+            device.transmit_looped(id, id, since_start(now), &mut rdma.env());
+            device.drain(id);
+            // One that waits for a buffer goes on when it has one.
+            if device.has_output(id) && !device.is_stalled(id) {
+                self.queue_to_itself(id);
+            }
+        }
+    }
+}
