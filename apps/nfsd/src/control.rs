@@ -16,7 +16,7 @@ use iwarp_control::socket::{SocketFile, group_id, listen};
 use iwarp_control::{BadLine, ErrorKind, ErrorObject, HelloReply, Method, Request, Response, params};
 use serde::Serialize;
 
-use crate::program::Program;
+use crate::running::Running;
 
 /// Clients at a time. Another one is refused.
 const CLIENTS_MAX: usize = 16;
@@ -48,16 +48,16 @@ impl ControlSocket {
     ///
     /// # Errors
     /// The system refuses.
-    pub(crate) fn serve(&self, program: Arc<Program>) -> Result<()> {
+    pub(crate) fn serve(&self, running: Arc<Running>) -> Result<()> {
         let listener = self.listener.try_clone()?;
-        let accept = move || accept(&listener, &program);
+        let accept = move || accept(&listener, &running);
         std::thread::Builder::new().name("nfsd-control".to_owned()).spawn(accept)?;
         Ok(())
     }
 }
 
 #[allow(clippy::disallowed_methods, reason = "the thread waits before it asks the system again")]
-fn accept(listener: &UnixListener, program: &Arc<Program>) {
+fn accept(listener: &UnixListener, running: &Arc<Running>) {
     let open = Arc::new(AtomicUsize::new(0));
     for stream in listener.incoming() {
         let Ok(mut stream) = stream else {
@@ -77,9 +77,9 @@ fn accept(listener: &UnixListener, program: &Arc<Program>) {
             let _ = refusal.to_line().map(|line| stream.write_all(&line));
             continue;
         }
-        let (program, counted) = (Arc::clone(program), Arc::clone(&open));
+        let (running, counted) = (Arc::clone(running), Arc::clone(&open));
         let serve = move || {
-            let _ = serve(&stream, &program);
+            let _ = serve(&stream, &running);
             counted.fetch_sub(1, Ordering::AcqRel);
         };
         if std::thread::Builder::new().name("nfsd-control".to_owned()).spawn(serve).is_err() {
@@ -89,7 +89,7 @@ fn accept(listener: &UnixListener, program: &Arc<Program>) {
 }
 
 /// Answers the requests of a client until it disconnects, or is silent for too long.
-fn serve(stream: &UnixStream, program: &Program) -> std::io::Result<()> {
+fn serve(stream: &UnixStream, running: &Running) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
     let mut line = Vec::new();
     loop {
@@ -101,7 +101,7 @@ fn serve(stream: &UnixStream, program: &Program) -> std::io::Result<()> {
         }
         let whole = line.ends_with(b"\n");
         let reply = if whole || read < REQUEST_BYTES_MAX {
-            answer(&line, program)
+            answer(&line, running)
         } else {
             let message = format!("the line is longer than {REQUEST_BYTES_MAX} bytes");
             refused(None, ErrorObject::new(ErrorKind::TooLarge, message))
@@ -120,7 +120,7 @@ fn refused(id: Option<iwarp_control::Id>, error: ErrorObject) -> Option<Vec<u8>>
 }
 
 /// Returns the reply to a line; `None` if the client wants none.
-pub(crate) fn answer(line: &[u8], program: &Program) -> Option<Vec<u8>> {
+pub(crate) fn answer(line: &[u8], running: &Running) -> Option<Vec<u8>> {
     let request = match Request::from_line(line) {
         Ok(request) => request,
         Err(BadLine::NotJson(error)) => return refused(None, error),
@@ -132,12 +132,12 @@ pub(crate) fn answer(line: &[u8], program: &Program) -> Option<Vec<u8>> {
             let version = env!("CARGO_PKG_VERSION").to_owned();
             Ok(HelloReply { api: API, version, pid: std::process::id() })
         }),
-        StatusMethod::NAME => call::<StatusMethod>(request, || Ok(program.status())),
-        ExportsMethod::NAME => call::<ExportsMethod>(request, || Ok(program.server.exports_report())),
-        ClientsMethod::NAME => call::<ClientsMethod>(request, || Ok(program.server.clients_report())),
-        StatsMethod::NAME => call::<StatsMethod>(request, || Ok(program.server.stats_report())),
+        StatusMethod::NAME => call::<StatusMethod>(request, || Ok(running.status())),
+        ExportsMethod::NAME => call::<ExportsMethod>(request, || Ok(running.server.exports_report())),
+        ClientsMethod::NAME => call::<ClientsMethod>(request, || Ok(running.server.clients_report())),
+        StatsMethod::NAME => call::<StatsMethod>(request, || Ok(running.server.stats_report())),
         ReloadMethod::NAME => call::<ReloadMethod>(request, || {
-            let loaded = program.reload().map(|exports| Reloaded { exports: exports as u64 });
+            let loaded = running.reload().map(|exports| Reloaded { exports: exports as u64 });
             loaded.map_err(|error| {
                 let message = format!("the exports stay as they are: {error:#}");
                 ErrorObject::new(ErrorKind::InvalidParams, message).with_help(

@@ -16,7 +16,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::control::ControlSocket;
-use crate::program::{Program, open};
+use crate::running::{Running, open};
 use crate::{DaemonRegions, RdmaDevice, RdmaLimits, RdmaServer, Server, StateLimits, TcpLimits, TcpServer};
 
 /// Serves until SIGTERM or SIGINT. SIGHUP reloads the exports of the file.
@@ -52,7 +52,7 @@ pub fn run(file: &Path, config: &Nfsd) -> Result<()> {
         eprintln!("iwarp-nfsd: no io_uring ({reason}): threads read and commit files for clients over RDMA");
     }
     let ends = Arc::new(AtomicBool::new(false));
-    let program = Arc::new(Program {
+    let running = Arc::new(Running {
         file: file.to_owned(),
         started: started(),
         rdma: listen,
@@ -63,13 +63,13 @@ pub fn run(file: &Path, config: &Nfsd) -> Result<()> {
         regions,
         server,
     });
-    control.serve(Arc::clone(&program)).context("cannot serve the control socket")?;
+    control.serve(Arc::clone(&running)).context("cannot serve the control socket")?;
     let handle = signals.handle();
     let handler = {
         let ends = Arc::clone(&ends);
         std::thread::Builder::new()
             .name("nfsd-signals".to_owned())
-            .spawn(move || obey(signals, &program, &ends))
+            .spawn(move || obey(signals, &running, &ends))
             .context("cannot start a thread")?
     };
     let over_tcp = tcp.as_ref().map(|tcp| format!(" and {} (TCP)", tcp.address()));
@@ -88,14 +88,14 @@ fn tell(state: NotifyState<'_>) {
 }
 
 /// Handles signals until one ends the server.
-fn obey(mut signals: Signals, program: &Program, ends: &AtomicBool) {
+fn obey(mut signals: Signals, running: &Running, ends: &AtomicBool) {
     for signal in &mut signals {
         if signal != SIGHUP {
             ends.store(true, Ordering::Release);
             continue;
         }
         // It has reported what it did.
-        let _ = program.reload();
+        let _ = running.reload();
     }
 }
 

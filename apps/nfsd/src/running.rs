@@ -15,7 +15,7 @@ use crate::{Backend, DaemonRegions, Directory, Export, Regions, Rule, Selection,
 
 /// A server that runs, as the control socket and signals see it.
 #[derive(Debug)]
-pub(crate) struct Program {
+pub(crate) struct Running {
     pub(crate) file: PathBuf,
     pub(crate) started: Instant,
     pub(crate) rdma: SocketAddr,
@@ -29,7 +29,7 @@ pub(crate) struct Program {
     pub(crate) server: Arc<Server>,
 }
 
-impl Program {
+impl Running {
     /// Loads the exports of the configuration file again, all of them or none. Returns their number, and reports what
     /// it did.
     pub(crate) fn reload(&self) -> Result<usize> {
