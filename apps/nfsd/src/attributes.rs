@@ -7,6 +7,9 @@ use nfs3_types::xdr_codec::{Pack, Unpack};
 use rustix::fs::{FileType, Statx, StatxTimestamp};
 use rustix::io::Errno;
 
+/// Size of a directory that no file system has, in bytes.
+pub(crate) const FOLDER_BYTES: u64 = 4096;
+
 /// Point in time, counted from 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time {
@@ -62,6 +65,28 @@ pub struct Attributes {
     pub mtime: Time,
     /// Time of the latest change of content or attributes.
     pub ctime: Time,
+}
+
+impl Attributes {
+    /// Returns the attributes of a directory that no file system has: anybody may list it, nobody may change it. `used`
+    /// is the space that it states, in bytes; all of its times are `time`.
+    pub(crate) fn folder(fsid: u64, fileid: u64, used: u64, time: Time) -> Self {
+        Self {
+            kind: ftype3::NF3DIR,
+            mode: 0o555,
+            nlink: 2,
+            uid: 0,
+            gid: 0,
+            size: FOLDER_BYTES,
+            used,
+            device: (0, 0),
+            fsid,
+            fileid,
+            atime: time,
+            mtime: time,
+            ctime: time,
+        }
+    }
 }
 
 impl From<Attributes> for fattr3 {

@@ -7,12 +7,10 @@ use std::hash::Hasher;
 use std::sync::Arc;
 
 use iwarp_verbs::Access;
-use nfs3_types::nfs3::{
-    ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ, ftype3, nfsstat3, nfstime3,
-};
+use nfs3_types::nfs3::{ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ, nfsstat3, nfstime3};
 use siphasher::sip::SipHasher24;
 
-use crate::attributes::{Attributes, NewAttributes, SetTime, status};
+use crate::attributes::{Attributes, FOLDER_BYTES, NewAttributes, SetTime, status};
 use crate::backend::{Backend, Entry, New, Space};
 use crate::file::File;
 use crate::identity::User;
@@ -135,23 +133,10 @@ impl Backend for Regions {
     }
 
     fn attributes(&self, object: &[u8]) -> Result<Attributes, nfsstat3> {
-        let root = Attributes {
-            kind: ftype3::NF3DIR,
-            mode: 0o555,
-            nlink: 2,
-            uid: 0,
-            gid: 0,
-            size: 4096,
-            used: 4096,
-            device: (0, 0),
-            fsid: self.fsid,
-            fileid: ROOT_FILEID,
-            atime: self.table.changed(),
-            mtime: self.table.changed(),
-            ctime: self.table.changed(),
-        };
         match self.object(object)? {
-            Object::Root => Ok(root),
+            Object::Root => {
+                Ok(Attributes::folder(self.fsid, ROOT_FILEID, FOLDER_BYTES, self.table.changed()))
+            }
             Object::Region(region) => Ok(attributes(&region, self.fsid, region.modified())),
         }
     }

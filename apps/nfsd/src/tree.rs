@@ -3,8 +3,6 @@
 //! Clients see the directories, and those exports that have a rule for them. An export at `/` is the whole tree, and
 //! one below another export is reached by MOUNT only.
 
-use nfs3_types::nfs3::ftype3;
-
 use crate::admission::Peer;
 use crate::attributes::{Attributes, Time};
 use crate::export::{Export, Seals};
@@ -112,22 +110,7 @@ fn directory(seals: &Seals, path: &str, parent: Option<Vec<u8>>) -> Directory {
 impl Directory {
     /// Returns the attributes, which never change.
     pub(crate) fn attributes(&self) -> Attributes {
-        let time = Time { seconds: 1, nanoseconds: 0 };
-        Attributes {
-            kind: ftype3::NF3DIR,
-            mode: 0o555,
-            nlink: 2,
-            uid: 0,
-            gid: 0,
-            size: 4096,
-            used: 0,
-            device: (0, 0),
-            fsid: 0,
-            fileid: self.fileid,
-            atime: time,
-            mtime: time,
-            ctime: time,
-        }
+        Attributes::folder(0, self.fileid, 0, Time { seconds: 1, nanoseconds: 0 })
     }
 
     /// Returns the names that a client may see.
