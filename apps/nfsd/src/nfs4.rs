@@ -17,7 +17,7 @@ use iwarp_rpc::message::executed;
 use iwarp_rpc::xdr::{Reader, Writer, XdrError};
 
 use crate::procedure::{Nfs4Op, Nfs4Proc, Procedure, Program};
-use crate::reply::{Payload, Reply};
+use crate::reply::{Payload, Reply, detach};
 use crate::server::{Caller, Fault, PAYLOADS_MAX, Server, Target};
 use crate::state::{Channel, Sequence, Stateid};
 use crate::status::Status;
@@ -236,11 +236,11 @@ impl Compound<'_, '_> {
         writer.u32(done);
         let offset = writer.position();
         let keeps = self.session.is_some_and(|session| session.cache || done == 1);
-        for (position, payload) in &mut self.payloads {
+        for (position, _) in &mut self.payloads {
             *position = position.saturating_add(offset);
-            if keeps {
-                payload.detach();
-            }
+        }
+        if keeps {
+            detach(&mut self.payloads);
         }
         writer.fixed(&std::mem::take(&mut self.out).into_bytes());
         let reply = Reply { stream: writer.into_bytes(), payloads: std::mem::take(&mut self.payloads) };

@@ -46,6 +46,11 @@ impl Payload {
     }
 }
 
+/// Takes the bytes of regions out of payloads: what their owners write later does not change them.
+pub(crate) fn detach(payloads: &mut [(usize, Payload)]) {
+    payloads.iter_mut().for_each(|(_, payload)| payload.detach());
+}
+
 /// A complete RPC reply.
 #[derive(Clone, Debug, Default)]
 pub struct Reply {
@@ -62,11 +67,6 @@ impl From<Vec<u8>> for Reply {
 }
 
 impl Reply {
-    /// Copies what is in the memory of regions.
-    pub(crate) fn detach(&mut self) {
-        self.payloads.iter_mut().for_each(|(_, payload)| payload.detach());
-    }
-
     /// Returns the places of the payloads.
     #[must_use]
     pub fn items(&self) -> Vec<Item> {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use iwarp_rpc::xdr::Reader;
 
 use crate::admission::{Entry, Peer, keep_latest, makes_room};
-use crate::reply::Reply;
+use crate::reply::{Reply, detach};
 use crate::server::{CALL_BYTES, Server};
 use crate::stats::TcpStats;
 
@@ -267,7 +267,7 @@ fn serve(shared: &Shared, mut stream: TcpStream, peer: Peer, activity: &Activity
         let reply = shared.server.call(peer, Reader::new(&record), &|_| Vec::new());
         let mut reply = reply.ok_or(End::Counted(|stats| &stats.closed_no_call))?;
         // The client may take the reply slowly: no memory of a region waits for it.
-        reply.detach();
+        detach(&mut reply.payloads);
         activity.used_ms.store(shared.now_ms(), Ordering::Relaxed);
         activity.was_used.store(true, Ordering::Relaxed);
         activity.is_busy.store(false, Ordering::Release);

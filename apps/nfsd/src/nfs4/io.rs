@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use super::Compound;
 use crate::attributes::status;
 use crate::file::File;
+use crate::reply::detach;
 use crate::server::{Target, Write};
 use crate::state::{Held, Stateid};
 use crate::status::Status;
@@ -51,7 +52,7 @@ impl Compound<'_, '_> {
         };
         let data = reader.reducible(self.server.transfer_max as usize)?;
         // Operations take effect in their order: a READ before this one keeps its bytes.
-        self.payloads.iter_mut().for_each(|(_, payload)| payload.detach());
+        detach(&mut self.payloads);
         let handle = self.handle()?;
         let target = self.writable(handle)?;
         let file = self.file(&target, handle, stateid, true)?;
