@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use iwarp_counters::{Histogram, counters};
+use iwarp_counters::{SharedHistogram, counters};
 
 use crate::procedure::{Nfs4Proc, Procedure, Program};
 
@@ -106,7 +106,7 @@ counters! {
 #[derive(Debug, Default)]
 pub(crate) struct Row {
     pub(crate) counters: ProcedureStats,
-    times: Mutex<Histogram>,
+    times: SharedHistogram,
 }
 
 /// Adds to a counter.
@@ -123,19 +123,19 @@ impl Row {
     fn took(&self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.counters.max_ns.fetch_max(ns, Ordering::Relaxed);
-        locked(&self.times).record(time);
+        self.times.record(time);
     }
 
     /// Returns the average time of a call in nanoseconds.
     pub(crate) fn mean_ns(&self) -> u64 {
-        let times = *locked(&self.times);
+        let times = self.times.snapshot();
         times.sum_ns().checked_div(times.count()).unwrap_or(0)
     }
 
     /// Returns the nanoseconds that 99 % of the calls did not exceed, rounded up to a power of two, from 1.024 µs on;
     /// beyond 8.6 s, those of the longest call.
     pub(crate) fn p99_ns(&self) -> u64 {
-        let times = *locked(&self.times);
+        let times = self.times.snapshot();
         let all = times.count();
         let wanted = all.saturating_sub(all.checked_div(100).unwrap_or(0));
         let mut so_far = 0_u64;

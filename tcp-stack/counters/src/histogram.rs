@@ -1,5 +1,6 @@
-//! Distributions of durations, counted by one thread.
+//! Distributions of durations, counted by one thread or by several.
 
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
 /// Distribution of durations. The bound of each bucket is twice that of the one before, so that counting takes a few
@@ -47,13 +48,20 @@ impl Histogram {
     /// Counts a duration in the first bucket that is long enough.
     #[inline]
     pub fn record(&mut self, duration: Duration) {
+        let (at, ns) = Self::place(duration);
+        let [buckets @ .., last] = &mut self.buckets;
+        let bucket = buckets.get_mut(at).unwrap_or(last);
+        *bucket = bucket.wrapping_add(1);
+        self.sum_ns = self.sum_ns.wrapping_add(ns);
+    }
+
+    /// Returns the bucket of a duration, or a higher number than any has for the last one, and its nanoseconds.
+    #[inline]
+    fn place(duration: Duration) -> (usize, u64) {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         // The binary logarithm, rounded up.
         let log = u64::BITS.wrapping_sub(ns.saturating_sub(1).leading_zeros());
-        let [buckets @ .., last] = &mut self.buckets;
-        let bucket = buckets.get_mut(log.saturating_sub(Self::FIRST) as usize).unwrap_or(last);
-        *bucket = bucket.wrapping_add(1);
-        self.sum_ns = self.sum_ns.wrapping_add(ns);
+        (log.saturating_sub(Self::FIRST) as usize, ns)
     }
 
     /// Returns the number of durations.
@@ -96,6 +104,31 @@ impl Histogram {
     }
 }
 
+/// A [`Histogram`] that several threads write, none of which waits for another.
+#[derive(Debug, Default)]
+pub struct SharedHistogram {
+    buckets: [AtomicU64; Histogram::BUCKETS],
+    sum_ns: AtomicU64,
+}
+
+impl SharedHistogram {
+    /// Counts a duration in the first bucket that is long enough.
+    #[inline]
+    pub fn record(&self, duration: Duration) {
+        let (at, ns) = Histogram::place(duration);
+        let [buckets @ .., last] = &self.buckets;
+        buckets.get(at).unwrap_or(last).fetch_add(1, Ordering::Relaxed);
+        self.sum_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// Returns the durations counted so far. Of one that is being counted meanwhile, the sum may have its part and the
+    /// buckets not, or the reverse.
+    pub fn snapshot(&self) -> Histogram {
+        let values = self.buckets.iter().chain([&self.sum_ns]);
+        Histogram::from_values(values.map(|value| value.load(Ordering::Relaxed)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     extern crate std;
@@ -121,6 +154,22 @@ mod tests {
         assert_eq!(bounds[0], Some(Duration::from_nanos(1024)));
         assert_eq!(bounds[23], Some(Duration::from_nanos(1 << 33)));
         assert_eq!(bounds[24], None);
+    }
+
+    #[test]
+    fn threads_share_a_histogram() {
+        let (shared, mut alone) = (SharedHistogram::default(), Histogram::default());
+        let durations = [0, 1025, 5_000_000, 1 << 33, (1 << 33) + 1, u64::MAX >> 8].map(Duration::from_nanos);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope
+                    .spawn(|| (0..1000).for_each(|_| durations.iter().for_each(|each| shared.record(*each))));
+            }
+        });
+        (0..4000).for_each(|_| durations.iter().for_each(|each| alone.record(*each)));
+        assert_eq!(shared.snapshot(), alone);
+        shared.record(Duration::MAX);
+        assert_eq!(shared.snapshot().count(), 24_001);
     }
 
     #[test]

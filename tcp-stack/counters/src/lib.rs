@@ -5,7 +5,7 @@
 
 mod histogram;
 
-pub use histogram::Histogram;
+pub use histogram::{Histogram, SharedHistogram};
 
 /// Declares a block of counters: a struct of plain `u64`s that one thread writes. With `atomic struct`, the counters
 /// are `AtomicU64`s that several threads write.
