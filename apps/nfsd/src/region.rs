@@ -15,6 +15,9 @@ const INSTANCES: u64 = 16;
 
 /// Memory of a region. Others may change it at any time.
 pub trait Memory: fmt::Debug + Send + Sync {
+    /// Returns the size in bytes, which stays as it is.
+    fn bytes(&self) -> u64;
+
     /// Copies bytes out.
     ///
     /// # Errors
@@ -32,6 +35,10 @@ pub trait Memory: fmt::Debug + Send + Sync {
 }
 
 impl Memory for Mr {
+    fn bytes(&self) -> u64 {
+        self.len()
+    }
+
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {
         (**self).read(offset, out)
     }
@@ -320,6 +327,10 @@ impl RegionTable {
     }
 
     /// Maps and registers the memory of a region, unless that has been done.
+    ///
+    /// # Errors
+    /// `STALE`: the region is gone; `AGAIN`: the daemon does not answer, or refuses; `IO`: the memory is shorter than
+    /// the region, so that offsets of clients would be outside of it.
     pub(crate) fn open(&self, region: &Arc<Region>) -> Result<(), Errno> {
         let is_open = || {
             let now = lock(&region.now);
@@ -346,6 +357,12 @@ impl RegionTable {
         let mut now = lock(&region.now);
         if now.is_gone {
             return Err(Errno::STALE);
+        }
+        if memory.bytes() < region.bytes {
+            let (has, wants) = (memory.bytes(), region.bytes);
+            let error = format!("region {}: its memory has {has} bytes, fewer than its {wants}", region.name);
+            lock(&self.state).error = Some(error);
+            return Err(Errno::IO);
         }
         now.memory = Some(memory);
         Ok(())

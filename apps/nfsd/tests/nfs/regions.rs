@@ -251,6 +251,21 @@ fn a_region_that_is_replaced_while_it_is_opened_is_stale() {
     assert_eq!(other.all()[0], b'x');
 }
 
+/// The file is as long as the list says: reads behind the end of the memory would fail, or find what is not there.
+#[test]
+fn memory_that_is_shorter_than_its_region_is_refused() {
+    let daemon = Daemon::default();
+    let memory = daemon.register("lab", 100, BOTH, true);
+    memory.all().truncate(99);
+    let table = table(&daemon);
+    let client = mounted(&table, Selection::Public, true);
+    let file = client.lookup(&client.root, "lab").unwrap();
+    assert_eq!(client.read(&file, 0, 1).unwrap_err(), nfsstat3::NFS3ERR_IO);
+    assert_eq!(client.write(&file, 0, b"x", stable_how::UNSTABLE).unwrap_err(), nfsstat3::NFS3ERR_IO);
+    memory.all().push(0);
+    assert_eq!(client.read(&file, 98, 9).unwrap(), (vec![0; 2], true));
+}
+
 #[test]
 fn a_daemon_that_does_not_answer_delays_only_regions_that_were_not_opened() {
     let daemon = Daemon::default();

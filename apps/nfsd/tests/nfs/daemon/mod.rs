@@ -24,6 +24,10 @@ impl Bytes {
 }
 
 impl Memory for Bytes {
+    fn bytes(&self) -> u64 {
+        self.all().len() as u64
+    }
+
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {
         let all = self.all();
         let (bytes, length, start) = (all.len() as u64, out.len(), usize::try_from(offset).unwrap());
