@@ -1,33 +1,18 @@
 //! Regular files that a backend has opened: of the kernel, or regions of the daemon.
 
+use std::borrow::Cow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use nfs3_types::nfs3::{Nfs3Option, post_op_attr, stable_how};
-use rustix::fs::{AtFlags, StatxFlags, fdatasync, fstat, fsync, statx};
+use rustix::fs::{AtFlags, StatxFlags, fstat, statx};
 use rustix::io::Errno;
 
 use crate::attributes::attributes_of;
+use crate::identity::User;
+use crate::kernel::{self, Durability};
 use crate::region::{self, Region, Span};
-
-/// Largest offset of a file, and the largest size.
-pub(crate) const OFFSET_MAX: u64 = i64::MAX as u64;
-
-/// Returns the bytes of a READ that may be in a file: none has any behind [`OFFSET_MAX`], and the kernel refuses to
-/// look for them.
-pub(crate) fn possible(offset: u64, length: u32) -> u32 {
-    let left = OFFSET_MAX.saturating_sub(offset);
-    u32::try_from(left).map_or(length, |left| left.min(length))
-}
-
-/// Checks that a file can have all bytes of a WRITE.
-///
-/// # Errors
-/// `FBIG`: some of them would be behind [`OFFSET_MAX`].
-pub(crate) fn check_end(offset: u64, length: usize) -> Result<(), Errno> {
-    let end = offset.checked_add(length as u64);
-    if end.is_some_and(|end| end <= OFFSET_MAX) { Ok(()) } else { Err(Errno::FBIG) }
-}
+use crate::waiting::Io;
 
 /// A regular file that a backend has opened. Clones are handles of the same file.
 #[derive(Clone, Debug)]
@@ -52,7 +37,7 @@ impl File {
     /// is gone, `ACCESS` for one that may not be read.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<u32, Errno> {
         match self {
-            Self::Kernel(file) => read_all(file, buffer, offset),
+            Self::Kernel(file) => kernel::read_at(file, buffer, offset),
             Self::Region(region, _) => region.read_at(buffer, offset),
         }
     }
@@ -64,7 +49,7 @@ impl File {
     /// that may not be written, `NOSPC` at its end.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<u32, Errno> {
         match self {
-            Self::Kernel(file) => write_all(file, data, offset),
+            Self::Kernel(file) => kernel::write_at(file, data, offset),
             Self::Region(region, _) => region.write_at(data, offset),
         }
     }
@@ -105,52 +90,64 @@ impl File {
     /// Makes written data as durable as the client asks for. Returns how durable it is: there is no other place for
     /// that of a region than its memory.
     pub(crate) fn sync(&self, how: stable_how) -> Result<stable_how, Errno> {
-        match (self, how) {
-            (Self::Kernel(_), stable_how::UNSTABLE) => {}
-            (Self::Kernel(file), stable_how::DATA_SYNC) => fdatasync(file)?,
-            (Self::Kernel(file), stable_how::FILE_SYNC) => fsync(file)?,
-            (Self::Region(..), _) => return Ok(stable_how::FILE_SYNC),
+        match self {
+            Self::Kernel(file) => kernel::sync(file, durability(how)).map(|()| how),
+            Self::Region(..) => Ok(stable_how::FILE_SYNC),
         }
-        Ok(how)
+    }
+
+    /// Reads up to `length` bytes; fewer mean the end of the file.
+    pub(crate) async fn read(&self, io: &Io, offset: u64, length: u32) -> Result<Vec<u8>, Errno> {
+        match self {
+            Self::Kernel(file) => io.read(file, offset, length).await,
+            Self::Region(region, _) => {
+                let mut content = vec![0; length as usize];
+                let read = region.read_at(&mut content, offset)?;
+                content.truncate(read as usize);
+                Ok(content)
+            }
+        }
+    }
+
+    /// Writes data, which must have `length` bytes, with the rights of a user or those of the server. Returns the bytes
+    /// written, and how durable they are, which is what `stable` asks for at least.
+    pub(crate) async fn write<'d, D: Into<Cow<'d, [u8]>>>(
+        &self,
+        io: &Io,
+        user: Option<&User>,
+        (offset, length): (u64, u32),
+        data: impl FnOnce() -> D,
+        stable: stable_how,
+    ) -> Result<(u32, stable_how), Errno> {
+        match self {
+            Self::Kernel(file) => {
+                let written = io.write(file, user, (offset, length), data, durability(stable)).await?;
+                Ok((written, stable))
+            }
+            Self::Region(region, _) => {
+                let data = data().into();
+                if data.len() != length as usize {
+                    return Err(Errno::IO);
+                }
+                Ok((region.write_at(&data, offset)?, stable_how::FILE_SYNC))
+            }
+        }
+    }
+
+    /// Makes written data durable, and waits for that. Returns how durable it is.
+    pub(crate) async fn commit(&self, io: &Io, how: stable_how) -> Result<stable_how, Errno> {
+        match self {
+            Self::Kernel(file) => io.sync(file, durability(how)).await.map(|()| how),
+            Self::Region(..) => Ok(stable_how::FILE_SYNC),
+        }
     }
 }
 
-/// Reads until the buffer is full or the file ends.
-fn read_all(file: impl AsFd, buffer: &mut [u8], mut offset: u64) -> Result<u32, Errno> {
-    let length = possible(offset, u32::try_from(buffer.len()).unwrap_or(u32::MAX));
-    let mut rest = buffer.get_mut(..length as usize).unwrap_or_default();
-    let mut total = 0_u32;
-    while !rest.is_empty() {
-        match rustix::io::pread(&file, &mut *rest, offset) {
-            Ok(0) => break,
-            Ok(read) => {
-                total = total.saturating_add(u32::try_from(read).unwrap_or(u32::MAX));
-                offset = offset.saturating_add(read as u64);
-                rest = rest.get_mut(read..).unwrap_or_default();
-            }
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
-        }
+/// Returns the durability of data that a client asks for.
+fn durability(how: stable_how) -> Durability {
+    match how {
+        stable_how::UNSTABLE => Durability::None,
+        stable_how::DATA_SYNC => Durability::Data,
+        stable_how::FILE_SYNC => Durability::File,
     }
-    Ok(total)
-}
-
-/// Writes all bytes, or as many as the file system takes.
-fn write_all(file: impl AsFd, data: &[u8], mut offset: u64) -> Result<u32, Errno> {
-    check_end(offset, data.len())?;
-    let mut rest = data;
-    let mut total = 0_u32;
-    while !rest.is_empty() {
-        match rustix::io::pwrite(&file, rest, offset) {
-            Ok(written) if written > 0 => {
-                total = total.saturating_add(u32::try_from(written).unwrap_or(u32::MAX));
-                offset = offset.saturating_add(written as u64);
-                rest = rest.get(written..).unwrap_or_default();
-            }
-            Err(Errno::INTR) => {}
-            Err(error) if total == 0 => return Err(error),
-            Ok(_) | Err(_) => break,
-        }
-    }
-    Ok(total)
 }

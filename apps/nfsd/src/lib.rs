@@ -26,6 +26,7 @@ mod export;
 mod exports;
 mod file;
 mod identity;
+mod kernel;
 mod mount;
 mod nfs3;
 mod nfs4;

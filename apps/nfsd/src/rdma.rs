@@ -123,7 +123,7 @@ impl RdmaServer {
         let (max, wakes) = (limits.transfers_max, context.wake_fd());
         let ring = Ring::new(max, wakes);
         let no_ring = ring.as_ref().err().map(ToString::to_string);
-        let disks = Disks { ring: ring.ok(), threads: Threads::new(max, wakes)? };
+        let disks = Disks { ring: ring.ok(), threads: Threads::new("nfsd-files", max, wakes)? };
         let calls = Calls::new(Some(Box::new(disks)), max, Arc::clone(&server.stats.transfers));
         Ok(Self {
             server,

@@ -1,4 +1,4 @@
-//! READs and COMMITs by io_uring(7): the kernel carries them out while the thread that started them goes on.
+//! Reads and syncs by io_uring(7): the kernel carries them out while the thread that started them goes on.
 #![allow(unsafe_code, reason = "the kernel uses memory of the transfers behind the compiler's back")]
 
 use std::collections::HashMap;
@@ -46,7 +46,7 @@ impl Ring {
         Ok(Self { ring, transfers: HashMap::new() })
     }
 
-    /// Starts the next operation of a transfer, unless it is a WRITE: the transfer is returned then.
+    /// Starts the next operation of a transfer, unless it is a write: the transfer is returned then.
     pub(crate) fn start(&mut self, number: u64, mut transfer: Transfer) -> Option<Transfer> {
         let operation = transfer.next();
         let fd = Fd(transfer.file().as_raw_fd());
@@ -110,10 +110,10 @@ mod tests {
     use std::os::fd::AsFd;
     use std::sync::Arc;
 
-    use nfs3_types::nfs3::stable_how;
     use rustix::event::{EventfdFlags, eventfd};
 
     use super::*;
+    use crate::kernel::Durability;
 
     /// The kernel's ring, where there is one.
     #[test]
@@ -127,11 +127,11 @@ mod tests {
         let content: Vec<u8> = (0..300_000_u32).map(|at| (at % 251) as u8).collect();
         file.write_all(&content).unwrap();
         let file = Arc::new(file.into());
-        let write = Transfer::write(Arc::clone(&file), None, vec![1], 0, stable_how::UNSTABLE);
+        let write = Transfer::write(Arc::clone(&file), None, vec![1], 0, Durability::None);
         assert!(ring.start(0, write).is_some(), "not by the ring");
         let read = |offset, length| Transfer::read(Arc::clone(&file), offset, length);
         // More than the ring has room for at a time, and the end of the file.
-        let mut waiting = vec![Transfer::sync(Arc::clone(&file), stable_how::FILE_SYNC), read(299_000, 5000)];
+        let mut waiting = vec![Transfer::sync(Arc::clone(&file), Durability::File), read(299_000, 5000)];
         waiting.extend((0..40).map(|_| read(1000, 200_000)));
         let (mut started, mut ended) = (0_u64, HashMap::new());
         while started < 42 || !ring.transfers.is_empty() {

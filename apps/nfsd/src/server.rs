@@ -102,7 +102,7 @@ impl Caller<'_> {
     pub(crate) async fn read(&self, file: &File, offset: u64, length: u32) -> Result<Payload, Errno> {
         match file.readable(offset, length)? {
             Some(span) => Ok(Payload::Span(span)),
-            None => self.io.read(file, offset, length).await.map(Payload::Bytes),
+            None => file.read(self.io, offset, length).await.map(Payload::Bytes),
         }
     }
 }
@@ -187,7 +187,7 @@ impl Server {
         let written = if is_placed {
             (length, file.sync(stable)?)
         } else {
-            caller.io.write(file, user, (offset, length), || caller.data(data), stable).await?
+            file.write(caller.io, user, (offset, length), || caller.data(data), stable).await?
         };
         let bytes = u64::from(written.0);
         caller.written.set(caller.written.get().saturating_add(bytes));

@@ -87,7 +87,7 @@ counters! {
 }
 
 counters! {
-    /// Counters of transfers, for `iwarpctl nfs status`.
+    /// Counters of transfers of files.
     pub(crate) atomic struct TransferStats {
         /// Transfers in flight at present.
         in_flight,
@@ -97,7 +97,7 @@ counters! {
         done,
         /// Calls that have had to wait for room since the start.
         waited,
-        /// READs whose data was in the page cache: they were no transfers.
+        /// Reads whose data was in the page cache: they were no transfers.
         cached,
     }
 }

@@ -1,8 +1,8 @@
-//! Transfers by threads: WRITEs, and everything if there is no ring.
+//! Transfers by threads: writes, and everything if there is no ring.
 //!
-//! A ring is not used for WRITEs: the kernel carries out those to files that share one of 64 hash values one behind the
-//! other (io-wq), so that a slow file delays others. Here WRITEs to one file, and none else, follow each other in the
-//! order in which they came. That order also keeps a WRITE of a broken connection before what its client writes next.
+//! A ring is not used for writes: the kernel carries out those to files that share one of 64 hash values one behind the
+//! other (io-wq), so that a slow file delays others. Here writes to one file, and none else, follow each other in the
+//! order in which they came. That order also keeps a write of a broken connection before what its client writes next.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -21,6 +21,7 @@ type FileId = (u64, u64);
 #[derive(Debug)]
 pub(crate) struct Threads {
     shared: Arc<Shared>,
+    name: &'static str,
     count: usize,
     count_max: usize,
 }
@@ -36,7 +37,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     ready: VecDeque<Job>,
-    /// Files that are written, with the WRITEs that wait for it.
+    /// Files that are written, with the writes that wait for it.
     written: HashMap<FileId, VecDeque<Job>>,
     ended: VecDeque<(u64, Transfer)>,
     idle: usize,
@@ -52,14 +53,14 @@ struct Job {
 }
 
 impl Threads {
-    /// Makes at most this many threads, which add to this event counter when an operation has ended.
+    /// Makes at most this many threads of this name, which add to this event counter when an operation has ended.
     ///
     /// # Errors
     /// There are too many descriptors.
-    pub(crate) fn new(count_max: u16, wakes: BorrowedFd<'_>) -> io::Result<Self> {
+    pub(crate) fn new(name: &'static str, count_max: u16, wakes: BorrowedFd<'_>) -> io::Result<Self> {
         let wakes = wakes.try_clone_to_owned()?;
         let shared = Arc::new(Shared { state: Mutex::default(), work: Condvar::new(), wakes });
-        Ok(Self { shared, count: 0, count_max: count_max.into() })
+        Ok(Self { shared, name, count: 0, count_max: count_max.into() })
     }
 
     /// Starts the next operation of a transfer.
@@ -74,7 +75,7 @@ impl Threads {
         self.shared.work.notify_one();
         if lacks_thread {
             let shared = Arc::clone(&self.shared);
-            let thread = std::thread::Builder::new().name("nfsd-files".to_owned());
+            let thread = std::thread::Builder::new().name(self.name.to_owned());
             if thread.spawn(move || shared.serve()).is_ok() {
                 self.count = self.count.saturating_add(1);
             } else if self.count == 0 {
@@ -182,11 +183,11 @@ impl Shared {
 mod tests {
     use std::os::fd::AsFd;
 
-    use nfs3_types::nfs3::stable_how;
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::fs::{MemfdFlags, memfd_create};
 
     use super::*;
+    use crate::kernel::Durability;
 
     /// Waits for transfers to end.
     fn wait(threads: &mut Threads, wakes: &OwnedFd, count: usize) -> Vec<(u64, Transfer)> {
@@ -207,15 +208,15 @@ mod tests {
     #[test]
     fn writes_of_a_file_keep_their_order() {
         let wakes = eventfd(0, EventfdFlags::empty()).unwrap();
-        let mut threads = Threads::new(8, wakes.as_fd()).unwrap();
+        let mut threads = Threads::new("files", 8, wakes.as_fd()).unwrap();
         let files: Vec<_> =
             (0..4).map(|_| Arc::new(memfd_create("f", MemfdFlags::CLOEXEC).unwrap())).collect();
         for number in 0..400_u64 {
             let file = Arc::clone(&files[(number % 4) as usize]);
             let byte = u8::try_from(number / 4).unwrap();
-            let stable = stable_how::DATA_SYNC;
+            let durability = Durability::Data;
             // Each overwrites the former one.
-            threads.start(number, Transfer::write(file, None, vec![byte; 10_000], 0, stable));
+            threads.start(number, Transfer::write(file, None, vec![byte; 10_000], 0, durability));
         }
         let ended = wait(&mut threads, &wakes, 400);
         assert!(
@@ -232,11 +233,11 @@ mod tests {
     #[test]
     fn a_file_that_is_written_delays_its_own_writes_only() {
         let wakes = eventfd(0, EventfdFlags::empty()).unwrap();
-        let threads = Threads::new(8, wakes.as_fd()).unwrap();
+        let threads = Threads::new("files", 8, wakes.as_fd()).unwrap();
         let file = Arc::new(memfd_create("f", MemfdFlags::CLOEXEC).unwrap());
         let job = |number, file_id| Job {
             number,
-            transfer: Transfer::write(Arc::clone(&file), None, vec![1], 0, stable_how::UNSTABLE),
+            transfer: Transfer::write(Arc::clone(&file), None, vec![1], 0, Durability::None),
             file: file_id,
         };
         let mut state = threads.shared.state();

@@ -3,14 +3,13 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use nfs3_types::nfs3::stable_how;
 use rustix::fs::{fdatasync, fsync};
 use rustix::io::{Errno, pread, pwrite};
 
-use crate::file::{check_end, possible};
 use crate::identity::User;
+use crate::kernel::{Durability, check_end, possible};
 
-/// Times that the kernel may ask for an operation to be repeated (EAGAIN); after that the client is asked.
+/// Times that the kernel may ask for an operation to be repeated (EAGAIN); after that the transfer fails.
 const REPEATS_MAX: u8 = 8;
 
 /// An operation of the kernel.
@@ -33,17 +32,17 @@ enum State {
     Done(Result<(), Errno>),
 }
 
-/// A READ, a WRITE that ends when its data is as durable as the client asks for, or a COMMIT. It owns what the kernel
-/// uses meanwhile: the file and the memory.
+/// A read, a write that ends when its data is as durable as it is to be, or a sync. It owns what the kernel uses
+/// meanwhile: the file and the memory.
 #[derive(Debug)]
 pub(crate) struct Transfer {
     file: Arc<OwnedFd>,
-    /// User whose rights a WRITE is made with; `None`: those of the server.
+    /// User whose rights a write is made with; `None`: those of the server.
     user: Option<User>,
     memory: Vec<u8>,
     offset: u64,
     moved: usize,
-    stable: stable_how,
+    durability: Durability,
     state: State,
     repeats: u8,
 }
@@ -52,7 +51,7 @@ impl Transfer {
     /// Reads up to `length` bytes. No file has any behind the largest offset: there a transfer is done.
     pub(crate) fn read(file: Arc<OwnedFd>, offset: u64, length: u32) -> Self {
         let memory = vec![0; possible(offset, length) as usize];
-        Self::new(file, State::Reads, memory, offset, stable_how::UNSTABLE)
+        Self::new(file, State::Reads, memory, offset, Durability::None)
     }
 
     /// Writes data, and makes it durable.
@@ -61,20 +60,20 @@ impl Transfer {
         user: Option<User>,
         data: Vec<u8>,
         offset: u64,
-        stable: stable_how,
+        durability: Durability,
     ) -> Self {
         let state =
             check_end(offset, data.len()).map_or_else(|error| State::Done(Err(error)), |()| State::Writes);
-        Self { user, ..Self::new(file, state, data, offset, stable) }
+        Self { user, ..Self::new(file, state, data, offset, durability) }
     }
 
     /// Makes written data durable.
-    pub(crate) fn sync(file: Arc<OwnedFd>, stable: stable_how) -> Self {
-        Self::new(file, State::Writes, Vec::new(), 0, stable)
+    pub(crate) fn sync(file: Arc<OwnedFd>, durability: Durability) -> Self {
+        Self::new(file, State::Writes, Vec::new(), 0, durability)
     }
 
-    fn new(file: Arc<OwnedFd>, state: State, memory: Vec<u8>, offset: u64, stable: stable_how) -> Self {
-        let mut new = Self { file, user: None, memory, offset, moved: 0, stable, state, repeats: 0 };
+    fn new(file: Arc<OwnedFd>, state: State, memory: Vec<u8>, offset: u64, durability: Durability) -> Self {
+        let mut new = Self { file, user: None, memory, offset, moved: 0, durability, state, repeats: 0 };
         new.skip_empty_states();
         new
     }
@@ -85,7 +84,7 @@ impl Transfer {
         match self.state {
             State::Reads => Some(Operation::Read(at)),
             State::Writes => Some(Operation::Write(at)),
-            State::Syncs => Some(Operation::Sync(self.stable == stable_how::DATA_SYNC)),
+            State::Syncs => Some(Operation::Sync(self.durability == Durability::Data)),
             State::Done(_) => None,
         }
     }
@@ -124,7 +123,7 @@ impl Transfer {
             }
             // The end of the file.
             (State::Reads, Ok(_)) => State::Done(Ok(())),
-            // The client learns how much was written, and the error from its next WRITE.
+            // Who has asked learns how much was written, and the error from the next write.
             (State::Writes, Err(_)) if self.moved > 0 => State::Syncs,
             (State::Writes, Ok(_)) => State::Syncs,
             (State::Syncs, Ok(_)) => State::Done(Ok(())),
@@ -142,7 +141,7 @@ impl Transfer {
             State::Writes if is_moved => State::Syncs,
             state => state,
         };
-        if self.state == State::Syncs && self.stable == stable_how::UNSTABLE {
+        if self.state == State::Syncs && self.durability == Durability::None {
             self.state = State::Done(Ok(()));
         }
     }
@@ -189,7 +188,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::file::OFFSET_MAX;
+    use crate::kernel::OFFSET_MAX;
 
     fn file() -> Arc<OwnedFd> {
         Arc::new(std::fs::File::open("/dev/null").unwrap().into())
@@ -277,9 +276,9 @@ mod tests {
             let end = content.len().min(offset as usize + length as usize);
             prop_assert_eq!(read, Ok(((end - start) as u32, content[start..end].to_vec())));
 
-            for stable in [stable_how::UNSTABLE, stable_how::DATA_SYNC, stable_how::FILE_SYNC] {
+            for durability in [Durability::None, Durability::Data, Durability::File] {
                 let mut disk = disk(&content, &answers);
-                let written = disk.run(Transfer::write(file(), None, data.clone(), offset, stable));
+                let written = disk.run(Transfer::write(file(), None, data.clone(), offset, durability));
                 prop_assert_eq!(written.map(|(moved, _)| moved), Ok(data.len() as u32));
                 let mut expected = content.clone();
                 if !data.is_empty() {
@@ -287,8 +286,8 @@ mod tests {
                     expected[offset as usize..][..data.len()].copy_from_slice(&data);
                 }
                 prop_assert_eq!(&disk.content, &expected);
-                let unsynced = if stable == stable_how::UNSTABLE { data.len() } else { 0 };
-                prop_assert_eq!(disk.volatile, unsynced, "{:?}", stable);
+                let unsynced = if durability == Durability::None { data.len() } else { 0 };
+                prop_assert_eq!(disk.volatile, unsynced, "{:?}", durability);
             }
         }
 
@@ -302,7 +301,7 @@ mod tests {
             let mut answers = vec![Answer::Short(1); at];
             answers.extend(errors.iter().map(|error| Answer::Fails(*error)));
             let transfer = if is_write {
-                Transfer::write(file(), None, vec![1; 10], 0, stable_how::FILE_SYNC)
+                Transfer::write(file(), None, vec![1; 10], 0, Durability::File)
             } else {
                 Transfer::read(file(), 0, 10)
             };
@@ -322,15 +321,15 @@ mod tests {
         let fails = |error| [Answer::Short(3), Answer::Fails(error)];
         let read = disk(&[0; 9], &fails(Errno::IO)).run(Transfer::read(file(), 0, 9));
         assert_eq!(read, Err(Errno::IO));
-        // A part of a WRITE counts, if it can be made durable.
-        let write = |stable| Transfer::write(file(), None, vec![7; 9], 0, stable);
+        // A part of a write counts, if it can be made durable.
+        let write = |durability| Transfer::write(file(), None, vec![7; 9], 0, durability);
         let mut full = disk(&[], &fails(Errno::NOSPC));
-        assert_eq!(full.run(write(stable_how::FILE_SYNC)), Ok((3, vec![7; 3])));
+        assert_eq!(full.run(write(Durability::File)), Ok((3, vec![7; 3])));
         assert_eq!((full.content, full.volatile), (vec![7; 3], 0));
-        assert_eq!(disk(&[], &fails(Errno::NOSPC)[1..]).run(write(stable_how::FILE_SYNC)), Err(Errno::NOSPC));
+        assert_eq!(disk(&[], &fails(Errno::NOSPC)[1..]).run(write(Durability::File)), Err(Errno::NOSPC));
         let unsynced = [Answer::Short(9), Answer::Fails(Errno::IO)];
-        assert_eq!(disk(&[], &unsynced).run(write(stable_how::DATA_SYNC)), Err(Errno::IO));
-        let sync = Transfer::sync(file(), stable_how::DATA_SYNC);
+        assert_eq!(disk(&[], &unsynced).run(write(Durability::Data)), Err(Errno::IO));
+        let sync = Transfer::sync(file(), Durability::Data);
         assert_eq!(sync.next(), Some(Operation::Sync(true)));
         assert_eq!(disk(&[], &[Answer::Fails(Errno::IO)]).run(sync), Err(Errno::IO));
         let busy = vec![Answer::Fails(Errno::AGAIN); 1 + REPEATS_MAX as usize];
@@ -342,14 +341,17 @@ mod tests {
         for (offset, length) in [(u64::MAX, 0), (u64::MAX, 1), (OFFSET_MAX, 1), (1 << 63, 9), (OFFSET_MAX, 0)]
         {
             let read = Transfer::read(file(), offset, length);
-            assert_eq!((read.next(), read.result()), (None, Ok((0, vec![]))), "READ of {length} at {offset}");
-            let write =
-                Transfer::write(file(), None, vec![1; length as usize], offset, stable_how::FILE_SYNC);
+            assert_eq!(
+                (read.next(), read.result()),
+                (None, Ok((0, vec![]))),
+                "a read of {length} at {offset}"
+            );
+            let write = Transfer::write(file(), None, vec![1; length as usize], offset, Durability::File);
             let expected = if offset == OFFSET_MAX && length == 0 { None } else { Some(Err(Errno::FBIG)) };
             assert_eq!(
                 write.next().is_none().then(|| write.result()),
                 expected,
-                "WRITE of {length} at {offset}"
+                "a write of {length} at {offset}"
             );
         }
         let mut read = Transfer::read(file(), OFFSET_MAX - 4095, 4096);

@@ -17,17 +17,17 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::future::poll_fn;
 use std::io::IoSliceMut;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll, Waker};
 
-use nfs3_types::nfs3::stable_how;
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-use crate::file::{File, possible};
 use crate::identity::{User, with_rights};
+use crate::kernel::{self, Durability, possible};
 use crate::ring::Ring;
 use crate::stats::{TransferStats, add, value};
 use crate::threads::Threads;
@@ -125,62 +125,58 @@ pub(crate) struct Io(Option<Rc<Waiter>>);
 
 impl Io {
     /// Reads up to `length` bytes; fewer mean the end of the file.
-    pub(crate) async fn read(&self, file: &File, offset: u64, length: u32) -> Result<Vec<u8>, Errno> {
-        if let (Some(waiter), File::Kernel(kernel)) = (&self.0, file) {
-            if let Some(content) = cached(kernel, offset, length) {
-                add(&waiter.stats.cached, 1);
-                return Ok(content);
-            }
-            waiter.room().await;
-            return waiter
-                .done(Transfer::read(Arc::clone(kernel), offset, length))
-                .await
-                .map(|(_, bytes)| bytes);
+    pub(crate) async fn read(&self, file: &Arc<OwnedFd>, offset: u64, length: u32) -> Result<Vec<u8>, Errno> {
+        let Some(waiter) = &self.0 else {
+            let mut content = vec![0; length as usize];
+            let read = kernel::read_at(file, &mut content, offset)?;
+            content.truncate(read as usize);
+            return Ok(content);
+        };
+        if let Some(content) = cached(file, offset, length) {
+            add(&waiter.stats.cached, 1);
+            return Ok(content);
         }
-        let mut content = vec![0; length as usize];
-        let read = file.read_at(&mut content, offset)?;
-        content.truncate(read as usize);
-        Ok(content)
+        waiter.room().await;
+        waiter.done(Transfer::read(Arc::clone(file), offset, length)).await.map(|(_, bytes)| bytes)
     }
 
-    /// Writes data, which must have `length` bytes, with the rights of a user or those of the server. Returns the bytes
-    /// written, and how durable they are, which is what `stable` asks for at least.
+    /// Writes data, which must have `length` bytes, with the rights of a user or those of the server, and makes it
+    /// durable. Returns the bytes written.
     pub(crate) async fn write<'d, D: Into<Cow<'d, [u8]>>>(
         &self,
-        file: &File,
+        file: &Arc<OwnedFd>,
         user: Option<&User>,
         (offset, length): (u64, u32),
         data: impl FnOnce() -> D,
-        stable: stable_how,
-    ) -> Result<(u32, stable_how), Errno> {
+        durability: Durability,
+    ) -> Result<u32, Errno> {
         let whole = |data: D| Some(data.into()).filter(|data| data.len() == length as usize).ok_or(Errno::IO);
-        if let (Some(waiter), File::Kernel(kernel)) = (&self.0, file) {
-            waiter.room().await;
-            let (kernel, user) = (Arc::clone(kernel), user.cloned());
-            let transfer = Transfer::write(kernel, user, whole(data())?.into_owned(), offset, stable);
-            return waiter.done(transfer).await.map(|(written, _)| (written, stable));
-        }
-        let data = whole(data())?;
-        let write = || file.write_at(&data, offset);
-        let written = user.map_or_else(write, |user| with_rights(user, write))?;
-        Ok((written, file.sync(stable)?))
+        let Some(waiter) = &self.0 else {
+            let data = whole(data())?;
+            let write = || kernel::write_at(file, &data, offset);
+            let written = user.map_or_else(write, |user| with_rights(user, write))?;
+            return kernel::sync(file, durability).map(|()| written);
+        };
+        waiter.room().await;
+        let (file, user) = (Arc::clone(file), user.cloned());
+        let transfer = Transfer::write(file, user, whole(data())?.into_owned(), offset, durability);
+        waiter.done(transfer).await.map(|(written, _)| written)
     }
 
-    /// Makes written data durable. Returns how durable it is.
-    pub(crate) async fn sync(&self, file: &File, stable: stable_how) -> Result<stable_how, Errno> {
-        if let (Some(waiter), File::Kernel(kernel)) = (&self.0, file)
-            && stable != stable_how::UNSTABLE
-        {
-            waiter.room().await;
-            waiter.done(Transfer::sync(Arc::clone(kernel), stable)).await?;
-            return Ok(stable);
+    /// Makes written data durable.
+    pub(crate) async fn sync(&self, file: &Arc<OwnedFd>, durability: Durability) -> Result<(), Errno> {
+        match &self.0 {
+            Some(waiter) if durability != Durability::None => {
+                waiter.room().await;
+                waiter.done(Transfer::sync(Arc::clone(file), durability)).await.map(|_| ())
+            }
+            _ => kernel::sync(file, durability),
         }
-        file.sync(stable)
     }
 }
 
 /// Reads what is in the page cache, if all of it is: copying it is all that there is to do.
-fn cached(file: &std::os::fd::OwnedFd, offset: u64, length: u32) -> Option<Vec<u8>> {
+fn cached(file: &OwnedFd, offset: u64, length: u32) -> Option<Vec<u8>> {
     // The kernel takes larger offsets for its own position in the file.
     let mut content = vec![0; possible(offset, length) as usize];
     let mut moved = 0_usize;

@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use super::{component, open_beneath, path_of, stat};
 use crate::attributes::{NewAttributes, SetTime, Time, attributes_of, status};
 use crate::backend::New;
-use crate::file::check_end;
 use crate::identity::{User, with_rights};
+use crate::kernel::check_end;
 
 /// The set-user-ID and set-group-ID bits of a mode.
 const PRIVILEGES: u32 = 0o6000;

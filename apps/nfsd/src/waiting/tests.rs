@@ -1,8 +1,6 @@
 //! Calls on an engine that a test controls.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::os::fd::OwnedFd;
-
 use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, memfd_create};
 
@@ -49,22 +47,26 @@ impl Slow {
     }
 }
 
-type Written = Result<(u32, stable_how), Errno>;
+type Written = Result<u32, Errno>;
 
 fn calls<T>(in_flight_max: u16) -> (Calls<u32, T>, Slow, Arc<TransferStats>) {
     let (slow, stats) = (Slow::default(), Arc::<TransferStats>::default());
     (Calls::new(Some(Box::new(slow.clone())), in_flight_max, Arc::clone(&stats)), slow, stats)
 }
 
-fn file() -> File {
-    File::from(memfd_create("waiting", MemfdFlags::CLOEXEC).unwrap())
+fn file() -> Arc<OwnedFd> {
+    Arc::new(memfd_create("waiting", MemfdFlags::CLOEXEC).unwrap())
 }
 
 /// A call that writes `length` bytes.
-fn write(file: &File, length: u32, stable: stable_how) -> impl FnOnce(Io) -> Execution<Written> + use<> {
-    let file = file.clone();
+fn write(
+    file: &Arc<OwnedFd>,
+    length: u32,
+    durability: Durability,
+) -> impl FnOnce(Io) -> Execution<Written> + use<> {
+    let file = Arc::clone(file);
     let data = move || vec![1; length as usize];
-    move |io| Box::pin(async move { io.write(&file, None, (0, length), data, stable).await })
+    move |io| Box::pin(async move { io.write(&file, None, (0, length), data, durability).await })
 }
 
 fn gauges(stats: &TransferStats) -> [u64; 4] {
@@ -75,15 +77,15 @@ fn gauges(stats: &TransferStats) -> [u64; 4] {
 fn without_an_engine_no_call_waits() {
     let stats = Arc::<TransferStats>::default();
     let mut calls = Calls::new(None, 1, Arc::clone(&stats));
-    let done = calls.begin(3, write(&file(), 5, stable_how::FILE_SYNC));
-    assert_eq!(done, Some((3, Ok((5, stable_how::FILE_SYNC)))));
+    let done = calls.begin(3, write(&file(), 5, Durability::File));
+    assert_eq!(done, Some((3, Ok(5))));
     assert_eq!(gauges(&stats), [0; 4]);
 }
 
 #[test]
-fn a_stable_write_is_answered_after_its_sync() {
+fn a_durable_write_is_answered_after_its_sync() {
     let (mut calls, slow, _) = calls(4);
-    assert_eq!(calls.begin(0, write(&file(), 10, stable_how::DATA_SYNC)), None);
+    assert_eq!(calls.begin(0, write(&file(), 10, Durability::Data)), None);
     assert_eq!(slow.end(0, Ok(4)), Operation::Write(0));
     assert_eq!(calls.ended(), []);
     assert_eq!(slow.end(0, Err(Errno::INTR)), Operation::Write(4));
@@ -91,9 +93,9 @@ fn a_stable_write_is_answered_after_its_sync() {
     assert_eq!(slow.end(0, Ok(6)), Operation::Write(4));
     assert_eq!(calls.ended(), [], "the data is not durable");
     assert_eq!(slow.end(0, Ok(0)), Operation::Sync(true));
-    assert_eq!(calls.ended(), [(0, Ok((10, stable_how::DATA_SYNC)))]);
+    assert_eq!(calls.ended(), [(0, Ok(10))]);
 
-    assert_eq!(calls.begin(1, write(&file(), 10, stable_how::FILE_SYNC)), None);
+    assert_eq!(calls.begin(1, write(&file(), 10, Durability::File)), None);
     slow.end(0, Ok(10));
     assert_eq!(calls.ended(), []);
     assert_eq!(slow.end(0, Err(Errno::IO)), Operation::Sync(false));
@@ -103,21 +105,21 @@ fn a_stable_write_is_answered_after_its_sync() {
 #[test]
 fn a_slow_call_delays_no_other_one() {
     let (mut calls, slow, stats) = calls(2);
-    assert_eq!(calls.begin(0, write(&file(), 1, stable_how::UNSTABLE)), None);
+    assert_eq!(calls.begin(0, write(&file(), 1, Durability::None)), None);
     for key in 1..100 {
-        assert_eq!(calls.begin(key, write(&file(), 1, stable_how::UNSTABLE)), None);
+        assert_eq!(calls.begin(key, write(&file(), 1, Durability::None)), None);
         slow.end(1, Ok(1));
-        assert_eq!(calls.ended(), [(key, Ok((1, stable_how::UNSTABLE)))]);
+        assert_eq!(calls.ended(), [(key, Ok(1))]);
     }
     assert_eq!(gauges(&stats), [1, 0, 99, 0]);
     slow.end(0, Ok(1));
-    assert_eq!(calls.ended(), [(0, Ok((1, stable_how::UNSTABLE)))]);
+    assert_eq!(calls.ended(), [(0, Ok(1))]);
 }
 
 #[test]
 fn calls_wait_for_room_in_order_and_without_memory() {
     let (mut calls, slow, stats) = calls(1);
-    assert_eq!(calls.begin(0, write(&file(), 1, stable_how::UNSTABLE)), None);
+    assert_eq!(calls.begin(0, write(&file(), 1, Durability::None)), None);
     let copied = Rc::new(RefCell::new(Vec::new()));
     for key in [1, 2] {
         let (file, copied) = (file(), Rc::clone(&copied));
@@ -126,18 +128,18 @@ fn calls_wait_for_room_in_order_and_without_memory() {
             vec![1]
         };
         let call = |io: Io| -> Execution<Written> {
-            Box::pin(async move { io.write(&file, None, (0, 1), data, stable_how::UNSTABLE).await })
+            Box::pin(async move { io.write(&file, None, (0, 1), data, Durability::None).await })
         };
         assert_eq!(calls.begin(key, call), None);
     }
     assert_eq!(*copied.borrow(), [0; 0], "data is copied when there is room");
     assert_eq!((slow.started(), gauges(&stats)), (1, [1, 2, 0, 2]));
     slow.end(0, Ok(1));
-    assert_eq!(calls.ended(), [(0, Ok((1, stable_how::UNSTABLE)))]);
+    assert_eq!(calls.ended(), [(0, Ok(1))]);
     assert_eq!((slow.started(), gauges(&stats)), (1, [1, 1, 1, 2]));
     assert_eq!(*copied.borrow(), [1]);
     slow.end(0, Ok(1));
-    assert_eq!(calls.ended(), [(1, Ok((1, stable_how::UNSTABLE)))]);
+    assert_eq!(calls.ended(), [(1, Ok(1))]);
     assert_eq!((*copied.borrow()).len(), 2);
 }
 
@@ -145,14 +147,12 @@ fn calls_wait_for_room_in_order_and_without_memory() {
 fn a_read_from_the_page_cache_is_no_transfer() {
     let mut on_disk = tempfile::tempfile().unwrap();
     std::io::Write::write_all(&mut on_disk, &[7; 5000]).unwrap();
-    let on_disk = File::from(OwnedFd::from(on_disk));
+    let on_disk = Arc::new(OwnedFd::from(on_disk));
     let (mut calls, slow, stats) = calls(1);
     // There is no room, and none is needed.
-    calls.begin(0, |io| {
-        Box::pin(async move { io.sync(&file(), stable_how::DATA_SYNC).await.map(|_| vec![]) })
-    });
+    calls.begin(0, |io| Box::pin(async move { io.sync(&file(), Durability::Data).await.map(|_| vec![]) }));
     for (offset, length, expected) in [(0, 5000, 5000), (4000, 5000, 1000), (9000, 10, 0), (5, 0, 0)] {
-        let file = on_disk.clone();
+        let file = Arc::clone(&on_disk);
         let read = calls.begin(1, move |io| Box::pin(async move { io.read(&file, offset, length).await }));
         if let Some(read) = read {
             assert_eq!(read, (1, Ok(vec![7; expected])));
@@ -169,17 +169,17 @@ fn an_error_before_the_transfer_frees_its_room() {
     let (mut calls, slow, stats) = calls(1);
     let file = file();
     let bad = |io: Io| -> Execution<Written> {
-        Box::pin(async move { io.write(&file, None, (0, 2), || vec![1], stable_how::UNSTABLE).await })
+        Box::pin(async move { io.write(&file, None, (0, 2), || vec![1], Durability::None).await })
     };
     assert_eq!(calls.begin(0, bad), Some((0, Err(Errno::IO))));
     // An offset that no file has: a transfer without an operation.
     let file = self::file();
     let far = |io: Io| -> Execution<Written> {
-        Box::pin(async move { io.write(&file, None, (u64::MAX, 1), || vec![1], stable_how::UNSTABLE).await })
+        Box::pin(async move { io.write(&file, None, (u64::MAX, 1), || vec![1], Durability::None).await })
     };
     assert_eq!(calls.begin(1, far), Some((1, Err(Errno::FBIG))));
     assert_eq!(gauges(&stats), [0, 0, 1, 0]);
-    assert_eq!(calls.begin(2, write(&self::file(), 1, stable_how::UNSTABLE)), None);
+    assert_eq!(calls.begin(2, write(&self::file(), 1, Durability::None)), None);
     assert_eq!(slow.started(), 1);
 }
 
@@ -189,7 +189,8 @@ fn memory_and_file_live_until_the_operation_has_ended() {
     let (mut calls, slow, _) = calls(1);
     let kernel = Arc::new(memfd_create("waiting", MemfdFlags::CLOEXEC).unwrap());
     let weak = Arc::downgrade(&kernel);
-    let call = write(&File::Kernel(kernel), 3, stable_how::UNSTABLE);
+    let call = write(&kernel, 3, Durability::None);
+    drop(kernel);
     assert_eq!(calls.begin(0, call), None);
     drop(calls);
     assert_eq!(weak.strong_count(), 1, "the engine has it");
@@ -208,10 +209,10 @@ proptest! {
         let (mut calls, slow, stats) = calls(in_flight_max);
         let (mut begun, mut done) = (0_u32, Vec::new());
         for (at, result, kind) in &steps {
-            let stable = [stable_how::UNSTABLE, stable_how::DATA_SYNC, stable_how::FILE_SYNC][usize::from(*kind)];
+            let durability = [Durability::None, Durability::Data, Durability::File][usize::from(*kind)];
             let started = slow.started();
             if started == 0 || *result == 0 {
-                done.extend(calls.begin(begun, write(&file(), 9, stable)).map(|(key, _)| key));
+                done.extend(calls.begin(begun, write(&file(), 9, durability)).map(|(key, _)| key));
                 begun += 1;
             } else {
                 let results = [Ok(1), Ok(9), Err(Errno::INTR), Err(Errno::AGAIN), Err(Errno::IO)];
