@@ -1,5 +1,7 @@
 //! Attributes of files, for either version of NFS; attributes and errors of Linux as those of NFS.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use nfs3_types::nfs3::{
     Nfs3Option, fattr3, ftype3, nfsstat3, nfstime3, sattr3, set_atime, set_mtime, specdata3,
 };
@@ -17,6 +19,13 @@ pub struct Time {
     pub seconds: i64,
     /// Nanoseconds that are added to them, less than 10^9.
     pub nanoseconds: u32,
+}
+
+impl From<SystemTime> for Time {
+    fn from(time: SystemTime) -> Self {
+        let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { seconds: since.as_secs().cast_signed(), nanoseconds: since.subsec_nanos() }
+    }
 }
 
 /// NFS 3 has times from 1970 to 2106 (RFC 1813 §2.5): others become the nearest of these.

@@ -35,7 +35,7 @@ pub fn run(file: &Path, config: &Nfsd) -> Result<()> {
     let (socket, listen) = (&config.rdma.socket, config.rdma.listen);
     let device = RdmaDevice::open(socket, rdma_limits(&config.rdma))
         .with_context(|| format!("rdma.socket {}", socket.display()))?;
-    let regions = DaemonRegions::new(&config.rdma.control, device.domain().clone());
+    let regions = DaemonRegions::new(&config.rdma.control, device.domain().clone(), "nfsd-regions");
     let server = Server::new(open(config, &regions)?, key, verifier, config.nfs.transfer_bytes)?;
     let record = folder.join("clients");
     let server = server.with_state(state_limits(&config.nfs), &record);

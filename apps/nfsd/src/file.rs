@@ -11,7 +11,8 @@ use rustix::io::Errno;
 use crate::attributes::attributes_of;
 use crate::identity::User;
 use crate::kernel::{self, Durability};
-use crate::region::{self, Region, Span};
+use crate::region::{Region, Span};
+use crate::regions::last_attributes;
 use crate::waiting::Io;
 
 /// A regular file that a backend has opened. Clones are handles of the same file.
@@ -81,9 +82,7 @@ impl File {
                 let found = statx(file.as_fd(), "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS);
                 found.map_or(Nfs3Option::None, |found| Nfs3Option::Some(attributes_of(&found).into()))
             }
-            Self::Region(region, fsid) => {
-                Nfs3Option::Some(region::attributes(region, *fsid, region.last_modified()).into())
-            }
+            Self::Region(region, fsid) => Nfs3Option::Some(last_attributes(region, *fsid).into()),
         }
     }
 

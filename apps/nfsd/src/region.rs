@@ -3,15 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use iwarp_verbs::{Access, Mr, OutOfBounds, Sge};
-use nfs3_types::nfs3::ftype3;
 use rustix::io::Errno;
-
-use crate::attributes::{Attributes, Time};
-
-/// Number that is added to an instance for the number and the cookie of its file: smaller ones are the directory's.
-const INSTANCES: u64 = 16;
 
 /// Memory of a region. Others may change it at any time.
 pub trait Memory: fmt::Debug + Send + Sync {
@@ -115,14 +110,11 @@ impl Span {
     }
 }
 
-/// Seconds for which times of a region are stated again: for as long, Linux does not ask anew (`acregmin`).
-const STATED_S: i64 = 3;
-
 /// Properties of a region that change.
 #[derive(Debug)]
 struct Now {
     /// Time of modification that was stated to a client last.
-    stated: Time,
+    stated: SystemTime,
     access: Access,
     is_public: bool,
     /// Memory, once a client has opened the region.
@@ -180,18 +172,18 @@ impl Region {
 
     /// Returns the time of modification: the present, because peers and programs change the bytes without notice, and a
     /// client must not take those that it has for the present ones.
-    pub(crate) fn modified(&self) -> Time {
+    pub(crate) fn modified(&self) -> SystemTime {
         let mut state = lock(&self.now);
         state.stated = now();
         state.stated
     }
 
-    /// Returns the time of modification as it was stated last, or the present if that was long ago: for replies to READ
-    /// and WRITE, so that a client does not discard the data that it has just moved.
-    pub(crate) fn last_modified(&self) -> Time {
+    /// Returns the time of modification as it was stated last, or the present if that was `repeated_s` or more seconds
+    /// of the clock ago: for replies that move data, so that a client does not discard what it has just moved.
+    pub(crate) fn last_modified(&self, repeated_s: u64) -> SystemTime {
         let mut state = lock(&self.now);
         let now = now();
-        if now.seconds.saturating_sub(state.stated.seconds) >= STATED_S {
+        if seconds(now).saturating_sub(seconds(state.stated)) >= repeated_s {
             state.stated = now;
         }
         state.stated
@@ -209,7 +201,7 @@ impl Region {
         now.memory.clone().ok_or(Errno::AGAIN)
     }
 
-    /// Returns the bytes that a READ returns: fewer than `length` at the end of the region.
+    /// Returns the bytes that a read returns: fewer than `length` at the end of the region.
     pub(crate) fn readable(&self, offset: u64, length: u32) -> Result<Span, Errno> {
         let memory = self.memory(Access::REMOTE_READ)?;
         let left = self.bytes.saturating_sub(offset);
@@ -217,7 +209,7 @@ impl Region {
         Ok(Span { memory, offset: offset.min(self.bytes), length })
     }
 
-    /// Returns the bytes that a WRITE changes: fewer than `length` at the end of the region, but not none.
+    /// Returns the bytes that a write changes: fewer than `length` at the end of the region, but not none.
     pub(crate) fn writable(&self, offset: u64, length: u32) -> Result<Span, Errno> {
         let memory = self.memory(Access::REMOTE_WRITE)?;
         let left = self.bytes.saturating_sub(offset);
@@ -249,12 +241,12 @@ struct State {
     /// Regions that exist, by their instance.
     regions: BTreeMap<u64, Arc<Region>>,
     /// Time of the latest region that came or went.
-    changed: Time,
+    changed: SystemTime,
     /// The reason why the latest attempt to list or to open regions failed.
     error: Option<String>,
 }
 
-/// All regions of the daemon, for any number of exports.
+/// All regions of the daemon.
 #[derive(Debug)]
 pub struct RegionTable {
     source: Mutex<Box<dyn Source>>,
@@ -317,7 +309,7 @@ impl RegionTable {
     }
 
     /// Returns the time of the latest region that came or went.
-    pub(crate) fn changed(&self) -> Time {
+    pub(crate) fn changed(&self) -> SystemTime {
         lock(&self.state).changed
     }
 
@@ -381,44 +373,18 @@ fn retire(region: &Region) {
 
 impl Drop for RegionTable {
     fn drop(&mut self) {
-        // Opens of NFS 4.1 may hold regions longer than exports do.
+        // Others may hold regions longer than the table is used.
         self.all().iter().for_each(|region| retire(region));
     }
 }
 
 /// Returns the present time.
-#[allow(clippy::disallowed_methods, reason = "times of a directory are those of the clock")]
-fn now() -> Time {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    Time { seconds: since.as_secs().cast_signed(), nanoseconds: since.subsec_nanos() }
-}
-/// Returns the number of the file, which is its cookie, too.
-pub(crate) fn fileid(region: &Region) -> u64 {
-    region.instance().saturating_add(INSTANCES)
+#[allow(clippy::disallowed_methods, reason = "times of a region are those of the clock")]
+fn now() -> SystemTime {
+    SystemTime::now()
 }
 
-/// Returns the permission bits: the rights of peers, for everybody.
-pub(crate) fn mode(access: Access) -> u32 {
-    let read = if access.contains(Access::REMOTE_READ) { 0o444 } else { 0 };
-    let write = if access.contains(Access::REMOTE_WRITE) { 0o222 } else { 0 };
-    read | write
-}
-
-/// Returns the attributes of a region in a file system of this number.
-pub(crate) fn attributes(region: &Region, fsid: u64, modified: Time) -> Attributes {
-    Attributes {
-        kind: ftype3::NF3REG,
-        mode: mode(region.access()),
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        size: region.bytes(),
-        used: region.bytes(),
-        device: (0, 0),
-        fsid,
-        fileid: fileid(region),
-        atime: modified,
-        mtime: modified,
-        ctime: modified,
-    }
+/// Returns the seconds since 1970.
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -7,14 +7,16 @@ use std::hash::Hasher;
 use std::sync::Arc;
 
 use iwarp_verbs::Access;
-use nfs3_types::nfs3::{ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ, nfsstat3, nfstime3};
+use nfs3_types::nfs3::{
+    ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ, ftype3, nfsstat3, nfstime3,
+};
 use siphasher::sip::SipHasher24;
 
-use crate::attributes::{Attributes, FOLDER_BYTES, NewAttributes, SetTime, status};
+use crate::attributes::{Attributes, FOLDER_BYTES, NewAttributes, SetTime, Time, status};
 use crate::backend::{Backend, Entry, New, Space};
 use crate::file::File;
 use crate::identity::User;
-use crate::region::{Region, RegionTable, attributes, fileid, mode};
+use crate::region::{Region, RegionTable};
 
 pub use daemon::DaemonRegions;
 
@@ -22,6 +24,10 @@ pub use daemon::DaemonRegions;
 const ROOT: &[u8] = &[0];
 /// Number of the directory. Those of regions are higher.
 const ROOT_FILEID: u64 = 1;
+/// Number that is added to an instance for the number and the cookie of its file: smaller ones are the directory's.
+const INSTANCES: u64 = 16;
+/// Seconds for which times of a region are stated again: for as long, Linux does not ask anew (`acregmin`).
+const STATED_S: u64 = 3;
 /// Longest name of a region, in bytes.
 const NAME_MAX: u32 = 63;
 
@@ -100,6 +106,42 @@ fn handle(region: &Region) -> Vec<u8> {
     region.instance().to_be_bytes().to_vec()
 }
 
+/// Returns the number of the file, which is its cookie, too.
+fn fileid(region: &Region) -> u64 {
+    region.instance().saturating_add(INSTANCES)
+}
+
+/// Returns the permission bits: the rights of peers, for everybody.
+fn mode(access: Access) -> u32 {
+    let read = if access.contains(Access::REMOTE_READ) { 0o444 } else { 0 };
+    let write = if access.contains(Access::REMOTE_WRITE) { 0o222 } else { 0 };
+    read | write
+}
+
+/// Returns the attributes of a region in a file system of this number.
+fn attributes(region: &Region, fsid: u64, modified: Time) -> Attributes {
+    Attributes {
+        kind: ftype3::NF3REG,
+        mode: mode(region.access()),
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        size: region.bytes(),
+        used: region.bytes(),
+        device: (0, 0),
+        fsid,
+        fileid: fileid(region),
+        atime: modified,
+        mtime: modified,
+        ctime: modified,
+    }
+}
+
+/// Returns the attributes of a region for the reply to a READ or WRITE.
+pub(crate) fn last_attributes(region: &Region, fsid: u64) -> Attributes {
+    attributes(region, fsid, region.last_modified(STATED_S).into())
+}
+
 /// Checks new attributes of a region: only what it has can be set.
 fn check(region: &Region, new: &NewAttributes) -> Result<(), nfsstat3> {
     if let Some(size) = new.size {
@@ -135,9 +177,9 @@ impl Backend for Regions {
     fn attributes(&self, object: &[u8]) -> Result<Attributes, nfsstat3> {
         match self.object(object)? {
             Object::Root => {
-                Ok(Attributes::folder(self.fsid, ROOT_FILEID, FOLDER_BYTES, self.table.changed()))
+                Ok(Attributes::folder(self.fsid, ROOT_FILEID, FOLDER_BYTES, self.table.changed().into()))
             }
-            Object::Region(region) => Ok(attributes(&region, self.fsid, region.modified())),
+            Object::Region(region) => Ok(attributes(&region, self.fsid, region.modified().into())),
         }
     }
 

@@ -18,14 +18,16 @@ const INTERVAL: Duration = Duration::from_secs(2);
 pub struct DaemonRegions {
     control: PathBuf,
     pd: ProtectionDomain,
+    thread: &'static str,
     table: Mutex<Weak<RegionTable>>,
 }
 
 impl DaemonRegions {
-    /// Returns the regions of the daemon with this control socket, to be registered in a domain of its verbs socket.
+    /// Returns the regions of the daemon with this control socket, to be registered in a domain of its verbs socket. A
+    /// thread of the name `thread` follows the daemon.
     #[must_use]
-    pub fn new(control: &Path, pd: ProtectionDomain) -> Self {
-        Self { control: control.to_owned(), pd, table: Mutex::default() }
+    pub fn new(control: &Path, pd: ProtectionDomain, thread: &'static str) -> Self {
+        Self { control: control.to_owned(), pd, thread, table: Mutex::default() }
     }
 
     /// Returns the table of regions, which follows the daemon as long as it is used.
@@ -41,7 +43,7 @@ impl DaemonRegions {
         let source = Daemon { path: self.control.clone(), control: Some(control), pd: self.pd.clone() };
         let table = Arc::new(RegionTable::new(Box::new(source)).map_err(anyhow::Error::msg)?);
         *known = Arc::downgrade(&table);
-        follow(self.control.clone(), Arc::downgrade(&table))?;
+        follow(self.thread, self.control.clone(), Arc::downgrade(&table))?;
         Ok(table)
     }
 }
@@ -82,7 +84,7 @@ fn listed(region: RegionInfo) -> Result<Listed, String> {
 
 /// Lists the regions again after each event of the daemon that names one, and after [`INTERVAL`].
 #[allow(clippy::disallowed_methods, reason = "the thread waits before it connects again")]
-fn follow(control: PathBuf, table: Weak<RegionTable>) -> io::Result<()> {
+fn follow(thread: &str, control: PathBuf, table: Weak<RegionTable>) -> io::Result<()> {
     let run = move || {
         while table.strong_count() > 0 {
             if monitor(&control, &table).is_err() {
@@ -94,7 +96,7 @@ fn follow(control: PathBuf, table: Weak<RegionTable>) -> io::Result<()> {
             }
         }
     };
-    std::thread::Builder::new().name("nfsd-regions".to_owned()).spawn(run).map(|_| ())
+    std::thread::Builder::new().name(thread.to_owned()).spawn(run).map(|_| ())
 }
 
 /// Follows the events until nobody uses the table, or the connection ends.
