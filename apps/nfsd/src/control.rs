@@ -1,22 +1,16 @@
-//! The control socket: answers `iwarpctl nfs`, one thread per client.
+//! The control socket of a server: requests of its clients, one thread per client.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use iwarp_config::NfsdControl;
 use iwarp_control::bounds::{API, REQUEST_BYTES_MAX};
-use iwarp_control::nfs::{
-    ClientsMethod, ExportsMethod, Hello, ReloadMethod, Reloaded, StatsMethod, StatusMethod,
-};
 use iwarp_control::socket::{SocketFile, group_id, listen};
-use iwarp_control::{BadLine, ErrorKind, ErrorObject, HelloReply, Method, Request, Response, params};
-use serde::Serialize;
-
-use crate::running::Running;
+use iwarp_control::{BadLine, ErrorKind, ErrorObject, Hello, HelloReply, Method, Request, Response, params};
 
 /// Clients at a time. Another one is refused.
 const CLIENTS_MAX: usize = 16;
@@ -24,6 +18,22 @@ const CLIENTS_MAX: usize = 16;
 const RETRY: Duration = Duration::from_millis(100);
 /// Time in which a client sends a request and reads its reply.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Methods of a control socket. `hello` is answered without them.
+pub(crate) trait Methods: Send + Sync + 'static {
+    /// Names of all methods, `hello` included, for a client that asks for another one.
+    const NAMES: &'static [&'static str];
+
+    /// Executes a request, and answers by [`answer`].
+    ///
+    /// # Errors
+    /// There is no method of this name: the request is returned.
+    fn answer(&self, request: Request) -> Result<Answer, Request>;
+}
+
+/// Answer to a request, which [`answer`] makes.
+#[derive(Debug)]
+pub(crate) struct Answer(Option<Vec<u8>>);
 
 /// The control socket. Its file is removed when this is dropped.
 #[derive(Debug)]
@@ -33,31 +43,33 @@ pub(crate) struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Makes the socket, which no other server may have.
+    /// Makes the socket, which no other server may have, with this mode, for a group by its name or number. Messages
+    /// name the keys `control.socket` and `control.group`.
     ///
     /// # Errors
     /// Another server listens there, or the system refuses.
-    pub(crate) fn bind(config: &NfsdControl) -> Result<Self> {
-        let group = config.group.as_deref().map(group_id).transpose().context("control.group")?;
-        let (listener, file) = listen(&config.socket, config.mode, group, "control.socket")?;
+    pub(crate) fn bind(socket: &Path, mode: u32, group: Option<&str>) -> Result<Self> {
+        let group = group.map(group_id).transpose().context("control.group")?;
+        let (listener, file) = listen(socket, mode, group, "control.socket")?;
         listener.set_nonblocking(false)?;
         Ok(Self { listener, _file: file })
     }
 
-    /// Serves clients until the program ends.
+    /// Serves clients until the program ends, by threads of the name `thread`: at most 16 at a time, each of which is
+    /// disconnected once it is silent for 30 s.
     ///
     /// # Errors
     /// The system refuses.
-    pub(crate) fn serve(&self, running: Arc<Running>) -> Result<()> {
+    pub(crate) fn serve<M: Methods>(&self, thread: &'static str, methods: Arc<M>) -> Result<()> {
         let listener = self.listener.try_clone()?;
-        let accept = move || accept(&listener, &running);
-        std::thread::Builder::new().name("nfsd-control".to_owned()).spawn(accept)?;
+        let accept = move || accept(&listener, thread, &methods);
+        std::thread::Builder::new().name(thread.to_owned()).spawn(accept)?;
         Ok(())
     }
 }
 
 #[allow(clippy::disallowed_methods, reason = "the thread waits before it asks the system again")]
-fn accept(listener: &UnixListener, running: &Arc<Running>) {
+fn accept<M: Methods>(listener: &UnixListener, thread: &str, methods: &Arc<M>) {
     let open = Arc::new(AtomicUsize::new(0));
     for stream in listener.incoming() {
         let Ok(mut stream) = stream else {
@@ -77,19 +89,19 @@ fn accept(listener: &UnixListener, running: &Arc<Running>) {
             let _ = refusal.to_line().map(|line| stream.write_all(&line));
             continue;
         }
-        let (running, counted) = (Arc::clone(running), Arc::clone(&open));
+        let (methods, counted) = (Arc::clone(methods), Arc::clone(&open));
         let serve = move || {
-            let _ = serve(&stream, &running);
+            let _ = serve(&stream, methods.as_ref());
             counted.fetch_sub(1, Ordering::AcqRel);
         };
-        if std::thread::Builder::new().name("nfsd-control".to_owned()).spawn(serve).is_err() {
+        if std::thread::Builder::new().name(thread.to_owned()).spawn(serve).is_err() {
             open.fetch_sub(1, Ordering::AcqRel);
         }
     }
 }
 
 /// Answers the requests of a client until it disconnects, or is silent for too long.
-fn serve(stream: &UnixStream, running: &Running) -> std::io::Result<()> {
+fn serve<M: Methods>(stream: &UnixStream, methods: &M) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
     let mut line = Vec::new();
     loop {
@@ -101,7 +113,7 @@ fn serve(stream: &UnixStream, running: &Running) -> std::io::Result<()> {
         }
         let whole = line.ends_with(b"\n");
         let reply = if whole || read < REQUEST_BYTES_MAX {
-            answer(&line, running)
+            reply(&line, methods)
         } else {
             let message = format!("the line is longer than {REQUEST_BYTES_MAX} bytes");
             refused(None, ErrorObject::new(ErrorKind::TooLarge, message))
@@ -120,48 +132,37 @@ fn refused(id: Option<iwarp_control::Id>, error: ErrorObject) -> Option<Vec<u8>>
 }
 
 /// Returns the reply to a line; `None` if the client wants none.
-pub(crate) fn answer(line: &[u8], running: &Running) -> Option<Vec<u8>> {
+fn reply<M: Methods>(line: &[u8], methods: &M) -> Option<Vec<u8>> {
     let request = match Request::from_line(line) {
         Ok(request) => request,
         Err(BadLine::NotJson(error)) => return refused(None, error),
         Err(BadLine::NotARequest(id, error)) => return refused(id, error),
     };
     let replies = request.id.is_some();
-    let reply = match request.method.as_str() {
-        Hello::NAME => call::<Hello>(request, || {
-            let version = env!("CARGO_PKG_VERSION").to_owned();
-            Ok(HelloReply { api: API, version, pid: std::process::id() })
-        }),
-        StatusMethod::NAME => call::<StatusMethod>(request, || Ok(running.status())),
-        ExportsMethod::NAME => call::<ExportsMethod>(request, || Ok(running.server.exports_report())),
-        ClientsMethod::NAME => call::<ClientsMethod>(request, || Ok(running.server.clients_report())),
-        StatsMethod::NAME => call::<StatsMethod>(request, || Ok(running.server.stats_report())),
-        ReloadMethod::NAME => call::<ReloadMethod>(request, || {
-            let loaded = running.reload().map(|exports| Reloaded { exports: exports as u64 });
-            loaded.map_err(|error| {
-                let message = format!("the exports stay as they are: {error:#}");
-                ErrorObject::new(ErrorKind::InvalidParams, message).with_help(
-                    "correct the file, check it with `iwarp-nfsd --check --machine`, and reload again",
-                )
-            })
-        }),
-        other => {
-            let error = ErrorObject::new(ErrorKind::UnknownMethod, format!("there is no method `{other}`"));
-            refused(
-                request.id,
-                error.with_help(format!("methods: {}", iwarp_control::nfs::METHODS.join(", "))),
-            )
+    let answered = if request.method == Hello::NAME {
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        Ok(answer::<Hello>(request, || Ok(HelloReply { api: API, version, pid: std::process::id() })))
+    } else {
+        methods.answer(request)
+    };
+    let reply = match answered {
+        Ok(Answer(reply)) => reply,
+        Err(request) => {
+            let message = format!("there is no method `{}`", request.method);
+            let error = ErrorObject::new(ErrorKind::UnknownMethod, message);
+            refused(request.id, error.with_help(format!("methods: {}", M::NAMES.join(", "))))
         }
     };
     reply.filter(|_| replies)
 }
 
-fn call<M: Method>(request: Request, work: impl FnOnce() -> Result<M::Reply, ErrorObject>) -> Option<Vec<u8>>
-where
-    M::Reply: Serialize,
-{
-    match params::<M>(request.params).and_then(|_| work()) {
+/// Answers a request of a method by what `work` returns, if its parameters are those of the method.
+pub(crate) fn answer<M: Method>(
+    request: Request,
+    work: impl FnOnce() -> Result<M::Reply, ErrorObject>,
+) -> Answer {
+    Answer(match params::<M>(request.params).and_then(|_| work()) {
         Ok(result) => Response::success(request.id, result).to_line().ok(),
         Err(error) => refused(request.id, error),
-    }
+    })
 }

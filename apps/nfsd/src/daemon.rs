@@ -27,7 +27,8 @@ pub fn run(file: &Path, config: &Nfsd) -> Result<()> {
     // From here on a signal ends the server in order.
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot catch signals")?;
     // No other server has the socket, and thus the folder of this configuration.
-    let control = ControlSocket::bind(&config.control)?;
+    let control =
+        ControlSocket::bind(&config.control.socket, config.control.mode, config.control.group.as_deref())?;
     let folder = &config.state.directory;
     let key_file = folder.join("key");
     let key = key(&key_file).with_context(|| format!("{}", key_file.display()))?;
@@ -63,7 +64,7 @@ pub fn run(file: &Path, config: &Nfsd) -> Result<()> {
         regions,
         server,
     });
-    control.serve(Arc::clone(&running)).context("cannot serve the control socket")?;
+    control.serve("nfsd-control", Arc::clone(&running)).context("cannot serve the control socket")?;
     let handle = signals.handle();
     let handler = {
         let ends = Arc::clone(&ends);

@@ -27,6 +27,7 @@ mod exports;
 mod file;
 mod identity;
 mod kernel;
+mod methods;
 mod mount;
 mod nfs3;
 mod nfs4;
