@@ -1,22 +1,15 @@
 //! The server as a program: it starts with a configuration, reloads its exports, and ends.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use iwarp_config::{Nfs, Nfsd, NfsdRdma, NfsdTcp};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use sd_notify::NotifyState;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 use crate::control::ControlSocket;
 use crate::running::{Running, open};
+use crate::service::{Caught, allow_files, key};
 use crate::{DaemonRegions, RdmaDevice, RdmaLimits, RdmaServer, Server, StateLimits, TcpLimits, TcpServer};
 
 /// Serves until SIGTERM or SIGINT. SIGHUP reloads the exports of the file.
@@ -25,7 +18,7 @@ use crate::{DaemonRegions, RdmaDevice, RdmaLimits, RdmaServer, Server, StateLimi
 /// An export cannot be opened, an address is not available, or `iwarpd` has ended.
 pub fn run(file: &Path, config: &Nfsd) -> Result<()> {
     // From here on a signal ends the server in order.
-    let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot catch signals")?;
+    let signals = Caught::new()?;
     // No other server has the socket, and thus the folder of this configuration.
     let control =
         ControlSocket::bind(&config.control.socket, config.control.mode, config.control.group.as_deref())?;
@@ -41,6 +34,7 @@ pub fn run(file: &Path, config: &Nfsd) -> Result<()> {
     let record = folder.join("clients");
     let server = server.with_state(state_limits(&config.nfs), &record);
     let server = Arc::new(server.with_context(|| format!("{}", record.display()))?);
+    // Opens of NFS version 4.1 hold files.
     allow_files()?;
     let tcp = config.tcp.as_ref().map(|tcp| {
         let started = TcpServer::start(Arc::clone(&server), tcp.listen, tcp_limits(tcp));
@@ -52,7 +46,6 @@ pub fn run(file: &Path, config: &Nfsd) -> Result<()> {
     if let Some(reason) = rdma.no_ring() {
         eprintln!("iwarp-nfsd: no io_uring ({reason}): threads read and commit files for clients over RDMA");
     }
-    let ends = Arc::new(AtomicBool::new(false));
     let running = Arc::new(Running {
         file: file.to_owned(),
         started: started(),
@@ -65,39 +58,11 @@ pub fn run(file: &Path, config: &Nfsd) -> Result<()> {
         server,
     });
     control.serve("nfsd-control", Arc::clone(&running)).context("cannot serve the control socket")?;
-    let handle = signals.handle();
-    let handler = {
-        let ends = Arc::clone(&ends);
-        std::thread::Builder::new()
-            .name("nfsd-signals".to_owned())
-            .spawn(move || obey(signals, &running, &ends))
-            .context("cannot start a thread")?
-    };
+    // A reload has reported what it did.
+    let service = signals.obey("nfsd-signals", move || drop(running.reload()))?;
     let over_tcp = tcp.as_ref().map(|tcp| format!(" and {} (TCP)", tcp.address()));
     eprintln!("iwarp-nfsd: serving at {listen} (RDMA){}", over_tcp.unwrap_or_default());
-    tell(NotifyState::Ready);
-    let served = rdma.run(&|| ends.load(Ordering::Acquire));
-    tell(NotifyState::Stopping);
-    handle.close();
-    let _ = handler.join();
-    served
-}
-
-/// Tells the service manager, if there is one. Without one that listens, the server goes on.
-fn tell(state: NotifyState<'_>) {
-    let _ = sd_notify::notify(&[state]);
-}
-
-/// Handles signals until one ends the server.
-fn obey(mut signals: Signals, running: &Running, ends: &AtomicBool) {
-    for signal in &mut signals {
-        if signal != SIGHUP {
-            ends.store(true, Ordering::Release);
-            continue;
-        }
-        // It has reported what it did.
-        let _ = running.reload();
-    }
+    service.run(|ends| rdma.run(ends))
 }
 
 #[allow(clippy::disallowed_methods, reason = "the age of the program is measured here")]
@@ -128,27 +93,4 @@ fn tcp_limits(tcp: &NfsdTcp) -> TcpLimits {
 fn rdma_limits(rdma: &NfsdRdma) -> RdmaLimits {
     let NfsdRdma { connections_max, credits, inline_bytes, segments_max, transfers_max, .. } = *rdma;
     RdmaLimits { connections_max, credits, inline_bytes, segments_max, transfers_max }
-}
-
-/// Returns the key of file handles, which is made with the first start.
-fn key(path: &Path) -> Result<[u8; 16]> {
-    let mut key = [0; 16];
-    match File::open(path) {
-        Ok(mut file) => file.read_exact(&mut key)?,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            getrandom::fill(&mut key).context("no random bytes")?;
-            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-            file.write_all(&key)?;
-            file.sync_all()?;
-        }
-        Err(error) => return Err(error.into()),
-    }
-    Ok(key)
-}
-
-/// Raises the limit of open files to the largest that is allowed: opens of NFS version 4.1 hold files.
-fn allow_files() -> Result<()> {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    setrlimit(Resource::Nofile, raised).context("the limit of open files")
 }

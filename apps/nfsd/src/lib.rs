@@ -40,6 +40,7 @@ mod report;
 mod ring;
 mod running;
 mod server;
+mod service;
 mod state;
 mod stats;
 mod status;
