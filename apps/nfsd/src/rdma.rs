@@ -25,9 +25,9 @@ use iwarp_verbs::{
 };
 
 use crate::admission::{Entry, Peer, keep_latest, makes_room};
+use crate::counting::add;
 use crate::ring::Ring;
 use crate::server::Server;
-use crate::stats::add;
 use crate::threads::Threads;
 use crate::waiting::{Calls, Disks};
 use connection::{Connection, Executed, Key, Resources};

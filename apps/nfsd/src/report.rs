@@ -4,13 +4,13 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use iwarp_control::nfs::{self, Clients, Connection, Errors, Export, ExportClients, Nfs4Client, Stats};
-use iwarp_control::{CounterGroup, CounterRow};
 
+use crate::counting::{group, value};
 use crate::export::{Rule, Squash};
 use crate::mount::Path;
 use crate::procedure::Procedure;
 use crate::server::Server;
-use crate::stats::{Nfs4Stats, Row, value};
+use crate::stats::{Nfs4Stats, Row};
 
 pub(crate) fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
@@ -41,12 +41,12 @@ impl Server {
 
     /// Lists the connections, and the clients of NFS version 4.1.
     pub(crate) fn clients_report(&self) -> Clients {
-        let connections = self.stats.connections();
+        let connections = self.stats.connections.all();
         let connections = connections.iter().map(|peer| Connection {
-            address: peer.address,
-            transport: peer.transport.to_owned(),
+            address: peer.address(),
+            transport: peer.transport().to_owned(),
             age_ms: ms(peer.age()),
-            calls: value(&peer.calls),
+            calls: peer.answered(),
         });
         let mut nfs4: Vec<Nfs4Client> = self.nfs4.clients();
         nfs4.sort_unstable_by_key(|client| client.id);
@@ -87,15 +87,6 @@ impl Server {
     }
 }
 
-/// Returns a group of counters from the block that `visit` visits.
-fn group(name: &str, visit: impl FnOnce(&mut dyn FnMut(&'static str, &'static str, u64))) -> CounterGroup {
-    let mut counters = Vec::new();
-    visit(&mut |name, help, value| {
-        counters.push(CounterRow { name: name.to_owned(), help: help.trim().to_owned(), value });
-    });
-    CounterGroup { group: name.to_owned(), counters }
-}
-
 fn rights(rule: &Rule) -> ExportClients {
     let squash = match rule.squash {
         Squash::None => "none",
@@ -119,8 +110,8 @@ fn procedure(called: Procedure, row: &Row) -> nfs::Procedure {
         errors: value(&row.counters.errors),
         read_bytes: value(&row.counters.read_bytes),
         written_bytes: value(&row.counters.written_bytes),
-        mean_ns: row.mean_ns(),
-        p99_ns: row.p99_ns(),
-        max_ns: value(&row.counters.max_ns),
+        mean_ns: row.latency.mean_ns(),
+        p99_ns: row.latency.p99_ns(),
+        max_ns: row.latency.max_ns(),
     }
 }

@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result};
 use iwarp_config::{Machine, Nfsd, NfsdContent, NfsdExport, NfsdSquash};
 use iwarp_control::nfs::{Files, Nfs4Client, Status};
 
+use crate::counting::value;
 use crate::report::ms;
-use crate::stats::value;
 use crate::{Backend, DaemonRegions, Directory, Export, Regions, Rule, Selection, Server, Squash};
 
 /// A server that runs, as the control socket and signals see it.
@@ -68,8 +68,8 @@ impl Running {
 
     /// Returns the state on one screen.
     pub(crate) fn status(&self) -> Status {
-        let peers = self.server.stats.connections();
-        let over = |transport| peers.iter().filter(|peer| peer.transport == transport).count() as u64;
+        let peers = self.server.stats.connections.all();
+        let over = |transport| peers.iter().filter(|peer| peer.transport() == transport).count() as u64;
         let clients = self.server.nfs4.clients();
         let sum = |count: fn(&Nfs4Client) -> u64| clients.iter().map(count).fold(0, u64::saturating_add);
         let (calls, errors) = self.server.calls();

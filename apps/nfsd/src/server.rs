@@ -15,6 +15,8 @@ use rustix::io::Errno;
 
 use crate::admission::Peer;
 use crate::clients::Nfs4;
+use crate::connections::Connected;
+use crate::counting::add;
 use crate::export::{Export, ExportError, Rule, Seals};
 use crate::exports::Exports;
 use crate::file::File;
@@ -22,7 +24,7 @@ use crate::identity::User;
 use crate::region::Span;
 use crate::reply::Payload;
 use crate::state::StateLimits;
-use crate::stats::{Connected, Stats, add};
+use crate::stats::Stats;
 use crate::waiting::Io;
 
 /// Bytes of a call besides its payload, at most.
@@ -197,7 +199,7 @@ impl Server {
 
     /// Enters a connection in the list of clients, until the result is dropped.
     pub(crate) fn connected(&self, peer: Peer, transport: &'static str) -> Connected {
-        self.stats.connected(peer.address, transport)
+        self.stats.connections.enter(peer.address, transport)
     }
 
     /// Returns the rights of the caller in an export, and counts a refusal because of its port.

@@ -1,13 +1,14 @@
 //! Counters of a server: calls by procedure, errors by reason, connections.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use iwarp_counters::{SharedHistogram, counters};
+use iwarp_counters::counters;
 
+use crate::connections::Connections;
+use crate::counting::{TransferStats, add};
+use crate::latency::Latency;
 use crate::procedure::{Nfs4Proc, Procedure, Program};
 
 counters! {
@@ -21,8 +22,6 @@ counters! {
         read_bytes,
         /// Payload bytes of WRITE.
         written_bytes,
-        /// Nanoseconds of the longest call.
-        max_ns,
     }
 }
 
@@ -86,69 +85,11 @@ counters! {
     }
 }
 
-counters! {
-    /// Counters of transfers of files.
-    pub(crate) atomic struct TransferStats {
-        /// Transfers in flight at present.
-        in_flight,
-        /// Calls that wait for room at present.
-        waiting,
-        /// Transfers done since the start.
-        done,
-        /// Calls that have had to wait for room since the start.
-        waited,
-        /// Reads whose data was in the page cache: they were no transfers.
-        cached,
-    }
-}
-
 /// Counters of a procedure, and the times of its calls.
 #[derive(Debug, Default)]
 pub(crate) struct Row {
     pub(crate) counters: ProcedureStats,
-    times: SharedHistogram,
-}
-
-/// Adds to a counter.
-pub(crate) fn add(counter: &AtomicU64, amount: u64) {
-    counter.fetch_add(amount, Ordering::Relaxed);
-}
-
-/// Returns the value of a counter.
-pub(crate) fn value(counter: &AtomicU64) -> u64 {
-    counter.load(Ordering::Relaxed)
-}
-
-impl Row {
-    fn took(&self, time: Duration) {
-        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.counters.max_ns.fetch_max(ns, Ordering::Relaxed);
-        self.times.record(time);
-    }
-
-    /// Returns the average time of a call in nanoseconds.
-    pub(crate) fn mean_ns(&self) -> u64 {
-        let times = self.times.snapshot();
-        times.sum_ns().checked_div(times.count()).unwrap_or(0)
-    }
-
-    /// Returns the nanoseconds that 99 % of the calls did not exceed, rounded up to a power of two, from 1.024 µs on;
-    /// beyond 8.6 s, those of the longest call.
-    pub(crate) fn p99_ns(&self) -> u64 {
-        let times = self.times.snapshot();
-        let all = times.count();
-        let wanted = all.saturating_sub(all.checked_div(100).unwrap_or(0));
-        let mut so_far = 0_u64;
-        let found = times.buckets().find(|(_, count)| {
-            so_far = so_far.saturating_add(*count);
-            so_far >= wanted
-        });
-        match found {
-            _ if all == 0 => 0,
-            Some((Some(bound), _)) => u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX),
-            _ => value(&self.counters.max_ns).checked_next_power_of_two().unwrap_or(u64::MAX),
-        }
-    }
+    pub(crate) latency: Latency,
 }
 
 impl PayloadStats {
@@ -182,7 +123,8 @@ pub(crate) struct Stats {
     pub(crate) payload: PayloadStats,
     /// Counters of transfers that calls over RDMA wait for.
     pub(crate) transfers: Arc<TransferStats>,
-    connections: Mutex<Vec<Arc<Peer>>>,
+    /// Connections that are open.
+    pub(crate) connections: Arc<Connections>,
 }
 
 impl Default for Stats {
@@ -195,7 +137,7 @@ impl Default for Stats {
             connects: RdmaStats::default(),
             payload: PayloadStats::default(),
             transfers: Arc::default(),
-            connections: Mutex::default(),
+            connections: Arc::default(),
         }
     }
 }
@@ -232,20 +174,6 @@ impl Stats {
     pub(crate) fn begin(self: &Arc<Self>, procedure: Procedure) -> Measured {
         Measured { stats: Arc::clone(self), procedure, begun: Instant::now(), written: 0 }
     }
-
-    /// Enters a connection, until the result is dropped.
-    #[allow(clippy::disallowed_methods, reason = "the age of a connection is measured here")]
-    pub(crate) fn connected(self: &Arc<Self>, address: IpAddr, transport: &'static str) -> Connected {
-        let address = address.to_canonical();
-        let peer = Arc::new(Peer { address, transport, since: Instant::now(), calls: AtomicU64::new(0) });
-        locked(&self.connections).push(Arc::clone(&peer));
-        Connected { stats: Arc::clone(self), peer }
-    }
-
-    /// Returns all connections, the oldest first.
-    pub(crate) fn connections(&self) -> Vec<Arc<Peer>> {
-        locked(&self.connections).clone()
-    }
 }
 
 /// A call that is executed.
@@ -262,11 +190,11 @@ impl Measured {
     /// Counts the call, with the payload that its reply returns. `failed` is the status of an error, and its name.
     pub(crate) fn end(self, read: u64, failed: Option<(u32, String)>) {
         let Some(row) = self.stats.rows.get(&self.procedure) else { return };
-        let ProcedureStats { calls, errors, read_bytes, written_bytes, max_ns: _ } = &row.counters;
+        let ProcedureStats { calls, errors, read_bytes, written_bytes } = &row.counters;
         add(calls, 1);
         add(read_bytes, read);
         add(written_bytes, self.written);
-        row.took(self.begun.elapsed());
+        row.latency.record(self.begun.elapsed());
         if let Some((status, reason)) = failed {
             add(errors, 1);
             // A COMPOUND fails for the reason of its operation.
@@ -277,64 +205,15 @@ impl Measured {
     }
 }
 
-/// A connection of a client.
-#[derive(Debug)]
-pub(crate) struct Peer {
-    pub(crate) address: IpAddr,
-    pub(crate) transport: &'static str,
-    since: Instant,
-    pub(crate) calls: AtomicU64,
-}
-
-impl Peer {
-    /// Returns the time since the connection was accepted.
-    pub(crate) fn age(&self) -> Duration {
-        self.since.elapsed()
-    }
-}
-
-/// Keeps a connection in the list.
-#[derive(Debug)]
-pub(crate) struct Connected {
-    stats: Arc<Stats>,
-    peer: Arc<Peer>,
-}
-
-impl Connected {
-    /// Counts a call that was answered.
-    pub(crate) fn answered(&self) {
-        add(&self.peer.calls, 1);
-    }
-}
-
-impl Drop for Connected {
-    fn drop(&mut self) {
-        locked(&self.stats.connections).retain(|peer| !Arc::ptr_eq(peer, &self.peer));
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use super::*;
+    use crate::counting::value;
     use crate::procedure::{Nfs3Proc, Nfs4Op};
 
     #[test]
-    fn times_are_averaged_and_rounded_up() {
-        let row = Row::default();
-        assert_eq!((row.mean_ns(), row.p99_ns()), (0, 0));
-        for _ in 0..99 {
-            row.took(Duration::from_nanos(1000));
-        }
-        row.took(Duration::from_micros(901));
-        assert_eq!((row.mean_ns(), row.p99_ns(), value(&row.counters.max_ns)), (10_000, 1024, 901_000));
-        row.took(Duration::from_secs(3600));
-        assert_eq!(row.p99_ns(), 1 << 20, "99 of 101 are not 99 %");
-        row.took(Duration::MAX);
-    }
-
-    #[test]
-    fn calls_errors_and_connections_are_counted() {
+    fn calls_and_errors_are_counted() {
         let stats = Arc::new(Stats::default());
         let read = Procedure::Nfs3(Nfs3Proc::READ);
         stats.begin(read).end(100, None);
@@ -349,13 +228,5 @@ mod tests {
         assert_eq!(stats.errors()[1..], [((Program::Nfs4, Some(70), "Stale".to_owned()), 1)]);
         // An operation that does not exist has no row.
         stats.begin(Procedure::Operation(Nfs4Op::ILLEGAL)).end(0, None);
-        let address = "::ffff:10.0.0.1".parse().unwrap();
-        let first = stats.connected(address, "rdma");
-        let second = stats.connected(address, "tcp");
-        first.answered();
-        drop(second);
-        let [peer] = &stats.connections()[..] else { panic!("one connection") };
-        assert_eq!((peer.address, peer.transport), ("10.0.0.1".parse().unwrap(), "rdma"));
-        assert_eq!(value(&peer.calls), 1);
     }
 }

@@ -26,10 +26,10 @@ use std::task::{Context, Poll, Waker};
 
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
+use crate::counting::{TransferStats, add, value};
 use crate::identity::{User, with_rights};
 use crate::kernel::{self, Durability, possible};
 use crate::ring::Ring;
-use crate::stats::{TransferStats, add, value};
 use crate::threads::Threads;
 use crate::transfer::Transfer;
 

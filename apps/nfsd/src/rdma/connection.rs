@@ -13,10 +13,10 @@ use iwarp_verbs::{
 
 use super::RdmaLimits;
 use crate::admission::Peer;
+use crate::connections::Connected;
 use crate::region::Span;
 use crate::reply::{Payload, Reply};
 use crate::server::{PAYLOADS_MAX, Server};
-use crate::stats::Connected;
 use crate::waiting::{Execution, Io};
 
 /// Bytes of a call or a reply besides its payload, at most.
