@@ -7,14 +7,14 @@ use std::net::{IpAddr, SocketAddr};
 /// Highest port that only privileged programs of a machine may use.
 const RESERVED_PORT_MAX: u16 = 1023;
 
-/// Sender of calls, as exports see it.
+/// Client of a server, as rules of admission see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Address of the sender. One of IPv4 is never in its form of IPv6.
+    /// Address of the client. One of IPv4 is never in its form of IPv6.
     pub(crate) address: IpAddr,
-    /// True if the address is one of the daemon: the sender is a program of this machine, with a queue pair of its own.
+    /// True if the address is one of the daemon: the client is a program of this machine, with a queue pair of its own.
     pub(crate) is_local: bool,
-    /// True unless the sender has a port of TCP that any user of its machine can have.
+    /// True unless the client has a port of TCP that any user of its machine can have.
     pub(crate) is_privileged: bool,
 }
 

@@ -10,11 +10,11 @@ counters! {
     pub(crate) atomic struct TransferStats {
         /// Transfers in flight at present.
         in_flight,
-        /// Calls that wait for room at present.
+        /// Tasks that wait for room at present.
         waiting,
         /// Transfers done since the start.
         done,
-        /// Calls that have had to wait for room since the start.
+        /// Tasks that have had to wait for room since the start.
         waited,
         /// Reads whose data was in the page cache: they were no transfers.
         cached,

@@ -3,7 +3,7 @@
 use rustix::fs::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-/// The user that a call runs as, after squashing.
+/// A user whose rights work is done with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     /// ID of the user.

@@ -29,7 +29,7 @@ use crate::counting::add;
 use crate::ring::Ring;
 use crate::server::Server;
 use crate::threads::Threads;
-use crate::waiting::{Calls, Disks};
+use crate::waiting::{Disks, Tasks};
 use connection::{Connection, Executed, Key, Resources};
 
 /// Completions that one poll returns, at most.
@@ -64,7 +64,7 @@ pub struct RdmaServer {
     by_id: HashMap<CmId, QpNum>,
     /// Connections accepted so far.
     accepted: u64,
-    calls: Calls<Key, Executed>,
+    calls: Tasks<Key, Executed>,
     /// Calls that wait for those of a former connection, in order.
     held: Vec<Key>,
     no_ring: Option<String>,
@@ -124,7 +124,7 @@ impl RdmaServer {
         let ring = Ring::new(max, wakes);
         let no_ring = ring.as_ref().err().map(ToString::to_string);
         let disks = Disks { ring: ring.ok(), threads: Threads::new("nfsd-files", max, wakes)? };
-        let calls = Calls::new(Some(Box::new(disks)), max, Arc::clone(&server.stats.transfers));
+        let calls = Tasks::new(Some(Box::new(disks)), max, Arc::clone(&server.stats.transfers));
         Ok(Self {
             server,
             limits,

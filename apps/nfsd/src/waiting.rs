@@ -1,11 +1,11 @@
-//! Calls that wait for transfers, while their thread executes others.
+//! Tasks that wait for transfers, while their thread executes others.
 //!
 //! ```text
-//!  Calls::begin ─▶ the call's future ─▶ Io::read, write, sync ─▶ Waiter: room? then the transfer ─▶ Engine
-//!  Calls::ended ◀─ the future goes on ◀──────────────────────── Waiter: its result ◀────────────────┘
+//!  Tasks::begin ─▶ the task's future ─▶ Io::read, write, sync ─▶ Waiter: room? then the transfer ─▶ Engine
+//!  Tasks::ended ◀─ the future goes on ◀──────────────────────── Waiter: its result ◀────────────────┘
 //! ```
 //!
-//! A limit bounds the transfers in flight, and with them the memory that they use. A call for which there is no room
+//! A limit bounds the transfers in flight, and with them the memory that they use. A task for which there is no room
 //! waits its turn, and allocates nothing before that.
 
 #[cfg(test)]
@@ -65,7 +65,7 @@ impl Engine for Disks {
     }
 }
 
-/// Resource that a call waits for, and the answer.
+/// Resource that a task waits for, and the answer.
 #[derive(Debug, Default)]
 enum Wait {
     #[default]
@@ -76,7 +76,7 @@ enum Wait {
     Done(Transfer),
 }
 
-/// A call that may wait: it and the thread that executes it exchange requests and answers here.
+/// A task that may wait: it and the thread that executes it exchange requests and answers here.
 #[derive(Debug, Default)]
 struct Waiter {
     wait: RefCell<Wait>,
@@ -119,7 +119,7 @@ impl Waiter {
     }
 }
 
-/// Way in which a call reaches files: on its thread at once, or by transfers that it waits for.
+/// Way in which a task reaches files: on its thread at once, or by transfers that it waits for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Io(Option<Rc<Waiter>>);
 
@@ -194,23 +194,23 @@ fn cached(file: &OwnedFd, offset: u64, length: u32) -> Option<Vec<u8>> {
     Some(content)
 }
 
-/// A call that is executed.
+/// A task that is executed.
 pub(crate) type Execution<T> = Pin<Box<dyn Future<Output = T>>>;
 
-/// Calls that wait for transfers, each with a key of the caller.
-pub(crate) struct Calls<K, T> {
-    /// `None`: no call ever waits.
+/// Tasks that wait for transfers, each with a key of the caller.
+pub(crate) struct Tasks<K, T> {
+    /// `None`: no task ever waits.
     engine: Option<Box<dyn Engine>>,
     in_flight_max: usize,
     in_flight: usize,
     next: u64,
-    calls: HashMap<u64, Call<K, T>>,
-    /// Calls that wait for room, in the order in which they asked.
+    tasks: HashMap<u64, Task<K, T>>,
+    /// Tasks that wait for room, in the order in which they asked.
     waiting: VecDeque<u64>,
     stats: Arc<TransferStats>,
 }
 
-struct Call<K, T> {
+struct Task<K, T> {
     key: K,
     waiter: Rc<Waiter>,
     /// True if it counts as a transfer in flight.
@@ -218,40 +218,40 @@ struct Call<K, T> {
     execution: Execution<T>,
 }
 
-impl<K: fmt::Debug, T> fmt::Debug for Calls<K, T> {
+impl<K: fmt::Debug, T> fmt::Debug for Tasks<K, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.calls.values().map(|call| &call.key)).finish()
+        f.debug_list().entries(self.tasks.values().map(|task| &task.key)).finish()
     }
 }
 
-impl<K, T> Calls<K, T> {
-    /// Lets calls wait for an engine that carries out `in_flight_max` transfers at a time; without one, none waits.
+impl<K, T> Tasks<K, T> {
+    /// Lets tasks wait for an engine that carries out `in_flight_max` transfers at a time; without one, none waits.
     pub(crate) fn new(
         engine: Option<Box<dyn Engine>>,
         in_flight_max: u16,
         stats: Arc<TransferStats>,
     ) -> Self {
-        let (calls, waiting) = Default::default();
-        Self { engine, in_flight_max: in_flight_max.into(), in_flight: 0, next: 0, calls, waiting, stats }
+        let (tasks, waiting) = Default::default();
+        Self { engine, in_flight_max: in_flight_max.into(), in_flight: 0, next: 0, tasks, waiting, stats }
     }
 
-    /// Returns the keys of the calls that wait.
+    /// Returns the keys of the tasks that wait.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &K> {
-        self.calls.values().map(|call| &call.key)
+        self.tasks.values().map(|task| &task.key)
     }
 
-    /// Begins to execute a call. Returns its result if it does not have to wait.
-    pub(crate) fn begin(&mut self, key: K, call: impl FnOnce(Io) -> Execution<T>) -> Option<(K, T)> {
+    /// Begins to execute a task. Returns its result if it does not have to wait.
+    pub(crate) fn begin(&mut self, key: K, task: impl FnOnce(Io) -> Execution<T>) -> Option<(K, T)> {
         let waiter = Rc::new(Waiter { stats: Arc::clone(&self.stats), ..Waiter::default() });
         let io = Io(self.engine.is_some().then(|| Rc::clone(&waiter)));
         let number = self.next;
         self.next = self.next.wrapping_add(1);
-        let result = self.go_on(number, Call { key, waiter, has_room: false, execution: call(io) });
+        let result = self.go_on(number, Task { key, waiter, has_room: false, execution: task(io) });
         self.publish();
         result
     }
 
-    /// Returns calls whose transfers have ended, and that need no other one.
+    /// Returns tasks whose transfers have ended, and that need no other one.
     pub(crate) fn ended(&mut self) -> Vec<(K, T)> {
         let mut results = Vec::new();
         while let Some((number, transfer)) = self.engine.as_mut().and_then(|engine| engine.ended()) {
@@ -259,47 +259,47 @@ impl<K, T> Calls<K, T> {
                 self.start(number, transfer);
                 continue;
             }
-            let Some(mut call) = self.calls.remove(&number) else { continue };
-            self.finished(&mut call, transfer);
-            results.extend(self.go_on(number, call));
+            let Some(mut task) = self.tasks.remove(&number) else { continue };
+            self.finished(&mut task, transfer);
+            results.extend(self.go_on(number, task));
             while self.has_room()
                 && let Some(number) = self.waiting.pop_front()
             {
-                let Some(mut call) = self.calls.remove(&number) else { continue };
-                self.grant(&mut call);
-                results.extend(self.go_on(number, call));
+                let Some(mut task) = self.tasks.remove(&number) else { continue };
+                self.grant(&mut task);
+                results.extend(self.go_on(number, task));
             }
         }
         self.publish();
         results
     }
 
-    /// Executes a call until it is done, or waits.
-    fn go_on(&mut self, number: u64, mut call: Call<K, T>) -> Option<(K, T)> {
+    /// Executes a task until it is done, or waits.
+    fn go_on(&mut self, number: u64, mut task: Task<K, T>) -> Option<(K, T)> {
         loop {
-            if let Poll::Ready(result) = call.execution.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+            if let Poll::Ready(result) = task.execution.as_mut().poll(&mut Context::from_waker(Waker::noop()))
             {
                 // An error may have kept it from using its room.
-                self.leave(&mut call);
-                return Some((call.key, result));
+                self.leave(&mut task);
+                return Some((task.key, result));
             }
-            match call.waiter.take() {
-                Wait::Room if call.has_room => call.waiter.put(Wait::Granted),
-                Wait::Room if self.has_room() && self.waiting.is_empty() => self.grant(&mut call),
+            match task.waiter.take() {
+                Wait::Room if task.has_room => task.waiter.put(Wait::Granted),
+                Wait::Room if self.has_room() && self.waiting.is_empty() => self.grant(&mut task),
                 Wait::Room => {
-                    call.waiter.put(Wait::Room);
+                    task.waiter.put(Wait::Room);
                     self.waiting.push_back(number);
                     add(&self.stats.waited, 1);
-                    self.calls.insert(number, call);
+                    self.tasks.insert(number, task);
                     return None;
                 }
                 Wait::Transfer(transfer) if transfer.next().is_some() => {
-                    self.calls.insert(number, call);
+                    self.tasks.insert(number, task);
                     self.start(number, transfer);
                     return None;
                 }
-                Wait::Transfer(transfer) => self.finished(&mut call, transfer),
-                // A call waits for nothing else.
+                Wait::Transfer(transfer) => self.finished(&mut task, transfer),
+                // A task waits for nothing else.
                 Wait::Nothing | Wait::Granted | Wait::Done(_) => return None,
             }
         }
@@ -309,14 +309,14 @@ impl<K, T> Calls<K, T> {
         self.in_flight < self.in_flight_max
     }
 
-    fn grant(&mut self, call: &mut Call<K, T>) {
+    fn grant(&mut self, task: &mut Task<K, T>) {
         self.in_flight = self.in_flight.saturating_add(1);
-        call.has_room = true;
-        call.waiter.put(Wait::Granted);
+        task.has_room = true;
+        task.waiter.put(Wait::Granted);
     }
 
-    fn leave(&mut self, call: &mut Call<K, T>) {
-        if std::mem::take(&mut call.has_room) {
+    fn leave(&mut self, task: &mut Task<K, T>) {
+        if std::mem::take(&mut task.has_room) {
             self.in_flight = self.in_flight.saturating_sub(1);
         }
     }
@@ -327,10 +327,10 @@ impl<K, T> Calls<K, T> {
         }
     }
 
-    fn finished(&mut self, call: &mut Call<K, T>, transfer: Transfer) {
-        self.leave(call);
+    fn finished(&mut self, task: &mut Task<K, T>, transfer: Transfer) {
+        self.leave(task);
         add(&self.stats.done, 1);
-        call.waiter.put(Wait::Done(transfer));
+        task.waiter.put(Wait::Done(transfer));
     }
 
     fn publish(&self) {
@@ -344,11 +344,11 @@ impl<K, T> Calls<K, T> {
     }
 }
 
-/// Executes a call that reaches files at once, and so never waits.
-pub(crate) fn at_once<T>(call: impl Future<Output = T>) -> T {
-    let mut call = std::pin::pin!(call);
+/// Executes a task that reaches files at once, and so never waits.
+pub(crate) fn at_once<T>(task: impl Future<Output = T>) -> T {
+    let mut task = std::pin::pin!(task);
     loop {
-        if let Poll::Ready(result) = call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        if let Poll::Ready(result) = task.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return result;
         }
     }

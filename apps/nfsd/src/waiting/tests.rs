@@ -1,4 +1,4 @@
-//! Calls on an engine that a test controls.
+//! Tasks on an engine that a test controls.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use proptest::prelude::*;
@@ -49,16 +49,16 @@ impl Slow {
 
 type Written = Result<u32, Errno>;
 
-fn calls<T>(in_flight_max: u16) -> (Calls<u32, T>, Slow, Arc<TransferStats>) {
+fn tasks<T>(in_flight_max: u16) -> (Tasks<u32, T>, Slow, Arc<TransferStats>) {
     let (slow, stats) = (Slow::default(), Arc::<TransferStats>::default());
-    (Calls::new(Some(Box::new(slow.clone())), in_flight_max, Arc::clone(&stats)), slow, stats)
+    (Tasks::new(Some(Box::new(slow.clone())), in_flight_max, Arc::clone(&stats)), slow, stats)
 }
 
 fn file() -> Arc<OwnedFd> {
     Arc::new(memfd_create("waiting", MemfdFlags::CLOEXEC).unwrap())
 }
 
-/// A call that writes `length` bytes.
+/// A task that writes `length` bytes.
 fn write(
     file: &Arc<OwnedFd>,
     length: u32,
@@ -74,52 +74,52 @@ fn gauges(stats: &TransferStats) -> [u64; 4] {
 }
 
 #[test]
-fn without_an_engine_no_call_waits() {
+fn without_an_engine_no_task_waits() {
     let stats = Arc::<TransferStats>::default();
-    let mut calls = Calls::new(None, 1, Arc::clone(&stats));
-    let done = calls.begin(3, write(&file(), 5, Durability::File));
+    let mut tasks = Tasks::new(None, 1, Arc::clone(&stats));
+    let done = tasks.begin(3, write(&file(), 5, Durability::File));
     assert_eq!(done, Some((3, Ok(5))));
     assert_eq!(gauges(&stats), [0; 4]);
 }
 
 #[test]
 fn a_durable_write_is_answered_after_its_sync() {
-    let (mut calls, slow, _) = calls(4);
-    assert_eq!(calls.begin(0, write(&file(), 10, Durability::Data)), None);
+    let (mut tasks, slow, _) = tasks(4);
+    assert_eq!(tasks.begin(0, write(&file(), 10, Durability::Data)), None);
     assert_eq!(slow.end(0, Ok(4)), Operation::Write(0));
-    assert_eq!(calls.ended(), []);
+    assert_eq!(tasks.ended(), []);
     assert_eq!(slow.end(0, Err(Errno::INTR)), Operation::Write(4));
-    assert_eq!(calls.ended(), []);
+    assert_eq!(tasks.ended(), []);
     assert_eq!(slow.end(0, Ok(6)), Operation::Write(4));
-    assert_eq!(calls.ended(), [], "the data is not durable");
+    assert_eq!(tasks.ended(), [], "the data is not durable");
     assert_eq!(slow.end(0, Ok(0)), Operation::Sync(true));
-    assert_eq!(calls.ended(), [(0, Ok(10))]);
+    assert_eq!(tasks.ended(), [(0, Ok(10))]);
 
-    assert_eq!(calls.begin(1, write(&file(), 10, Durability::File)), None);
+    assert_eq!(tasks.begin(1, write(&file(), 10, Durability::File)), None);
     slow.end(0, Ok(10));
-    assert_eq!(calls.ended(), []);
+    assert_eq!(tasks.ended(), []);
     assert_eq!(slow.end(0, Err(Errno::IO)), Operation::Sync(false));
-    assert_eq!(calls.ended(), [(1, Err(Errno::IO))]);
+    assert_eq!(tasks.ended(), [(1, Err(Errno::IO))]);
 }
 
 #[test]
-fn a_slow_call_delays_no_other_one() {
-    let (mut calls, slow, stats) = calls(2);
-    assert_eq!(calls.begin(0, write(&file(), 1, Durability::None)), None);
+fn a_slow_task_delays_no_other_one() {
+    let (mut tasks, slow, stats) = tasks(2);
+    assert_eq!(tasks.begin(0, write(&file(), 1, Durability::None)), None);
     for key in 1..100 {
-        assert_eq!(calls.begin(key, write(&file(), 1, Durability::None)), None);
+        assert_eq!(tasks.begin(key, write(&file(), 1, Durability::None)), None);
         slow.end(1, Ok(1));
-        assert_eq!(calls.ended(), [(key, Ok(1))]);
+        assert_eq!(tasks.ended(), [(key, Ok(1))]);
     }
     assert_eq!(gauges(&stats), [1, 0, 99, 0]);
     slow.end(0, Ok(1));
-    assert_eq!(calls.ended(), [(0, Ok(1))]);
+    assert_eq!(tasks.ended(), [(0, Ok(1))]);
 }
 
 #[test]
-fn calls_wait_for_room_in_order_and_without_memory() {
-    let (mut calls, slow, stats) = calls(1);
-    assert_eq!(calls.begin(0, write(&file(), 1, Durability::None)), None);
+fn tasks_wait_for_room_in_order_and_without_memory() {
+    let (mut tasks, slow, stats) = tasks(1);
+    assert_eq!(tasks.begin(0, write(&file(), 1, Durability::None)), None);
     let copied = Rc::new(RefCell::new(Vec::new()));
     for key in [1, 2] {
         let (file, copied) = (file(), Rc::clone(&copied));
@@ -127,19 +127,19 @@ fn calls_wait_for_room_in_order_and_without_memory() {
             copied.borrow_mut().push(key);
             vec![1]
         };
-        let call = |io: Io| -> Execution<Written> {
+        let task = |io: Io| -> Execution<Written> {
             Box::pin(async move { io.write(&file, None, (0, 1), data, Durability::None).await })
         };
-        assert_eq!(calls.begin(key, call), None);
+        assert_eq!(tasks.begin(key, task), None);
     }
     assert_eq!(*copied.borrow(), [0; 0], "data is copied when there is room");
     assert_eq!((slow.started(), gauges(&stats)), (1, [1, 2, 0, 2]));
     slow.end(0, Ok(1));
-    assert_eq!(calls.ended(), [(0, Ok(1))]);
+    assert_eq!(tasks.ended(), [(0, Ok(1))]);
     assert_eq!((slow.started(), gauges(&stats)), (1, [1, 1, 1, 2]));
     assert_eq!(*copied.borrow(), [1]);
     slow.end(0, Ok(1));
-    assert_eq!(calls.ended(), [(1, Ok(1))]);
+    assert_eq!(tasks.ended(), [(1, Ok(1))]);
     assert_eq!((*copied.borrow()).len(), 2);
 }
 
@@ -148,12 +148,12 @@ fn a_read_from_the_page_cache_is_no_transfer() {
     let mut on_disk = tempfile::tempfile().unwrap();
     std::io::Write::write_all(&mut on_disk, &[7; 5000]).unwrap();
     let on_disk = Arc::new(OwnedFd::from(on_disk));
-    let (mut calls, slow, stats) = calls(1);
+    let (mut tasks, slow, stats) = tasks(1);
     // There is no room, and none is needed.
-    calls.begin(0, |io| Box::pin(async move { io.sync(&file(), Durability::Data).await.map(|_| vec![]) }));
+    tasks.begin(0, |io| Box::pin(async move { io.sync(&file(), Durability::Data).await.map(|_| vec![]) }));
     for (offset, length, expected) in [(0, 5000, 5000), (4000, 5000, 1000), (9000, 10, 0), (5, 0, 0)] {
         let file = Arc::clone(&on_disk);
-        let read = calls.begin(1, move |io| Box::pin(async move { io.read(&file, offset, length).await }));
+        let read = tasks.begin(1, move |io| Box::pin(async move { io.read(&file, offset, length).await }));
         if let Some(read) = read {
             assert_eq!(read, (1, Ok(vec![7; expected])));
         } else {
@@ -166,33 +166,33 @@ fn a_read_from_the_page_cache_is_no_transfer() {
 
 #[test]
 fn an_error_before_the_transfer_frees_its_room() {
-    let (mut calls, slow, stats) = calls(1);
+    let (mut tasks, slow, stats) = tasks(1);
     let file = file();
     let bad = |io: Io| -> Execution<Written> {
         Box::pin(async move { io.write(&file, None, (0, 2), || vec![1], Durability::None).await })
     };
-    assert_eq!(calls.begin(0, bad), Some((0, Err(Errno::IO))));
+    assert_eq!(tasks.begin(0, bad), Some((0, Err(Errno::IO))));
     // An offset that no file has: a transfer without an operation.
     let file = self::file();
     let far = |io: Io| -> Execution<Written> {
         Box::pin(async move { io.write(&file, None, (u64::MAX, 1), || vec![1], Durability::None).await })
     };
-    assert_eq!(calls.begin(1, far), Some((1, Err(Errno::FBIG))));
+    assert_eq!(tasks.begin(1, far), Some((1, Err(Errno::FBIG))));
     assert_eq!(gauges(&stats), [0, 0, 1, 0]);
-    assert_eq!(calls.begin(2, write(&self::file(), 1, Durability::None)), None);
+    assert_eq!(tasks.begin(2, write(&self::file(), 1, Durability::None)), None);
     assert_eq!(slow.started(), 1);
 }
 
-/// A connection ends: its calls go on, and file and memory stay until the kernel has ended the operation.
+/// A connection ends: its tasks go on, and file and memory stay until the kernel has ended the operation.
 #[test]
 fn memory_and_file_live_until_the_operation_has_ended() {
-    let (mut calls, slow, _) = calls(1);
+    let (mut tasks, slow, _) = tasks(1);
     let kernel = Arc::new(memfd_create("waiting", MemfdFlags::CLOEXEC).unwrap());
     let weak = Arc::downgrade(&kernel);
-    let call = write(&kernel, 3, Durability::None);
+    let task = write(&kernel, 3, Durability::None);
     drop(kernel);
-    assert_eq!(calls.begin(0, call), None);
-    drop(calls);
+    assert_eq!(tasks.begin(0, task), None);
+    drop(tasks);
     assert_eq!(weak.strong_count(), 1, "the engine has it");
     slow.end(0, Ok(3));
     assert_eq!(Slow::clone(&slow).ended().unwrap().0, 0);
@@ -200,31 +200,31 @@ fn memory_and_file_live_until_the_operation_has_ended() {
 }
 
 proptest! {
-    /// Any order of calls and ends: each call ends once, never more are in flight than allowed, no room is lost.
+    /// Any order of tasks and ends: each task ends once, never more are in flight than allowed, no room is lost.
     #[test]
-    fn every_call_ends_once(
+    fn every_task_ends_once(
         in_flight_max in 1..5_u16,
         steps in prop::collection::vec((any::<prop::sample::Index>(), 0..6_u8, 0..3_u8), 1..60),
     ) {
-        let (mut calls, slow, stats) = calls(in_flight_max);
+        let (mut tasks, slow, stats) = tasks(in_flight_max);
         let (mut begun, mut done) = (0_u32, Vec::new());
         for (at, result, kind) in &steps {
             let durability = [Durability::None, Durability::Data, Durability::File][usize::from(*kind)];
             let started = slow.started();
             if started == 0 || *result == 0 {
-                done.extend(calls.begin(begun, write(&file(), 9, durability)).map(|(key, _)| key));
+                done.extend(tasks.begin(begun, write(&file(), 9, durability)).map(|(key, _)| key));
                 begun += 1;
             } else {
                 let results = [Ok(1), Ok(9), Err(Errno::INTR), Err(Errno::AGAIN), Err(Errno::IO)];
                 slow.end(at.index(started), results[usize::from(*result) - 1]);
-                done.extend(calls.ended().into_iter().map(|(key, _)| key));
+                done.extend(tasks.ended().into_iter().map(|(key, _)| key));
             }
             prop_assert!(slow.started() <= in_flight_max.into());
             prop_assert_eq!(value(&stats.in_flight), slow.started() as u64);
         }
         while slow.started() > 0 {
             slow.end(0, Ok(9));
-            done.extend(calls.ended().into_iter().map(|(key, _)| key));
+            done.extend(tasks.ended().into_iter().map(|(key, _)| key));
         }
         done.sort_unstable();
         prop_assert_eq!(done, (0..begun).collect::<Vec<_>>());
