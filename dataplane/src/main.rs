@@ -1,33 +1,35 @@
 //! `iwarpd`: reads its arguments and its configuration, then runs the daemon.
 
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use dataplane::args::{Arguments, Format};
+use dataplane::args::Arguments;
 use dataplane::daemon::Ended;
 use dataplane::log::say;
 use iwarp_config::{Config, ConfigErrors, Machine};
+use iwarp_terminal::ErrorFormat;
 
 /// Exit code after a drain that cut connections off.
 const CUT_OFF: u8 = 3;
 
 fn main() -> ExitCode {
     iwarp_terminal::abort_on_panic();
-    let arguments = Arguments::parse();
-    let config = if arguments.check && !arguments.machine {
-        Config::load(&arguments.config)
+    let Arguments { options } = Arguments::parse();
+    let config = if options.check && !options.machine {
+        Config::load(&options.config)
     } else {
-        Config::load_on(&arguments.config, &Machine::this())
+        Config::load_on(&options.config, &Machine::this())
     };
     let config = match config {
         Ok(config) => config,
-        Err(errors) => return refuse(&errors, arguments.format),
+        Err(errors) => return refuse(&errors, options.format),
     };
-    if arguments.check {
-        return show(&arguments, &config);
+    if options.check {
+        return show(&options.config, &config);
     }
-    match dataplane::daemon::run(&arguments.config, &config) {
+    match dataplane::daemon::run(&options.config, &config) {
         Ok(Ended::Stopped) => ExitCode::SUCCESS,
         Ok(Ended::CutOff) => ExitCode::from(CUT_OFF),
         Err(error) => {
@@ -38,17 +40,17 @@ fn main() -> ExitCode {
 }
 
 /// Reports every error. The exit code is 1 if the file is correct and only this machine lacks something, else 2.
-fn refuse(errors: &ConfigErrors, format: Format) -> ExitCode {
+fn refuse(errors: &ConfigErrors, format: ErrorFormat) -> ExitCode {
     match format {
-        Format::Full => say(&errors.render(std::io::stderr().is_terminal())),
-        Format::Short => say(&errors.short()),
+        ErrorFormat::Full => say(&errors.render(std::io::stderr().is_terminal())),
+        ErrorFormat::Short => say(&errors.short()),
     }
     if errors.only_of_the_machine() { ExitCode::FAILURE } else { ExitCode::from(2) }
 }
 
 /// Prints the memory that a valid configuration needs.
-fn show(arguments: &Arguments, config: &Config) -> ExitCode {
-    let mut text = format!("{}: ok\n", arguments.config.display());
+fn show(file: &Path, config: &Config) -> ExitCode {
+    let mut text = format!("{}: ok\n", file.display());
     for item in iwarp_config::memory_plan(config).items() {
         text.push_str(&format!("{:>8} KiB  {}\n", item.bytes.div_ceil(1024), item.what));
     }

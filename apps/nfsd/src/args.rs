@@ -1,8 +1,7 @@
 //! Command line of `iwarp-nfsd`, parsed by `main`.
 
-use std::path::PathBuf;
-
-use clap::{Parser, ValueEnum};
+use clap::Parser;
+use iwarp_terminal::ConfigOptions;
 
 /// Serves directories by NFS versions 3 and 4.1 over RDMA, as an application of iwarpd.
 #[derive(Debug, Parser)]
@@ -11,28 +10,15 @@ use clap::{Parser, ValueEnum};
     version,
     after_help = "SIGHUP reloads the exports: all of them, or, if the file has a mistake, none. SIGTERM ends the \
                   server.\n\nExit codes: 0 done, 1 failed or not possible on this machine, 2 mistakes in the \
-                  configuration."
+                  configuration.",
+    mut_args(ConfigOptions::of(
+        "/etc/iwarpd/nfsd.toml",
+        "Check the configuration and exit",
+        "Check it against this machine too, as every start does: directories, groups"
+    ))
 )]
 pub struct Arguments {
-    /// Path of the configuration file.
-    #[arg(long, short, value_name = "FILE", default_value = "/etc/iwarpd/nfsd.toml")]
-    pub config: PathBuf,
-    /// Check the configuration and exit.
-    #[arg(long)]
-    pub check: bool,
-    /// Check it against this machine too, as every start does: directories, groups.
-    #[arg(long, requires = "check")]
-    pub machine: bool,
-    /// Format of error reports.
-    #[arg(long, value_enum, default_value_t = Format::Full)]
-    pub format: Format,
-}
-
-/// Format of error reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// The line of the file, the allowed values, and what to do.
-    Full,
-    /// One line each: file:line:column: message.
-    Short,
+    /// The options about the configuration.
+    #[command(flatten)]
+    pub options: ConfigOptions,
 }

@@ -5,25 +5,26 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use iwarp_config::{ConfigErrors, Machine, Nfsd};
-use iwarp_nfsd::args::{Arguments, Format};
+use iwarp_nfsd::args::Arguments;
+use iwarp_terminal::ErrorFormat;
 
 fn main() -> ExitCode {
     iwarp_terminal::abort_on_panic();
-    let arguments = Arguments::parse();
-    let config = if arguments.check && !arguments.machine {
-        Nfsd::load(&arguments.config)
+    let Arguments { options } = Arguments::parse();
+    let config = if options.check && !options.machine {
+        Nfsd::load(&options.config)
     } else {
-        Nfsd::load_on(&arguments.config, &Machine::this())
+        Nfsd::load_on(&options.config, &Machine::this())
     };
     let config = match config {
         Ok(config) => config,
-        Err(errors) => return refuse(&errors, arguments.format),
+        Err(errors) => return refuse(&errors, options.format),
     };
-    if arguments.check {
-        println!("{}: ok, {} exports", arguments.config.display(), config.exports.len());
+    if options.check {
+        println!("{}: ok, {} exports", options.config.display(), config.exports.len());
         return ExitCode::SUCCESS;
     }
-    match iwarp_nfsd::daemon::run(&arguments.config, &config) {
+    match iwarp_nfsd::daemon::run(&options.config, &config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("iwarp-nfsd: {error:#}");
@@ -33,10 +34,10 @@ fn main() -> ExitCode {
 }
 
 /// Reports every mistake. The exit code is 1 if the file is correct and only this machine lacks something, else 2.
-fn refuse(errors: &ConfigErrors, format: Format) -> ExitCode {
+fn refuse(errors: &ConfigErrors, format: ErrorFormat) -> ExitCode {
     match format {
-        Format::Full => eprint!("{}", errors.render(std::io::stderr().is_terminal())),
-        Format::Short => eprint!("{}", errors.short()),
+        ErrorFormat::Full => eprint!("{}", errors.render(std::io::stderr().is_terminal())),
+        ErrorFormat::Short => eprint!("{}", errors.short()),
     }
     if errors.only_of_the_machine() { ExitCode::FAILURE } else { ExitCode::from(2) }
 }
