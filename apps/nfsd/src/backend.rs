@@ -3,12 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use iwarp_server::{Region, User};
 use nfs3_types::nfs3::{createverf3, ftype3, nfsstat3, nfstime3};
 
 use crate::attributes::{Attributes, NewAttributes};
 use crate::file::File;
-use crate::identity::User;
-use crate::region::Region;
 
 /// Object that is to be created.
 #[derive(Debug)]

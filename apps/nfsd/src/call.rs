@@ -4,17 +4,15 @@ use std::cell::Cell;
 
 use iwarp_rpc::message::{self, AuthStatus, Call, CallError, Credential, NotExecuted};
 use iwarp_rpc::xdr::{Data, Reader};
+use iwarp_server::{Io, Peer, Span, at_once};
 use nfs3_types::nfs3::stable_how;
 
-use crate::admission::Peer;
 use crate::codec::{fixed, handle};
 use crate::nfs4::placeable;
 use crate::procedure::{MountProc, Nfs3Proc, Nfs4Proc, Procedure, Program};
-use crate::region::Span;
 use crate::reply::Reply;
 use crate::server::{Caller, CopyOut, Fault, Server};
 use crate::stats::Measured;
-use crate::waiting::{Io, at_once};
 
 /// Program numbers, and the lowest version that is served of both.
 const NFS: u32 = nfs3_types::nfs3::PROGRAM;

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use iwarp_config::{Nfs, Nfsd, NfsdRdma, NfsdTcp};
+use iwarp_server::DaemonRegions;
+use iwarp_server::control::ControlSocket;
+use iwarp_server::service::{Caught, allow_files, key};
 
-use crate::control::ControlSocket;
 use crate::running::{Running, open};
-use crate::service::{Caught, allow_files, key};
-use crate::{DaemonRegions, RdmaDevice, RdmaLimits, RdmaServer, Server, StateLimits, TcpLimits, TcpServer};
+use crate::{RdmaDevice, RdmaLimits, RdmaServer, Server, StateLimits, TcpLimits, TcpServer};
 
 /// Serves until SIGTERM or SIGINT. SIGHUP reloads the exports of the file.
 ///

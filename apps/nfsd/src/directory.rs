@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use iwarp_server::{User, with_rights};
 use nfs3_types::nfs3::{
     ACCESS3_DELETE, ACCESS3_EXECUTE, ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ, ftype3,
     nfsstat3, nfstime3,
@@ -23,7 +24,6 @@ use rustix::io::Errno;
 use crate::attributes::{Attributes, NewAttributes, attributes_of, status};
 use crate::backend::{Backend, Entry, New, Space};
 use crate::file::File;
-use crate::identity::{User, with_rights};
 
 /// Bytes of directory entries that one system call returns.
 const ENTRIES_BYTES: usize = 32 << 10;

@@ -5,12 +5,11 @@ use std::hash::Hasher;
 
 use ipnet::IpNet;
 use iwarp_rpc::message::Credential;
+use iwarp_server::{Peer, User};
 use siphasher::sip::SipHasher24;
 
-use crate::admission::Peer;
 use crate::backend::Backend;
 use crate::codec::HANDLE_MAX;
-use crate::identity::User;
 
 /// Bytes of the seal at the end of a handle.
 const SEAL: usize = 8;

@@ -1,6 +1,7 @@
 //! The exports of a server, by number, and the tree above them.
 
-use crate::admission::Peer;
+use iwarp_server::Peer;
+
 use crate::export::{Export, ExportError, Seals};
 use crate::tree::Tree;
 

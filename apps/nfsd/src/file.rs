@@ -4,16 +4,13 @@ use std::borrow::Cow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use iwarp_server::{Durability, Io, Region, Span, User, kernel};
 use nfs3_types::nfs3::{Nfs3Option, post_op_attr, stable_how};
 use rustix::fs::{AtFlags, StatxFlags, fstat, statx};
 use rustix::io::Errno;
 
 use crate::attributes::attributes_of;
-use crate::identity::User;
-use crate::kernel::{self, Durability};
-use crate::region::{Region, Span};
 use crate::regions::last_attributes;
-use crate::waiting::Io;
 
 /// A regular file that a backend has opened. Clones are handles of the same file.
 #[derive(Clone, Debug)]

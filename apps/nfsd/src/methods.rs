@@ -4,8 +4,8 @@ use iwarp_control::nfs::{
     ClientsMethod, ExportsMethod, METHODS, ReloadMethod, Reloaded, StatsMethod, StatusMethod,
 };
 use iwarp_control::{ErrorKind, ErrorObject, Method, Request};
+use iwarp_server::control::{Answer, Methods, answer};
 
-use crate::control::{Answer, Methods, answer};
 use crate::running::Running;
 
 impl Methods for Running {

@@ -6,10 +6,10 @@ use std::sync::{MutexGuard, PoisonError};
 
 use iwarp_rpc::message::executed;
 use iwarp_rpc::xdr::{Reader, Writer};
+use iwarp_server::{Entry, makes_room};
 use nfs3_types::mount::{MNTPATHLEN, mountstat3};
 use nfs3_types::nfs3::{ftype3, nfsstat3};
 
-use crate::admission::{Entry, makes_room};
 use crate::codec::put;
 use crate::export::Export;
 use crate::exports::Exports;

@@ -19,17 +19,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use iwarp_rpc::{Limits, PrivateData, Stats};
+use iwarp_server::counters::add;
+use iwarp_server::{Disks, Entry, Peer, Tasks, keep_latest, makes_room};
 use iwarp_verbs::{
     AsyncEvent, CmEventKind, CmId, CompletionQueue, ConnParam, Context, Event, Id, ProtectionDomain, QpNum,
     WorkCompletion,
 };
 
-use crate::admission::{Entry, Peer, keep_latest, makes_room};
-use crate::counting::add;
-use crate::ring::Ring;
 use crate::server::Server;
-use crate::threads::Threads;
-use crate::waiting::{Disks, Tasks};
 use connection::{Connection, Executed, Key, Resources};
 
 /// Completions that one poll returns, at most.
@@ -121,10 +118,9 @@ impl RdmaServer {
         listener.listen(backlog, &ConnParam::default())?;
         // The end of a transfer ends a sleep of the context, as one of the queue does.
         let (max, wakes) = (limits.transfers_max, context.wake_fd());
-        let ring = Ring::new(max, wakes);
-        let no_ring = ring.as_ref().err().map(ToString::to_string);
-        let disks = Disks { ring: ring.ok(), threads: Threads::new("nfsd-files", max, wakes)? };
-        let calls = Tasks::new(Some(Box::new(disks)), max, Arc::clone(&server.stats.transfers));
+        let disks = Disks::new(max, wakes, "nfsd-files")?;
+        let no_ring = disks.no_ring().map(str::to_owned);
+        let calls = Tasks::new(disks, Arc::clone(&server.stats.transfers));
         Ok(Self {
             server,
             limits,

@@ -1,11 +1,10 @@
 //! Regions of the daemon as the content of an export: files in one directory whose bytes are the regions' memory.
 
-mod daemon;
-
 use std::collections::BTreeSet;
 use std::hash::Hasher;
 use std::sync::Arc;
 
+use iwarp_server::{Region, RegionTable, User};
 use iwarp_verbs::Access;
 use nfs3_types::nfs3::{
     ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ, ftype3, nfsstat3, nfstime3,
@@ -15,10 +14,6 @@ use siphasher::sip::SipHasher24;
 use crate::attributes::{Attributes, FOLDER_BYTES, NewAttributes, SetTime, Time, status};
 use crate::backend::{Backend, Entry, New, Space};
 use crate::file::File;
-use crate::identity::User;
-use crate::region::{Region, RegionTable};
-
-pub use daemon::DaemonRegions;
 
 /// Handle of the directory; that of a region is its instance.
 const ROOT: &[u8] = &[0];

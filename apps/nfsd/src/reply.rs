@@ -4,8 +4,7 @@ use std::borrow::Cow;
 
 use iwarp_rpc::Item;
 use iwarp_rpc::xdr::padding;
-
-use crate::region::Span;
+use iwarp_server::Span;
 
 /// Data that a reply returns.
 #[derive(Clone, Debug)]

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use iwarp_control::nfs::{self, Clients, Connection, Errors, Export, ExportClients, Nfs4Client, Stats};
+use iwarp_server::counters::{group, value};
 
-use crate::counting::{group, value};
 use crate::export::{Rule, Squash};
 use crate::mount::Path;
 use crate::procedure::Procedure;

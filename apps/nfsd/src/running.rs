@@ -8,10 +8,11 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use iwarp_config::{Machine, Nfsd, NfsdContent, NfsdExport, NfsdSquash};
 use iwarp_control::nfs::{Files, Nfs4Client, Status};
+use iwarp_server::DaemonRegions;
+use iwarp_server::counters::value;
 
-use crate::counting::value;
 use crate::report::ms;
-use crate::{Backend, DaemonRegions, Directory, Export, Regions, Rule, Selection, Server, Squash};
+use crate::{Backend, Directory, Export, Regions, Rule, Selection, Server, Squash};
 
 /// A server that runs, as the control socket and signals see it.
 #[derive(Debug)]

@@ -10,22 +10,18 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use iwarp_rpc::message::Call;
 use iwarp_rpc::xdr::{Data, XdrError};
+use iwarp_server::counters::add;
+use iwarp_server::{Connected, Io, Peer, Span, User};
 use nfs3_types::nfs3::{nfsstat3, stable_how};
 use rustix::io::Errno;
 
-use crate::admission::Peer;
 use crate::clients::Nfs4;
-use crate::connections::Connected;
-use crate::counting::add;
 use crate::export::{Export, ExportError, Rule, Seals};
 use crate::exports::Exports;
 use crate::file::File;
-use crate::identity::User;
-use crate::region::Span;
 use crate::reply::Payload;
 use crate::state::StateLimits;
 use crate::stats::Stats;
-use crate::waiting::Io;
 
 /// Bytes of a call besides its payload, at most.
 pub(crate) const CALL_BYTES: usize = 8 << 10;

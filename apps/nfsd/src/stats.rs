@@ -5,10 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use iwarp_counters::counters;
+use iwarp_server::counters::{TransferStats, add};
+use iwarp_server::{Connections, Latency};
 
-use crate::connections::Connections;
-use crate::counting::{TransferStats, add};
-use crate::latency::Latency;
 use crate::procedure::{Nfs4Proc, Procedure, Program};
 
 counters! {
@@ -208,8 +207,9 @@ impl Measured {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
+    use iwarp_server::counters::value;
+
     use super::*;
-    use crate::counting::value;
     use crate::procedure::{Nfs3Proc, Nfs4Op};
 
     #[test]

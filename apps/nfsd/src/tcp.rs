@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use iwarp_rpc::xdr::Reader;
+use iwarp_server::{Entry, Peer, keep_latest, makes_room};
 
-use crate::admission::{Entry, Peer, keep_latest, makes_room};
 use crate::reply::{Reply, detach};
 use crate::server::{CALL_BYTES, Server};
 use crate::stats::TcpStats;

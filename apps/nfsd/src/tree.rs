@@ -3,7 +3,8 @@
 //! Clients see the directories, and those exports that have a rule for them. An export at `/` is the whole tree, and
 //! one below another export is reached by MOUNT only.
 
-use crate::admission::Peer;
+use iwarp_server::Peer;
+
 use crate::attributes::{Attributes, Time};
 use crate::export::{Export, Seals};
 

@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
+use iwarp_server::kernel::check_end;
+use iwarp_server::{User, with_rights};
 use nfs3_types::nfs3::{createverf3, ftype3, nfsstat3};
 use rustix::fs::{
     Access, AtFlags, CWD, FileType, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid,
@@ -15,8 +17,6 @@ use rustix::io::Errno;
 use super::{component, open_beneath, path_of, stat};
 use crate::attributes::{NewAttributes, SetTime, Time, attributes_of, status};
 use crate::backend::New;
-use crate::identity::{User, with_rights};
-use crate::kernel::check_end;
 
 /// The set-user-ID and set-group-ID bits of a mode.
 const PRIVILEGES: u32 = 0o6000;

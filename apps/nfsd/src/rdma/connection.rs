@@ -6,18 +6,15 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use iwarp_rpc::{Call, Piece, PrivateData, Read, Received, Refusal, Responder, Stats};
+use iwarp_server::{Connected, Execution, Io, Peer, Span};
 use iwarp_verbs::{
     Access, CmId, CompletionQueue, Data, Id, Mr, ProtectionDomain, QpCap, QpNum, QpOptions, QueuePair,
     RecvWr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
 };
 
 use super::RdmaLimits;
-use crate::admission::Peer;
-use crate::connections::Connected;
-use crate::region::Span;
 use crate::reply::{Payload, Reply};
 use crate::server::{PAYLOADS_MAX, Server};
-use crate::waiting::{Execution, Io};
 
 /// Bytes of a call or a reply besides its payload, at most.
 const STREAM_BYTES: u32 = 64 << 10;

@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use iwarp_control::nfs::Nfs4Client;
+use iwarp_server::{Entry, makes_room};
 
 use super::State;
 use super::session::{Channel, Session, SessionId};
-use crate::admission::{Entry, makes_room};
 use crate::status::Status;
 
 /// Smallest message that a session is useful with, in bytes.

@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use crate::client::{Client, KEY, call_bytes, mode, rule, server};
-use iwarp_nfsd::{Directory, Export, ExportError, MountProc, Nfs3Proc, Nfs4Proc, Peer, Server, Squash};
+use iwarp_nfsd::{Directory, Export, ExportError, MountProc, Nfs3Proc, Nfs4Proc, Server, Squash};
 use iwarp_rpc::xdr::Reader;
+use iwarp_server::Peer;
 use nfs3_types::nfs3::*;
 use nfs3_types::xdr_codec::Opaque;
 use proptest::prelude::*;

@@ -13,12 +13,11 @@ use std::time::Duration;
 
 use crate::client::{KEY, call_bytes, rule, whole};
 use iwarp_alloc_counter::{live_bytes, watch};
-use iwarp_nfsd::{
-    Directory, Export, MountProc, Nfs3Proc, Nfs4Op, Nfs4Proc, Peer, Server, Squash, StateLimits,
-};
+use iwarp_nfsd::{Directory, Export, MountProc, Nfs3Proc, Nfs4Op, Nfs4Proc, Server, Squash, StateLimits};
 use iwarp_rpc::header::{Body, ChunkLists, Header, ReadSegment, Segment};
 use iwarp_rpc::xdr::{Reader, Writer};
 use iwarp_rpc::{Limits, PrivateData, Received, Responder, Stats};
+use iwarp_server::Peer;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use rdma::Stag;

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use crate::client::{Client, KEY, TRANSFER_MAX, call_bytes, rule, server};
 use crate::session::*;
-use iwarp_nfsd::{Nfs4Op, Nfs4Proc, Peer, Selection, Server, Squash, StateLimits};
+use iwarp_nfsd::{Nfs4Op, Nfs4Proc, Selection, Server, Squash, StateLimits};
 use iwarp_rpc::xdr::{Chunk, Reader, Writer};
+use iwarp_server::Peer;
 
 #[test]
 fn a_compound_has_its_order() {

@@ -2,8 +2,9 @@
 
 use crate::client::{Client, call_bytes, mode, status};
 use crate::daemon::{BOTH, Daemon, client as mounted, server, table};
-use iwarp_nfsd::{Payload, Peer, Selection};
+use iwarp_nfsd::{Payload, Selection};
 use iwarp_rpc::xdr::{Chunk, Reader, Writer};
+use iwarp_server::Peer;
 use iwarp_verbs::Access;
 use nfs3_types::nfs3::NFS_PROGRAM as Proc;
 use nfs3_types::nfs3::*;

@@ -3,8 +3,9 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use iwarp_nfsd::{Directory, Export, MountProc, Peer, Reply, Rule, Server, Squash};
+use iwarp_nfsd::{Directory, Export, MountProc, Reply, Rule, Server, Squash};
 use iwarp_rpc::xdr::{Reader, Writer};
+use iwarp_server::Peer;
 use nfs3_types::nfs3::*;
 use nfs3_types::rpc::{auth_unix, call_body, msg_body, opaque_auth, rpc_msg};
 use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use iwarp_nfsd::{Export, Listed, Memory, RegionTable, Regions, Selection, Server, Source};
+use iwarp_nfsd::{Export, Regions, Selection, Server};
+use iwarp_server::{Listed, Memory, RegionTable, Source};
 use iwarp_verbs::{Access, OutOfBounds, Sge};
 use nfs3_types::nfs3::nfs_fh3;
 use tempfile::TempDir;

@@ -7,15 +7,15 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     /// ID of the user.
-    pub(crate) uid: u32,
+    pub uid: u32,
     /// ID of the primary group.
-    pub(crate) gid: u32,
+    pub gid: u32,
     /// IDs of the supplementary groups.
-    pub(crate) groups: Vec<u32>,
+    pub groups: Vec<u32>,
 }
 
 /// Executes `work` with the user's rights on this thread. A program that does not run as root keeps its own.
-pub(crate) fn with_rights<T>(user: &User, work: impl FnOnce() -> T) -> T {
+pub fn with_rights<T>(user: &User, work: impl FnOnce() -> T) -> T {
     let Some(_rights) = Rights::assume(user) else { return work() };
     work()
 }

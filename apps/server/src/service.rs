@@ -16,14 +16,14 @@ use signal_hook::iterator::{Handle, Signals};
 
 /// Signals that wait to be obeyed: none of them ends the program by itself any more.
 #[derive(Debug)]
-pub(crate) struct Caught(Signals);
+pub struct Caught(Signals);
 
 impl Caught {
     /// Catches SIGHUP, SIGINT and SIGTERM.
     ///
     /// # Errors
     /// The system refuses.
-    pub(crate) fn new() -> Result<Self> {
+    pub fn new() -> Result<Self> {
         Signals::new([SIGHUP, SIGINT, SIGTERM]).map(Self).context("cannot catch signals")
     }
 
@@ -31,11 +31,7 @@ impl Caught {
     ///
     /// # Errors
     /// The system has no thread left.
-    pub(crate) fn obey(
-        self,
-        thread: &'static str,
-        mut reload: impl FnMut() + Send + 'static,
-    ) -> Result<Service> {
+    pub fn obey(self, thread: &'static str, mut reload: impl FnMut() + Send + 'static) -> Result<Service> {
         let Self(mut signals) = self;
         let (handle, ends) = (signals.handle(), Arc::new(AtomicBool::new(false)));
         let asked = Arc::clone(&ends);
@@ -55,7 +51,7 @@ impl Caught {
 
 /// A service whose signals are obeyed.
 #[derive(Debug)]
-pub(crate) struct Service {
+pub struct Service {
     handle: Handle,
     ends: Arc<AtomicBool>,
     thread: JoinHandle<()>,
@@ -67,7 +63,7 @@ impl Service {
     ///
     /// # Errors
     /// The error of `serve`.
-    pub(crate) fn run(self, serve: impl FnOnce(&dyn Fn() -> bool) -> Result<()>) -> Result<()> {
+    pub fn run(self, serve: impl FnOnce(&dyn Fn() -> bool) -> Result<()>) -> Result<()> {
         tell(NotifyState::Ready);
         let served = serve(&|| self.ends.load(Ordering::Acquire));
         tell(NotifyState::Stopping);
@@ -86,7 +82,7 @@ fn tell(state: NotifyState<'_>) {
 ///
 /// # Errors
 /// The file cannot be read, is shorter, or cannot be made.
-pub(crate) fn key(path: &Path) -> Result<[u8; 16]> {
+pub fn key(path: &Path) -> Result<[u8; 16]> {
     let mut key = [0; 16];
     match File::open(path) {
         Ok(mut file) => file.read_exact(&mut key)?,
@@ -105,7 +101,7 @@ pub(crate) fn key(path: &Path) -> Result<[u8; 16]> {
 ///
 /// # Errors
 /// The system refuses.
-pub(crate) fn allow_files() -> Result<()> {
+pub fn allow_files() -> Result<()> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     setrlimit(Resource::Nofile, raised).context("the limit of open files")

@@ -51,11 +51,11 @@ type Written = Result<u32, Errno>;
 
 fn tasks<T>(in_flight_max: u16) -> (Tasks<u32, T>, Slow, Arc<TransferStats>) {
     let (slow, stats) = (Slow::default(), Arc::<TransferStats>::default());
-    (Tasks::new(Some(Box::new(slow.clone())), in_flight_max, Arc::clone(&stats)), slow, stats)
+    (Tasks::on(Some(Box::new(slow.clone())), in_flight_max, Arc::clone(&stats)), slow, stats)
 }
 
 fn file() -> Arc<OwnedFd> {
-    Arc::new(memfd_create("waiting", MemfdFlags::CLOEXEC).unwrap())
+    Arc::new(memfd_create("tasks", MemfdFlags::CLOEXEC).unwrap())
 }
 
 /// A task that writes `length` bytes.
@@ -76,7 +76,7 @@ fn gauges(stats: &TransferStats) -> [u64; 4] {
 #[test]
 fn without_an_engine_no_task_waits() {
     let stats = Arc::<TransferStats>::default();
-    let mut tasks = Tasks::new(None, 1, Arc::clone(&stats));
+    let mut tasks = Tasks::on(None, 1, Arc::clone(&stats));
     let done = tasks.begin(3, write(&file(), 5, Durability::File));
     assert_eq!(done, Some((3, Ok(5))));
     assert_eq!(gauges(&stats), [0; 4]);
@@ -146,7 +146,7 @@ fn tasks_wait_for_room_in_order_and_without_memory() {
 #[test]
 fn a_read_from_the_page_cache_is_no_transfer() {
     let mut on_disk = tempfile::tempfile().unwrap();
-    std::io::Write::write_all(&mut on_disk, &[7; 5000]).unwrap();
+    io::Write::write_all(&mut on_disk, &[7; 5000]).unwrap();
     let on_disk = Arc::new(OwnedFd::from(on_disk));
     let (mut tasks, slow, stats) = tasks(1);
     // There is no room, and none is needed.
@@ -187,7 +187,7 @@ fn an_error_before_the_transfer_frees_its_room() {
 #[test]
 fn memory_and_file_live_until_the_operation_has_ended() {
     let (mut tasks, slow, _) = tasks(1);
-    let kernel = Arc::new(memfd_create("waiting", MemfdFlags::CLOEXEC).unwrap());
+    let kernel = Arc::new(memfd_create("tasks", MemfdFlags::CLOEXEC).unwrap());
     let weak = Arc::downgrade(&kernel);
     let task = write(&kernel, 3, Durability::None);
     drop(kernel);

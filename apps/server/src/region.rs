@@ -1,5 +1,7 @@
 //! The regions of the daemon, as it has listed them, and their memory.
 
+mod daemon;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,6 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use iwarp_verbs::{Access, Mr, OutOfBounds, Sge};
 use rustix::io::Errno;
+
+pub use daemon::DaemonRegions;
 
 /// Memory of a region. Others may change it at any time.
 pub trait Memory: fmt::Debug + Send + Sync {
@@ -87,23 +91,26 @@ pub struct Span {
 
 impl Span {
     /// Returns the number of bytes.
-    pub(crate) fn length(&self) -> u32 {
+    pub fn length(&self) -> u32 {
         self.length
     }
 
     /// Returns true if both are the same bytes.
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    pub fn is(&self, other: &Self) -> bool {
         let (one, two) = (Arc::as_ptr(&self.memory), Arc::as_ptr(&other.memory));
         std::ptr::addr_eq(one, two) && (self.offset, self.length) == (other.offset, other.length)
     }
 
     /// Returns the list element of a part of these bytes; `None` if the memory is not registered.
-    pub(crate) fn element(&self, start: u64, length: u32) -> Option<Sge> {
+    pub fn element(&self, start: u64, length: u32) -> Option<Sge> {
         self.memory.element(self.offset.saturating_add(start), length)
     }
 
     /// Copies a part of these bytes.
-    pub(crate) fn copy(&self, start: u64, length: u32) -> Result<Vec<u8>, OutOfBounds> {
+    ///
+    /// # Errors
+    /// The part is not inside the memory.
+    pub fn copy(&self, start: u64, length: u32) -> Result<Vec<u8>, OutOfBounds> {
         let mut bytes = vec![0; length as usize];
         self.memory.read(self.offset.saturating_add(start), &mut bytes)?;
         Ok(bytes)
@@ -147,32 +154,33 @@ impl Region {
     }
 
     /// Returns the number of the registration.
-    pub(crate) fn instance(&self) -> u64 {
+    pub fn instance(&self) -> u64 {
         self.instance
     }
 
-    pub(crate) fn name(&self) -> &str {
+    /// Returns the name of the region.
+    pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Returns the size in bytes.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Returns the rights of peers.
-    pub(crate) fn access(&self) -> Access {
+    pub fn access(&self) -> Access {
         lock(&self.now).access
     }
 
     /// Returns true if any peer may use the region.
-    pub(crate) fn is_public(&self) -> bool {
+    pub fn is_public(&self) -> bool {
         lock(&self.now).is_public
     }
 
     /// Returns the time of modification: the present, because peers and programs change the bytes without notice, and a
     /// client must not take those that it has for the present ones.
-    pub(crate) fn modified(&self) -> SystemTime {
+    pub fn modified(&self) -> SystemTime {
         let mut state = lock(&self.now);
         state.stated = now();
         state.stated
@@ -180,7 +188,7 @@ impl Region {
 
     /// Returns the time of modification as it was stated last, or the present if that was `repeated_s` or more seconds
     /// of the clock ago: for replies that move data, so that a client does not discard what it has just moved.
-    pub(crate) fn last_modified(&self, repeated_s: u64) -> SystemTime {
+    pub fn last_modified(&self, repeated_s: u64) -> SystemTime {
         let mut state = lock(&self.now);
         let now = now();
         if seconds(now).saturating_sub(seconds(state.stated)) >= repeated_s {
@@ -202,7 +210,10 @@ impl Region {
     }
 
     /// Returns the bytes that a read returns: fewer than `length` at the end of the region.
-    pub(crate) fn readable(&self, offset: u64, length: u32) -> Result<Span, Errno> {
+    ///
+    /// # Errors
+    /// `STALE`: the region is gone; `ACCESS`: its rights do not allow reads; `AGAIN`: nobody has opened it.
+    pub fn readable(&self, offset: u64, length: u32) -> Result<Span, Errno> {
         let memory = self.memory(Access::REMOTE_READ)?;
         let left = self.bytes.saturating_sub(offset);
         let length = u32::try_from(left.min(length.into())).unwrap_or(length);
@@ -210,7 +221,11 @@ impl Region {
     }
 
     /// Returns the bytes that a write changes: fewer than `length` at the end of the region, but not none.
-    pub(crate) fn writable(&self, offset: u64, length: u32) -> Result<Span, Errno> {
+    ///
+    /// # Errors
+    /// `STALE`: the region is gone; `ACCESS`: its rights do not allow writes; `AGAIN`: nobody has opened it; `NOSPC`:
+    /// it ends at `offset` or before.
+    pub fn writable(&self, offset: u64, length: u32) -> Result<Span, Errno> {
         let memory = self.memory(Access::REMOTE_WRITE)?;
         let left = self.bytes.saturating_sub(offset);
         if left == 0 && length > 0 {
@@ -220,7 +235,11 @@ impl Region {
         Ok(Span { memory, offset: offset.min(self.bytes), length })
     }
 
-    pub(crate) fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<u32, Errno> {
+    /// Reads until the buffer is full or the region ends. Returns the bytes read.
+    ///
+    /// # Errors
+    /// As for [`Self::readable`]; `IO`: the memory is shorter than the region.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<u32, Errno> {
         let wanted = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
         let span = self.readable(offset, wanted)?;
         let part = buffer.get_mut(..span.length as usize).unwrap_or_default();
@@ -228,7 +247,11 @@ impl Region {
         Ok(span.length)
     }
 
-    pub(crate) fn write_at(&self, data: &[u8], offset: u64) -> Result<u32, Errno> {
+    /// Writes all bytes, or as many as fit. Returns the bytes written.
+    ///
+    /// # Errors
+    /// As for [`Self::writable`]; `IO`: the memory is shorter than the region.
+    pub fn write_at(&self, data: &[u8], offset: u64) -> Result<u32, Errno> {
         let span = self.writable(offset, u32::try_from(data.len()).unwrap_or(u32::MAX))?;
         let part = data.get(..span.length as usize).unwrap_or_default();
         span.memory.write(span.offset, part).map_err(|_| Errno::IO)?;
@@ -246,7 +269,7 @@ struct State {
     error: Option<String>,
 }
 
-/// All regions of the daemon.
+/// All regions of the daemon. Any number of users share the memory of each.
 #[derive(Debug)]
 pub struct RegionTable {
     source: Mutex<Box<dyn Source>>,
@@ -299,22 +322,22 @@ impl RegionTable {
     }
 
     /// Returns the region of an instance.
-    pub(crate) fn find(&self, instance: u64) -> Option<Arc<Region>> {
+    pub fn find(&self, instance: u64) -> Option<Arc<Region>> {
         lock(&self.state).regions.get(&instance).map(Arc::clone)
     }
 
     /// Returns all regions, by instance.
-    pub(crate) fn all(&self) -> Vec<Arc<Region>> {
+    pub fn all(&self) -> Vec<Arc<Region>> {
         lock(&self.state).regions.values().map(Arc::clone).collect()
     }
 
     /// Returns the time of the latest region that came or went.
-    pub(crate) fn changed(&self) -> SystemTime {
+    pub fn changed(&self) -> SystemTime {
         lock(&self.state).changed
     }
 
     /// Returns the reason why the latest attempt to list or to open regions failed.
-    pub(crate) fn error(&self) -> Option<String> {
+    pub fn error(&self) -> Option<String> {
         lock(&self.state).error.clone()
     }
 
@@ -323,7 +346,7 @@ impl RegionTable {
     /// # Errors
     /// `STALE`: the region is gone; `AGAIN`: the daemon does not answer, or refuses; `IO`: the memory is shorter than
     /// the region, so that offsets of clients would be outside of it.
-    pub(crate) fn open(&self, region: &Arc<Region>) -> Result<(), Errno> {
+    pub fn open(&self, region: &Arc<Region>) -> Result<(), Errno> {
         let is_open = || {
             let now = lock(&region.now);
             if now.is_gone { Err(Errno::STALE) } else { Ok(now.memory.is_some()) }

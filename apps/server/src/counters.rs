@@ -7,7 +7,7 @@ use iwarp_counters::counters;
 
 counters! {
     /// Counters of transfers of files.
-    pub(crate) atomic struct TransferStats {
+    pub atomic struct TransferStats {
         /// Transfers in flight at present.
         in_flight,
         /// Tasks that wait for room at present.
@@ -22,17 +22,17 @@ counters! {
 }
 
 /// Adds to a counter.
-pub(crate) fn add(counter: &AtomicU64, amount: u64) {
+pub fn add(counter: &AtomicU64, amount: u64) {
     counter.fetch_add(amount, Ordering::Relaxed);
 }
 
 /// Returns the value of a counter.
-pub(crate) fn value(counter: &AtomicU64) -> u64 {
+pub fn value(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
 /// Returns a group of counters from the block that `visit` visits: a name, a help text and a value at a time.
-pub(crate) fn group(
+pub fn group(
     name: &str,
     visit: impl FnOnce(&mut dyn FnMut(&'static str, &'static str, u64)),
 ) -> CounterGroup {

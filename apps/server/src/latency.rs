@@ -7,33 +7,33 @@ use iwarp_counters::SharedHistogram;
 
 /// Durations of requests, which threads record without waiting for each other.
 #[derive(Debug, Default)]
-pub(crate) struct Latency {
+pub struct Latency {
     times: SharedHistogram,
     max_ns: AtomicU64,
 }
 
 impl Latency {
     /// Counts a request that took this long.
-    pub(crate) fn record(&self, time: Duration) {
+    pub fn record(&self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.max_ns.fetch_max(ns, Ordering::Relaxed);
         self.times.record(time);
     }
 
     /// Returns the longest time in nanoseconds, 0 without a request.
-    pub(crate) fn max_ns(&self) -> u64 {
+    pub fn max_ns(&self) -> u64 {
         self.max_ns.load(Ordering::Relaxed)
     }
 
     /// Returns the average time in nanoseconds, 0 without a request.
-    pub(crate) fn mean_ns(&self) -> u64 {
+    pub fn mean_ns(&self) -> u64 {
         let times = self.times.snapshot();
         times.sum_ns().checked_div(times.count()).unwrap_or(0)
     }
 
     /// Returns the nanoseconds that 99 % of the requests did not exceed, rounded up to a power of two, from 1.024 µs
     /// on; beyond 8.6 s, those of the longest request. 0 without a request.
-    pub(crate) fn p99_ns(&self) -> u64 {
+    pub fn p99_ns(&self) -> u64 {
         let times = self.times.snapshot();
         let all = times.count();
         let wanted = all.saturating_sub(all.checked_div(100).unwrap_or(0));

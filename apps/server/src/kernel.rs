@@ -18,15 +18,15 @@ pub(crate) fn possible(offset: u64, length: u32) -> u32 {
 /// Checks that a file can have all bytes of a write.
 ///
 /// # Errors
-/// `FBIG`: some of them would be behind [`OFFSET_MAX`].
-pub(crate) fn check_end(offset: u64, length: usize) -> Result<(), Errno> {
+/// `FBIG`: some of them would be behind the largest offset, 2^63 − 1.
+pub fn check_end(offset: u64, length: usize) -> Result<(), Errno> {
     let end = offset.checked_add(length as u64);
     if end.is_some_and(|end| end <= OFFSET_MAX) { Ok(()) } else { Err(Errno::FBIG) }
 }
 
 /// Durability of written data, from the least to the highest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Durability {
+pub enum Durability {
     /// The end of the machine may take the data.
     None,
     /// The data is on the disk, with what is needed to read it.
@@ -39,7 +39,7 @@ pub(crate) enum Durability {
 ///
 /// # Errors
 /// Those of fsync(2) and fdatasync(2).
-pub(crate) fn sync(file: impl AsFd, durability: Durability) -> Result<(), Errno> {
+pub fn sync(file: impl AsFd, durability: Durability) -> Result<(), Errno> {
     match durability {
         Durability::None => Ok(()),
         Durability::Data => fdatasync(file),
@@ -51,7 +51,7 @@ pub(crate) fn sync(file: impl AsFd, durability: Durability) -> Result<(), Errno>
 ///
 /// # Errors
 /// Those of pread(2), except that a file just ends at the largest offset.
-pub(crate) fn read_at(file: impl AsFd, buffer: &mut [u8], mut offset: u64) -> Result<u32, Errno> {
+pub fn read_at(file: impl AsFd, buffer: &mut [u8], mut offset: u64) -> Result<u32, Errno> {
     let length = possible(offset, u32::try_from(buffer.len()).unwrap_or(u32::MAX));
     let mut rest = buffer.get_mut(..length as usize).unwrap_or_default();
     let mut total = 0_u32;
@@ -74,7 +74,7 @@ pub(crate) fn read_at(file: impl AsFd, buffer: &mut [u8], mut offset: u64) -> Re
 ///
 /// # Errors
 /// Those of pwrite(2), and `FBIG` behind the largest offset.
-pub(crate) fn write_at(file: impl AsFd, data: &[u8], mut offset: u64) -> Result<u32, Errno> {
+pub fn write_at(file: impl AsFd, data: &[u8], mut offset: u64) -> Result<u32, Errno> {
     check_end(offset, data.len())?;
     let mut rest = data;
     let mut total = 0_u32;

@@ -20,7 +20,7 @@ const RETRY: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Methods of a control socket. `hello` is answered without them.
-pub(crate) trait Methods: Send + Sync + 'static {
+pub trait Methods: Send + Sync + 'static {
     /// Names of all methods, `hello` included, for a client that asks for another one.
     const NAMES: &'static [&'static str];
 
@@ -33,11 +33,11 @@ pub(crate) trait Methods: Send + Sync + 'static {
 
 /// Answer to a request, which [`answer`] makes.
 #[derive(Debug)]
-pub(crate) struct Answer(Option<Vec<u8>>);
+pub struct Answer(Option<Vec<u8>>);
 
 /// The control socket. Its file is removed when this is dropped.
 #[derive(Debug)]
-pub(crate) struct ControlSocket {
+pub struct ControlSocket {
     listener: UnixListener,
     _file: SocketFile,
 }
@@ -48,7 +48,7 @@ impl ControlSocket {
     ///
     /// # Errors
     /// Another server listens there, or the system refuses.
-    pub(crate) fn bind(socket: &Path, mode: u32, group: Option<&str>) -> Result<Self> {
+    pub fn bind(socket: &Path, mode: u32, group: Option<&str>) -> Result<Self> {
         let group = group.map(group_id).transpose().context("control.group")?;
         let (listener, file) = listen(socket, mode, group, "control.socket")?;
         listener.set_nonblocking(false)?;
@@ -60,7 +60,7 @@ impl ControlSocket {
     ///
     /// # Errors
     /// The system refuses.
-    pub(crate) fn serve<M: Methods>(&self, thread: &'static str, methods: Arc<M>) -> Result<()> {
+    pub fn serve<M: Methods>(&self, thread: &'static str, methods: Arc<M>) -> Result<()> {
         let listener = self.listener.try_clone()?;
         let accept = move || accept(&listener, thread, &methods);
         std::thread::Builder::new().name(thread.to_owned()).spawn(accept)?;
@@ -157,10 +157,7 @@ fn reply<M: Methods>(line: &[u8], methods: &M) -> Option<Vec<u8>> {
 }
 
 /// Answers a request of a method by what `work` returns, if its parameters are those of the method.
-pub(crate) fn answer<M: Method>(
-    request: Request,
-    work: impl FnOnce() -> Result<M::Reply, ErrorObject>,
-) -> Answer {
+pub fn answer<M: Method>(request: Request, work: impl FnOnce() -> Result<M::Reply, ErrorObject>) -> Answer {
     Answer(match params::<M>(request.params).and_then(|_| work()) {
         Ok(result) => Response::success(request.id, result).to_line().ok(),
         Err(error) => refused(request.id, error),

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 /// Connections that are open, over all transports.
 #[derive(Debug, Default)]
-pub(crate) struct Connections(Mutex<Vec<Arc<Connection>>>);
+pub struct Connections(Mutex<Vec<Arc<Connection>>>);
 
 /// A connection of a client.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub struct Connection {
     address: IpAddr,
     transport: &'static str,
     since: Instant,
@@ -20,7 +20,7 @@ pub(crate) struct Connection {
 
 /// Keeps a connection in the list until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Connected {
+pub struct Connected {
     list: Arc<Connections>,
     connection: Arc<Connection>,
 }
@@ -32,7 +32,7 @@ impl Connections {
 
     /// Enters a connection from this address over a transport of this name, until the result is dropped.
     #[allow(clippy::disallowed_methods, reason = "the age of a connection is measured here")]
-    pub(crate) fn enter(self: &Arc<Self>, address: IpAddr, transport: &'static str) -> Connected {
+    pub fn enter(self: &Arc<Self>, address: IpAddr, transport: &'static str) -> Connected {
         let (address, answered) = (address.to_canonical(), AtomicU64::new(0));
         let connection = Arc::new(Connection { address, transport, since: Instant::now(), answered });
         self.list().push(Arc::clone(&connection));
@@ -40,36 +40,36 @@ impl Connections {
     }
 
     /// Returns all connections, the oldest first.
-    pub(crate) fn all(&self) -> Vec<Arc<Connection>> {
+    pub fn all(&self) -> Vec<Arc<Connection>> {
         self.list().clone()
     }
 }
 
 impl Connection {
     /// Returns the address of the client. One of IPv4 is never in its form of IPv6.
-    pub(crate) fn address(&self) -> IpAddr {
+    pub fn address(&self) -> IpAddr {
         self.address
     }
 
     /// Returns the name of the transport.
-    pub(crate) fn transport(&self) -> &'static str {
+    pub fn transport(&self) -> &'static str {
         self.transport
     }
 
     /// Returns the time since the connection was accepted.
-    pub(crate) fn age(&self) -> Duration {
+    pub fn age(&self) -> Duration {
         self.since.elapsed()
     }
 
     /// Returns the number of requests that were answered.
-    pub(crate) fn answered(&self) -> u64 {
+    pub fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
     }
 }
 
 impl Connected {
     /// Counts a request that was answered.
-    pub(crate) fn answered(&self) {
+    pub fn answered(&self) {
         self.connection.answered.fetch_add(1, Ordering::Relaxed);
     }
 }

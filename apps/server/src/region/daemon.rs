@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use iwarp_control::{Client, ClientError, MonitorMethod, NoParams, RegionInfo, RegionListMethod};
 use iwarp_verbs::{Access, ProtectionDomain};
 
-use crate::region::{Listed, Memory, RegionTable, Source};
+use super::{Listed, Memory, RegionTable, Source};
 
 /// Time between two lists at most: a change of a region's rights has no event.
 const INTERVAL: Duration = Duration::from_secs(2);

@@ -16,8 +16,9 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::future::poll_fn;
-use std::io::IoSliceMut;
-use std::os::fd::OwnedFd;
+use std::io::{self, IoSliceMut};
+
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use std::task::{Context, Poll, Waker};
 
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-use crate::counting::{TransferStats, add, value};
+use crate::counters::{TransferStats, add, value};
 use crate::identity::{User, with_rights};
 use crate::kernel::{self, Durability, possible};
 use crate::ring::Ring;
@@ -44,9 +45,32 @@ pub(crate) trait Engine: fmt::Debug {
 
 /// The kernel's io_uring, if there is one, and threads for the rest.
 #[derive(Debug)]
-pub(crate) struct Disks {
-    pub(crate) ring: Option<Ring>,
-    pub(crate) threads: Threads,
+pub struct Disks {
+    ring: Option<Ring>,
+    no_ring: Option<String>,
+    threads: Threads,
+    in_flight_max: u16,
+}
+
+impl Disks {
+    /// Returns what does `in_flight_max` transfers at a time, 1 to 4096, and adds to the event counter `wakes` when an
+    /// operation has ended: [`Tasks::ended`] is to be called then. Its threads have the name `thread`.
+    ///
+    /// # Errors
+    /// There are too many descriptors. A kernel without io_uring is no error.
+    pub fn new(in_flight_max: u16, wakes: BorrowedFd<'_>, thread: &'static str) -> io::Result<Self> {
+        let (ring, no_ring) = match Ring::new(in_flight_max, wakes) {
+            Ok(ring) => (Some(ring), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        Ok(Self { ring, no_ring, threads: Threads::new(thread, in_flight_max, wakes)?, in_flight_max })
+    }
+
+    /// Returns the reason why there is no io_uring, so that threads do everything; `None` if there is.
+    #[must_use]
+    pub fn no_ring(&self) -> Option<&str> {
+        self.no_ring.as_deref()
+    }
 }
 
 impl Engine for Disks {
@@ -121,11 +145,14 @@ impl Waiter {
 
 /// Way in which a task reaches files: on its thread at once, or by transfers that it waits for.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Io(Option<Rc<Waiter>>);
+pub struct Io(Option<Rc<Waiter>>);
 
 impl Io {
     /// Reads up to `length` bytes; fewer mean the end of the file.
-    pub(crate) async fn read(&self, file: &Arc<OwnedFd>, offset: u64, length: u32) -> Result<Vec<u8>, Errno> {
+    ///
+    /// # Errors
+    /// Those of pread(2).
+    pub async fn read(&self, file: &Arc<OwnedFd>, offset: u64, length: u32) -> Result<Vec<u8>, Errno> {
         let Some(waiter) = &self.0 else {
             let mut content = vec![0; length as usize];
             let read = kernel::read_at(file, &mut content, offset)?;
@@ -141,8 +168,13 @@ impl Io {
     }
 
     /// Writes data, which must have `length` bytes, with the rights of a user or those of the server, and makes it
-    /// durable. Returns the bytes written.
-    pub(crate) async fn write<'d, D: Into<Cow<'d, [u8]>>>(
+    /// durable. `data` is called once there is room for the transfer. Returns the bytes written: fewer than `length` if
+    /// the file system has no room.
+    ///
+    /// # Errors
+    /// Those of pwrite(2) and fsync(2); `FBIG`: the data would be behind the largest offset; `IO`: it has another
+    /// length.
+    pub async fn write<'d, D: Into<Cow<'d, [u8]>>>(
         &self,
         file: &Arc<OwnedFd>,
         user: Option<&User>,
@@ -164,7 +196,10 @@ impl Io {
     }
 
     /// Makes written data durable.
-    pub(crate) async fn sync(&self, file: &Arc<OwnedFd>, durability: Durability) -> Result<(), Errno> {
+    ///
+    /// # Errors
+    /// Those of fsync(2) and fdatasync(2).
+    pub async fn sync(&self, file: &Arc<OwnedFd>, durability: Durability) -> Result<(), Errno> {
         match &self.0 {
             Some(waiter) if durability != Durability::None => {
                 waiter.room().await;
@@ -195,10 +230,10 @@ fn cached(file: &OwnedFd, offset: u64, length: u32) -> Option<Vec<u8>> {
 }
 
 /// A task that is executed.
-pub(crate) type Execution<T> = Pin<Box<dyn Future<Output = T>>>;
+pub type Execution<T> = Pin<Box<dyn Future<Output = T>>>;
 
 /// Tasks that wait for transfers, each with a key of the caller.
-pub(crate) struct Tasks<K, T> {
+pub struct Tasks<K, T> {
     /// `None`: no task ever waits.
     engine: Option<Box<dyn Engine>>,
     in_flight_max: usize,
@@ -225,23 +260,26 @@ impl<K: fmt::Debug, T> fmt::Debug for Tasks<K, T> {
 }
 
 impl<K, T> Tasks<K, T> {
+    /// Lets tasks wait for these disks, whose transfers `stats` counts.
+    #[must_use]
+    pub fn new(disks: Disks, stats: Arc<TransferStats>) -> Self {
+        let in_flight_max = disks.in_flight_max;
+        Self::on(Some(Box::new(disks)), in_flight_max, stats)
+    }
+
     /// Lets tasks wait for an engine that carries out `in_flight_max` transfers at a time; without one, none waits.
-    pub(crate) fn new(
-        engine: Option<Box<dyn Engine>>,
-        in_flight_max: u16,
-        stats: Arc<TransferStats>,
-    ) -> Self {
+    pub(crate) fn on(engine: Option<Box<dyn Engine>>, in_flight_max: u16, stats: Arc<TransferStats>) -> Self {
         let (tasks, waiting) = Default::default();
         Self { engine, in_flight_max: in_flight_max.into(), in_flight: 0, next: 0, tasks, waiting, stats }
     }
 
     /// Returns the keys of the tasks that wait.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = &K> {
+    pub fn keys(&self) -> impl Iterator<Item = &K> {
         self.tasks.values().map(|task| &task.key)
     }
 
     /// Begins to execute a task. Returns its result if it does not have to wait.
-    pub(crate) fn begin(&mut self, key: K, task: impl FnOnce(Io) -> Execution<T>) -> Option<(K, T)> {
+    pub fn begin(&mut self, key: K, task: impl FnOnce(Io) -> Execution<T>) -> Option<(K, T)> {
         let waiter = Rc::new(Waiter { stats: Arc::clone(&self.stats), ..Waiter::default() });
         let io = Io(self.engine.is_some().then(|| Rc::clone(&waiter)));
         let number = self.next;
@@ -252,7 +290,7 @@ impl<K, T> Tasks<K, T> {
     }
 
     /// Returns tasks whose transfers have ended, and that need no other one.
-    pub(crate) fn ended(&mut self) -> Vec<(K, T)> {
+    pub fn ended(&mut self) -> Vec<(K, T)> {
         let mut results = Vec::new();
         while let Some((number, transfer)) = self.engine.as_mut().and_then(|engine| engine.ended()) {
             if transfer.next().is_some() {
@@ -345,7 +383,7 @@ impl<K, T> Tasks<K, T> {
 }
 
 /// Executes a task that reaches files at once, and so never waits.
-pub(crate) fn at_once<T>(task: impl Future<Output = T>) -> T {
+pub fn at_once<T>(task: impl Future<Output = T>) -> T {
     let mut task = std::pin::pin!(task);
     loop {
         if let Poll::Ready(result) = task.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

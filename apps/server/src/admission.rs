@@ -11,11 +11,11 @@ const RESERVED_PORT_MAX: u16 = 1023;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Address of the client. One of IPv4 is never in its form of IPv6.
-    pub(crate) address: IpAddr,
+    pub address: IpAddr,
     /// True if the address is one of the daemon: the client is a program of this machine, with a queue pair of its own.
-    pub(crate) is_local: bool,
+    pub is_local: bool,
     /// True unless the client has a port of TCP that any user of its machine can have.
-    pub(crate) is_privileged: bool,
+    pub is_privileged: bool,
 }
 
 impl Peer {
@@ -42,21 +42,22 @@ impl Peer {
 
 /// Entry of a table that is full.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry<K, T> {
-    pub(crate) key: K,
+pub struct Entry<K, T> {
+    /// Key of the entry in its table.
+    pub key: K,
     /// Address of the client that the entry belongs to.
-    pub(crate) address: IpAddr,
+    pub address: IpAddr,
     /// Order in which entries of an address go; `None`: the entry stays.
-    pub(crate) rank: Option<u8>,
+    pub rank: Option<u8>,
     /// Time of the latest use, or since when the entry is there.
-    pub(crate) used: T,
+    pub used: T,
     /// True once the entry was used.
-    pub(crate) was_used: bool,
+    pub was_used: bool,
 }
 
 /// Chooses the entry that makes room for one more of `newcomer`: of the address that has the most, by rank, the one
 /// idle for longest. An address takes nothing from one that has less.
-pub(crate) fn makes_room<K: Copy, T: Ord + Copy>(
+pub fn makes_room<K: Copy, T: Ord + Copy>(
     newcomer: IpAddr,
     entries: impl Iterator<Item = Entry<K, T>>,
 ) -> Option<K> {
@@ -76,7 +77,7 @@ pub(crate) fn makes_room<K: Copy, T: Ord + Copy>(
 }
 
 /// Lets those entries stay that an address used last, as many as it has of `kept`. Entries that were never used go.
-pub(crate) fn keep_latest<K, T: Ord + Copy>(entries: &mut [Entry<K, T>], mut kept: HashMap<IpAddr, usize>) {
+pub fn keep_latest<K, T: Ord + Copy>(entries: &mut [Entry<K, T>], mut kept: HashMap<IpAddr, usize>) {
     entries.sort_unstable_by_key(|entry| Reverse(entry.used));
     for entry in entries.iter_mut().filter(|entry| entry.was_used) {
         if let Some(left) = kept.get_mut(&entry.address).filter(|left| **left > 0) {
