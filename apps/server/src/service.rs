@@ -1,18 +1,46 @@
-//! A server as a service: its signals, the service manager, its key, its limit of open files.
+//! A server as a service: its configuration, signals, the service manager, its key, its limit of open files.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::{Context as _, Result};
+use iwarp_config::{ConfigErrors, Machine};
+use iwarp_terminal::{ConfigOptions, ErrorFormat};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
+
+/// Loads a configuration: by `load` if it is to be checked alone, else by `load_on`, which checks it against this
+/// machine.
+///
+/// # Errors
+/// Every mistake has been reported on stderr. The exit code is 1 if the file is correct and only this machine lacks
+/// something, else 2.
+pub fn configuration<C>(
+    options: &ConfigOptions,
+    load: impl FnOnce(&Path) -> Result<C, ConfigErrors>,
+    load_on: impl FnOnce(&Path, &Machine) -> Result<C, ConfigErrors>,
+) -> Result<C, ExitCode> {
+    let loaded = if options.check && !options.machine {
+        load(&options.config)
+    } else {
+        load_on(&options.config, &Machine::this())
+    };
+    loaded.map_err(|errors| {
+        match options.format {
+            ErrorFormat::Full => eprint!("{}", errors.render(std::io::stderr().is_terminal())),
+            ErrorFormat::Short => eprint!("{}", errors.short()),
+        }
+        if errors.only_of_the_machine() { ExitCode::FAILURE } else { ExitCode::from(2) }
+    })
+}
 
 /// Signals that wait to be obeyed: none of them ends the program by itself any more.
 #[derive(Debug)]
