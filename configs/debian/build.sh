@@ -29,7 +29,7 @@ cp configs/debian/{iwarpd,nfsd}.toml "$stage/etc/iwarpd/"
 configs/debian/pages.py "$stage/examples" configs/*.toml configs/monitoring/* clients/verbs/examples/wait.{c,py}
 cp dataplane/tests/siw/{client,cycle,violations,bulk,conn,region}.c \
     dataplane/tests/siw/{cycle,violations,bulk,conn,region}.h "$stage/examples/siw/"
-configs/debian/pages.py "$stage/docs" docs/{applications,nfs,programs,region-service}.md \
+configs/debian/pages.py "$stage/docs" apps/docs/nfs.md docs/{applications,programs,region-service}.md \
     docs/{installing,configuring,observing,hardening,control-socket}.md \
     docs/{limits,deviations,nics,glossary,remote,terminate,verbs}.md
 configs/debian/licenses.py \

@@ -16,13 +16,13 @@ INSTALLED = [
     (r"clients/verbs/examples/(wait\.(?:c|py))", EXAMPLES + r"/\1"),
     (r"dataplane/tests/siw/(\{[a-z,]+\}\.c)", EXAMPLES + r"/siw/\1"),
     (r"dataplane/tests/siw(?![\w/.])", EXAMPLES + "/siw"),
-    (r"docs/([a-z-]+\.md)", r"\1"),
+    (r"(?:apps/)?docs/([a-z-]+\.md)", r"\1"),
     (r"target/(?:release|trained)/(iwarp[a-z-]*|lab)", r"\1"),
 ]
 # Not part of a longer path, nor of an installed one.
 START = r"(?<![\w/.-])"
 SOURCE = re.compile(START + r"`((?:benches|configs|dataplane|mgmt-cli|rdma|tcp-stack)/[^`]+)`")
-LINK = re.compile(r"\[([^\]]+)\]\(([a-z0-9-]+\.md)(#[^)]*)?\)")
+LINK = re.compile(r"\[([^\]]+)\]\((?:[a-z0-9./-]*/)?([a-z0-9-]+\.md)(#[^)]*)?\)")
 
 
 def installed(text, names):
@@ -30,7 +30,8 @@ def installed(text, names):
     for pattern, name in INSTALLED:
         text = re.sub(START + pattern, name, text)
     text = SOURCE.sub(r"`\1` (source)", text)
-    return LINK.sub(lambda link: link[0] if link[2] in names else link[1], text)
+    # All pages lie in one folder.
+    return LINK.sub(lambda link: f"[{link[1]}]({link[2]}{link[3] or ''})" if link[2] in names else link[1], text)
 
 
 def main():
