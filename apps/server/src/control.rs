@@ -163,3 +163,68 @@ pub fn answer<M: Method>(request: Request, work: impl FnOnce() -> Result<M::Repl
         Err(error) => refused(request.id, error),
     })
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    /// A server whose only method fails.
+    struct Failing;
+
+    impl Methods for Failing {
+        const NAMES: &'static [&'static str] = &["hello", "status"];
+
+        fn answer(&self, request: Request) -> Result<Answer, Request> {
+            match request.method.as_str() {
+                "status" => Ok(answer::<iwarp_control::StatusMethod>(request, || {
+                    Err(ErrorObject::new(ErrorKind::Internal, "no status"))
+                })),
+                _ => Err(request),
+            }
+        }
+    }
+
+    fn asked(request: &str) -> Option<String> {
+        reply(request.as_bytes(), &Failing).map(|reply| String::from_utf8(reply).unwrap())
+    }
+
+    fn called(method: &str, params: &str) -> String {
+        let head = r#"{"jsonrpc":"2.0","id":1,"method":"#;
+        asked(&format!("{head}\"{method}\",\"params\":{params}}}\n")).unwrap()
+    }
+
+    #[test]
+    fn requests_have_answers_and_notifications_have_none() {
+        assert!(called("hello", "{}").contains(&format!("\"pid\":{}", std::process::id())));
+        assert!(called("status", "{}").contains("no status"));
+        assert!(
+            called("status", r#"{"no":1}"#).contains("error"),
+            "parameters that the method does not have"
+        );
+        let other = called("reboot", "{}");
+        assert!(other.contains("there is no method `reboot`") && other.contains("methods: hello, status"));
+        assert!(asked("no JSON\n").unwrap().contains("error"));
+        assert_eq!(asked("{\"jsonrpc\":\"2.0\",\"method\":\"hello\",\"params\":{}}\n"), None);
+    }
+
+    #[test]
+    fn a_socket_answers_line_by_line_and_refuses_the_client_after_the_last() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control.sock");
+        let socket = ControlSocket::bind(&path, 0o600, None).unwrap();
+        assert!(ControlSocket::bind(&path, 0o600, None).is_err(), "another server has it");
+        socket.serve("control", Arc::new(Failing)).unwrap();
+        let line = |stream: &UnixStream| {
+            let mut line = String::new();
+            BufReader::new(stream).read_line(&mut line).unwrap();
+            line
+        };
+        let clients: Vec<_> = (0..CLIENTS_MAX).map(|_| UnixStream::connect(&path).unwrap()).collect();
+        for mut client in &clients {
+            client.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"hello\",\"params\":{}}\n").unwrap();
+            assert!(line(client).contains("\"id\":7"));
+        }
+        assert!(line(&UnixStream::connect(&path).unwrap()).contains("16 clients are connected"));
+    }
+}

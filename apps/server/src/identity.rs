@@ -49,7 +49,7 @@ impl Drop for Rights {
             .and_then(|()| set_thread_res_gid(None, Gid::ROOT, None))
             .and_then(|()| set_thread_groups(&[]));
         if restored.is_err() {
-            // The next call would run with the rights of this one's user.
+            // Other work would be done with the rights of this one's user.
             std::process::abort();
         }
     }

@@ -68,7 +68,7 @@ impl Source for Daemon {
     }
 
     fn open(&mut self, name: &str) -> Result<Arc<dyn Memory>, String> {
-        // Rights of clients change, those of a registration do not: each call checks them.
+        // Rights of clients change, those of a registration do not: each access checks them.
         let opened = self.pd.reg_region(name, Access::LOCAL_READ | Access::LOCAL_WRITE);
         Ok(Arc::new(opened.map_err(|error| error.to_string())?))
     }
