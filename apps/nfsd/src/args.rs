@@ -1,7 +1,7 @@
 //! Command line of `iwarp-nfsd`, parsed by `main`.
 
 use clap::Parser;
-use iwarp_terminal::ConfigOptions;
+use iwarp_server::iwarp_terminal::ConfigOptions;
 
 /// Serves directories by NFS versions 3 and 4.1 over RDMA, as an application of iwarpd.
 #[derive(Debug, Parser)]

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use iwarp_control::nfs::Nfs4Client;
+use iwarp_server::iwarp_control::nfs::Nfs4Client;
 
 use crate::export::Seals;
 use crate::file::File;

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use iwarp_config::{Nfs, Nfsd, NfsdRdma, NfsdTcp};
 use iwarp_server::DaemonRegions;
 use iwarp_server::control::ControlSocket;
+use iwarp_server::iwarp_config::{Nfs, Nfsd, NfsdRdma, NfsdTcp};
 use iwarp_server::service::{Caught, allow_files, key};
 
 use crate::running::{Running, open};

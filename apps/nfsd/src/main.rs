@@ -3,8 +3,9 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use iwarp_config::Nfsd;
 use iwarp_nfsd::args::Arguments;
+use iwarp_server::iwarp_config::Nfsd;
+use iwarp_server::iwarp_terminal;
 use iwarp_server::service::configuration;
 
 fn main() -> ExitCode {

@@ -1,10 +1,10 @@
 //! The methods of the control socket, which `iwarpctl nfs` calls.
 
-use iwarp_control::nfs::{
+use iwarp_server::control::{Answer, Methods, answer};
+use iwarp_server::iwarp_control::nfs::{
     ClientsMethod, ExportsMethod, METHODS, ReloadMethod, Reloaded, StatsMethod, StatusMethod,
 };
-use iwarp_control::{ErrorKind, ErrorObject, Method, Request};
-use iwarp_server::control::{Answer, Methods, answer};
+use iwarp_server::iwarp_control::{ErrorKind, ErrorObject, Method, Request};
 
 use crate::running::Running;
 

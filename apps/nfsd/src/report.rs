@@ -3,8 +3,10 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use iwarp_control::nfs::{self, Clients, Connection, Errors, Export, ExportClients, Nfs4Client, Stats};
 use iwarp_server::counters::{group, value};
+use iwarp_server::iwarp_control::nfs::{
+    self, Clients, Connection, Errors, Export, ExportClients, Nfs4Client, Stats,
+};
 
 use crate::export::{Rule, Squash};
 use crate::mount::Path;

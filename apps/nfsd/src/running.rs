@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use iwarp_config::{Machine, Nfsd, NfsdContent, NfsdExport, NfsdSquash};
-use iwarp_control::nfs::{Files, Nfs4Client, Status};
 use iwarp_server::DaemonRegions;
 use iwarp_server::counters::value;
+use iwarp_server::iwarp_config::{Machine, Nfsd, NfsdContent, NfsdExport, NfsdSquash};
+use iwarp_server::iwarp_control::nfs::{Files, Nfs4Client, Status};
 
 use crate::report::ms;
 use crate::{Backend, Directory, Export, Regions, Rule, Selection, Server, Squash};

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use iwarp_counters::counters;
 use iwarp_server::counters::{TransferStats, add};
+use iwarp_server::iwarp_counters::counters;
 use iwarp_server::{Connections, Latency};
 
 use crate::procedure::{Nfs4Proc, Procedure, Program};

@@ -31,3 +31,6 @@ pub use kernel::Durability;
 pub use latency::Latency;
 pub use region::{DaemonRegions, Listed, Memory, Region, RegionTable, Source, Span};
 pub use tasks::{Disks, Execution, Io, Tasks, at_once};
+
+/// Crates whose types and macros a server meets here, so that of ours it depends on this one, and on the verbs.
+pub use {iwarp_config, iwarp_control, iwarp_counters, iwarp_terminal};

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use iwarp_control::nfs::Nfs4Client;
+use iwarp_server::iwarp_control::nfs::Nfs4Client;
 use iwarp_server::{Entry, makes_room};
 
 use super::State;
