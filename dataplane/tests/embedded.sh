@@ -58,8 +58,7 @@ interfaces() { # each interface with an address, and the loopback interface last
     alone "$NS-far" ibv_devinfo -v >"$LAB/devinfo" || return 1
     [ "$(grep -c 'hca_id' "$LAB/devinfo")" = 2 ] || { cat "$LAB/devinfo"; return 1; }
     gids=$(awk '/hca_id/ { device = $2 } /GID\[/ { sub(/,.*/, "", $3); print device, $3 }' "$LAB/devinfo")
-    grep -qx 'iwarp0 0000:0000:0000:0000:0000:ffff:0a4f:0002' <<<"$gids" &&
-        [ "$(tail -n 1 <<<"$gids")" = "iwarp1 0000:0000:0000:0000:0000:0000:0000:0001" ] ||
+    grep -qx 'iwarp0 ::ffff:10.79.0.2' <<<"$gids" && [ "$(tail -n 1 <<<"$gids")" = "iwarp1 ::1" ] ||
         { echo "$gids"; return 1; }
 }
 row "each interface is a device with its addresses, the loopback interface the last" interfaces ibv_devinfo

@@ -44,7 +44,7 @@ iwarp_counters::counters! {
         out_immediates,
         /// Progress messages received, between queue pairs that are connected by number.
         in_progress,
-        /// Progress messages sent.
+        /// Progress messages that this side has sent.
         out_progress,
         /// Messages that have waited for a receive buffer.
         buffer_waits,

@@ -279,7 +279,7 @@ impl Net {
         }
     }
 
-    /// Breaks all streams.
+    /// Breaks all streams, at both ends.
     pub fn break_streams(&mut self) {
         for stream in 0..self.streams.len() {
             for at in 0..2 {

@@ -224,7 +224,7 @@ pub struct Device<C> {
     waiting: VecDeque<CmId>,
     /// Connections whose next message waits for a receive buffer.
     without_buffer: HashSet<CmId>,
-    /// Connections by number.
+    /// Connections of queue pairs by number.
     links: Links,
     /// Segments for looped connections that are stalled.
     held: Vec<(CmId, HeldSegments)>,

@@ -38,7 +38,7 @@ struct End {
     /// Sends that have not completed.
     outstanding: VecDeque<u32>,
     buffers: u64,
-    /// Last content received.
+    /// Content that was received last.
     last: Option<Content>,
 }
 

@@ -66,7 +66,7 @@ pub struct RtrAttr {
     pub dest_qp_num: QpNum,
     /// First packet sequence number that this side expects, 24 bits.
     pub rq_psn: u32,
-    /// Local address (`ah_attr.grh.sgid_index`).
+    /// Local address of the queue pair (`ah_attr.grh.sgid_index`).
     pub local: IpAddr,
     /// Address of the peer (`ah_attr.grh.dgid`), of the same family.
     pub remote: IpAddr,

@@ -101,7 +101,7 @@ pub(crate) enum Status {
     Psn,
     /// The receiver opens a connection itself, or cannot hold more requests.
     Busy,
-    /// Not a request.
+    /// The private data is no request.
     Malformed,
 }
 
