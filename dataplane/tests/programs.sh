@@ -14,7 +14,7 @@ LOSS=${LOSS:-}   # not empty: one frame in a hundred is lost between the daemons
 
 LIMIT=${LIMIT:-$([ -n "$LOSS" ] && echo 120 || echo 60)}
 SUITES=${SUITES:-basics basic_sockets by_number \
-    $([ -n "$QUICK" ] || echo by_number_all measuring particular storage sockets agreeing messages)}
+    $([ -n "$QUICK" ] || echo by_number_all as_roce measuring particular storage sockets agreeing messages)}
 
 lab_open ironwarp-programs
 source dataplane/tests/programs/two.sh
@@ -59,6 +59,7 @@ pair() {
 }
 row() { # NAME COMMAND…: a check, unless the program is not installed
     local name=$1 program=$3
+    [ "$program" != --roce ] || program=$4
     command -v "$program" >/dev/null || { echo "not installed: $name"; return; }
     check "$name" "${@:2}"
 }
@@ -244,6 +245,7 @@ by_number() { # the rows of programs-quick
     numbered ibv_srq_pingpong -g 0 -q 16 -c
     numbered ib_write_bw -d iwarp0 -n "$ROUNDS"
     numbered ib_read_bw -d iwarp0 -n "$ROUNDS" -q 16
+    roce ib_send_bw -d iwarp0 -n "$ROUNDS"
 }
 by_number_all() { # ib_send_bw waits for credits here, which an iWARP device needs: docs/programs.md
     local program test
@@ -264,6 +266,31 @@ by_number_all() { # ib_send_bw waits for credits here, which an iWARP device nee
     for program in ib_write_lat ib_read_lat ib_atomic_lat ib_send_lat; do
         numbered "$program" -d iwarp0 -n 20
     done
+}
+# roce PROGRAM OPTIONS…: a program that looks at the identity of the device, or that relies on waits for receive buffers
+roce() {
+    local program=$1
+    shift
+    READY="hears 18515" \
+        row "--roce $program $*, by number, $of" pair --roce "$program" "$@" -- --roce "$program" "$@" 127.0.0.1
+}
+as_roce() {
+    local options
+    roce ibv_rc_pingpong -g 0 -c
+    for options in "" -b "-q 16" "-e -n 100" "--use-srq -q 16"; do
+        # shellcheck disable=SC2086
+        roce ib_send_bw -d iwarp0 -n "$ROUNDS" $options
+    done
+    roce ib_send_bw -d iwarp0 -n 5 -a
+    roce ib_send_lat -d iwarp0 -n 20
+    # Without flow control of their own, by librdmacm.
+    for options in "" "--use-srq -q 4"; do
+        # shellcheck disable=SC2086
+        row "--roce ib_send_bw -R $options, $of" pair --roce ib_send_bw -R -d iwarp0 -n "$ROUNDS" $options -- \
+            --roce ib_send_bw -R -d iwarp0 -n "$ROUNDS" $options 10.78.0.10
+    done
+    fio_job "verb=send\n" ""
+    row "--roce fio, send, $of" pair --roce fio "$LAB/server.fio" -- --roce fio "$LAB/client.fio"
 }
 measuring() { # programs of perftest
     local program
@@ -364,6 +391,10 @@ agreeing() { # qperf and libfabric
     for test in lat rdma_read_lat rdma_read_bw rdma_write_lat rdma_write_poll_lat compare_swap_mr fetch_add_mr; do
         READY="hears 19765" ENDLESS=1 \
             row "qperf, rc_$test, $of" pair qperf -- qperf -t 1 -cm 1 10.78.0.10 "rc_$test"
+    done
+    for test in bw bi_bw rdma_write_bw; do
+        READY="hears 19765" ENDLESS=1 row "--roce qperf, rc_$test, $of" \
+            pair --roce qperf -- --roce qperf -t 1 -cm 1 10.78.0.10 "rc_$test"
     done
     row "fi_info -p verbs" provider fi_info
     command -v fi_pingpong >/dev/null || { echo "not installed: fi_pingpong"; return; }

@@ -10,9 +10,11 @@ use iwarp_verbs::{ClientError, DEFAULT_SOCKET, DeviceInfo, Error};
 use crate::abi;
 use crate::context::lock;
 
-// `IBV_NODE_RNIC`
+// `IBV_NODE_CA`, and `IBV_NODE_RNIC`
+const NODE_CA: c_int = 1;
 const NODE_RNIC: c_int = 4;
-// `IBV_TRANSPORT_IWARP`
+// `IBV_TRANSPORT_IB`, and `IBV_TRANSPORT_IWARP`
+const TRANSPORT_IB: c_int = 0;
 const TRANSPORT_IWARP: c_int = 1;
 
 /// A port of the daemon, or a network interface (`struct ibv_device`). Devices are never freed: programs keep pointers
@@ -30,8 +32,8 @@ impl Device {
     fn new(index: u32, info: DeviceInfo) -> Self {
         let head = abi::Device {
             ops: [0; 2],
-            node_type: NODE_RNIC,
-            transport_type: TRANSPORT_IWARP,
+            node_type: if is_roce() { NODE_CA } else { NODE_RNIC },
+            transport_type: if is_roce() { TRANSPORT_IB } else { TRANSPORT_IWARP },
             name: chars(&format!("iwarp{index}")),
             dev_name: chars(&format!("uverbs{index}")),
             dev_path: chars(""),
@@ -96,6 +98,12 @@ pub(crate) fn is_embedded() -> bool {
         // Plain sockets of a program stay the kernel's without a daemon.
         None => std::env::var_os("IWARP_VERBS_SOCKET").is_none() && !is_preloaded() && nobody_listens(),
     })
+}
+
+/// Returns true if the devices are to look like those of RoCE v2, and messages wait for receive buffers.
+pub(crate) fn is_roce() -> bool {
+    static ROCE: OnceLock<bool> = OnceLock::new();
+    *ROCE.get_or_init(|| std::env::var_os("IWARP_ROCE").is_some_and(|value| value == "1"))
 }
 
 /// Returns true if the program's plain sockets are to be rsockets.

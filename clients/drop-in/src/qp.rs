@@ -5,12 +5,13 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use iwarp_verbs::{Access, QpOptions, QpState, QueuePair, SendOp};
+use iwarp_verbs::{Access, Error, QpOptions, QpState, QueuePair, SendOp};
 
 use crate::abi::{self, QpAttr, QpCap, QpHead, QpInitAttr};
 use crate::abi_ex::QpTail;
 use crate::cm::IdState;
 use crate::context::{QpRoute, lock, null, number};
+use crate::device_list::is_roce;
 use crate::devices::{PORT, mtu};
 use crate::numbered::{Change, Numbered, is_by_number};
 use crate::objects::{Pd, access};
@@ -103,6 +104,15 @@ fn size(cap: &QpCap) -> Option<iwarp_verbs::QpCap> {
     })
 }
 
+/// Has the device create a queue pair. One of RoCE lets messages wait for receive buffers.
+fn made(pd: &Pd, options: &QpOptions<'_>) -> Result<QueuePair, Error> {
+    let qp = pd.pd.create_qp(options)?;
+    if is_roce() {
+        qp.await_buffers()?;
+    }
+    Ok(qp)
+}
+
 /// Creates a queue pair, and writes its size into the parameters. With `operations`, programs post by the `ibv_wr_*`
 /// calls, too.
 pub(crate) fn create(pd: &Pd, init: &mut QpInitAttr, operations: Option<u64>) -> Result<Box<Qp>, c_int> {
@@ -128,7 +138,7 @@ pub(crate) fn create(pd: &Pd, init: &mut QpInitAttr, operations: Option<u64>) ->
         cap,
         sq_sig_all: init.sq_sig_all != 0,
     };
-    let qp = pd.pd.create_qp(&options).map_err(|error| number(&error))?;
+    let qp = made(pd, &options).map_err(|error| number(&error))?;
     init.cap = QpCap {
         max_send_wr: cap.max_send_wr.into(),
         max_recv_wr: if srq.is_some() { 0 } else { cap.max_recv_wr.into() },
@@ -198,6 +208,8 @@ fn query(qp: &Qp) -> Result<(u32, Access), c_int> {
     let state = match (attr.state, numbered) {
         // Its stream comes and goes; the program does not see that.
         (QpState::Idle | QpState::Rts, Some(numbered)) => numbered.state,
+        // A device of InfiniBand tells them apart. RTR before a connection of librdmacm has no effect.
+        (QpState::Idle, None) if is_roce() => qp.head.state.load(Ordering::Acquire).min(INIT),
         (QpState::Idle, None) => INIT,
         (QpState::Rts, None) => RTS,
         (QpState::Closing | QpState::Terminate | QpState::Error, _) => ERROR,
@@ -287,7 +299,7 @@ fn by_number(
 const fn may_enter(new: u32, now: u32) -> bool {
     match new {
         RESET | ERROR => true,
-        INIT => now == INIT,
+        INIT => now <= INIT,
         RTR => now != ERROR,
         RTS => now == RTS,
         _ => false,
@@ -296,7 +308,7 @@ const fn may_enter(new: u32, now: u32) -> bool {
 
 fn enter(qp: &Qp, new: u32) -> Result<(), c_int> {
     let change = |state| qp.qp.modify(state).map_err(|error| number(&error));
-    if new == ERROR || new == RESET && query(qp)?.0 != INIT {
+    if new == ERROR || new == RESET && query(qp)?.0 > INIT {
         change(QpState::Error)?;
     }
     if new == RESET && query(qp)?.0 == ERROR {

@@ -31,6 +31,10 @@ pub struct Args {
     /// Use a device inside the program, whether there is a daemon or not
     #[arg(long)]
     pub embedded: bool,
+    /// Show the devices as those of RoCE v2, for programs that look at that, and let messages wait for receive buffers.
+    /// Connections by queue pair number need no switch
+    #[arg(long)]
+    pub roce: bool,
     /// Run a program of plain sockets: its TCP sockets become rsockets, which connect to others over RDMA
     #[arg(long, requires = "program")]
     pub preload: bool,

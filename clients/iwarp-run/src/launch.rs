@@ -122,6 +122,9 @@ pub(crate) fn launch(args: &Args) -> Result<Exit, Failure> {
         Devices::Daemon => command.env_remove("IWARP_EMBEDDED"),
         Devices::Embedded => command.env("IWARP_EMBEDDED", "1"),
     };
+    if args.roce {
+        command.env("IWARP_ROCE", "1");
+    }
     if args.preload {
         let library = folder.join(PRELOAD);
         if !library.is_file() {

@@ -247,6 +247,15 @@ impl QueuePair {
         Ok(())
     }
 
+    /// Lets messages of the peer wait for receive buffers, as those of a queue pair that is connected by number do.
+    /// Otherwise, on a connection of the connection manager, one without a buffer ends the connection.
+    ///
+    /// # Errors
+    /// The queue pair has a connection, or the daemon has ended.
+    pub fn await_buffers(&self) -> Result<(), Error> {
+        self.context().execute("modify_qp", Request::AwaitBuffers(self.0.num)).map(drop)
+    }
+
     /// Changes the queue pair to RTR, and names its peer by number (`ibv_modify_qp` with `IBV_QP_AV` and
     /// `IBV_QP_DEST_QPN`). The device connects them; neither this call nor [`Self::ready_to_send`] waits for that. The
     /// peer does the same for this queue pair.

@@ -62,7 +62,7 @@ impl<T: Transport, M: Memory> Engine<T, M> {
     /// # Errors
     /// As [`Transport::listen_at`]: the port is taken, or there are too many listeners.
     pub fn listen_by_number(&mut self, endpoint: EndpointConfig) -> Result<(), ListenError> {
-        let owner = Owner::QueuePairs(None);
+        let owner = Owner::QueuePairs;
         let is_its = |id: &CmId| self.device.owner(*id) == Some(owner);
         let is_open = |(_, of): &(_, ListenerOwner)| matches!(of, ListenerOwner::Device(id) if is_its(id));
         let Some(port) = self.numbered.port.filter(|_| self.accepts) else { return Ok(()) };
@@ -96,7 +96,7 @@ impl<T: Transport, M: Memory> Engine<T, M> {
 
     /// Returns true if a host may connect at a listener.
     pub(super) fn admits(&self, listener: CmId, host: IpAddr) -> bool {
-        let is_by_number = self.device.owner(listener) == Some(Owner::QueuePairs(None));
+        let is_by_number = self.device.owner(listener) == Some(Owner::QueuePairs);
         let admits = |peers: &[IpNet]| peers.iter().any(|network| network.contains(&host));
         !is_by_number || self.numbered.peers.as_deref().is_none_or(admits)
     }

@@ -67,6 +67,8 @@ pub enum Request {
     ModifyQp(QpNum, QpState),
     /// Changes the rights of a queue pair's peer (`ibv_modify_qp` with `IBV_QP_ACCESS_FLAGS`).
     ModifyQpAccess(QpNum, Access),
+    /// Lets messages to a queue pair wait for receive buffers, also on a connection of librdmacm.
+    AwaitBuffers(QpNum),
     /// Changes a queue pair to RTR, and connects it with the peer that is named by number (`ibv_modify_qp` with
     /// `IBV_QP_DEST_QPN`).
     ReadyToReceive(QpNum, RtrAttr),

@@ -63,7 +63,7 @@ impl QueuePair {
         self.peer_sent = true;
         self.may_send = true;
         self.count_delivered(run);
-        self.processed(u32::from(run.writes));
+        self.processed(run.writes);
         count(&mut self.counters.in_writes, run.writes as usize);
         count(&mut stats.rdmap.in_rdma_writes, run.writes as usize);
     }

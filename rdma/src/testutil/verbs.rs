@@ -247,8 +247,7 @@ impl Net {
         for (node, key) in net.nodes.iter_mut().zip([(1, 2), (3, 4)]) {
             let any = SocketAddr::from(([0, 0, 0, 0], RENDEZVOUS_PORT));
             node.device.set_rendezvous(Rendezvous { port: RENDEZVOUS_PORT, key });
-            let listener =
-                node.device.create_listener(any, EndpointConfig::default(), Owner::QueuePairs(None));
+            let listener = node.device.create_listener(any, EndpointConfig::default(), Owner::QueuePairs);
             node.listener = Some(listener.unwrap());
         }
         net

@@ -64,16 +64,17 @@ pub enum Owner {
     Region(Option<RegionId>),
     /// A context of another process, by its number.
     Context(u32),
-    /// The device itself: connections of queue pairs that are connected by number, with the
-    /// [client](super::Device::set_qp_client) that has the queue pair, if it is known.
-    QueuePairs(Option<u32>),
+    /// The device itself: connections of queue pairs that are connected by number.
+    QueuePairs,
+    /// The device itself, for a queue pair of this [client](super::Device::set_qp_client).
+    QueuePairOf(u32),
 }
 
 impl Owner {
     /// Returns true if the device itself handles the events of the id.
     #[inline]
     pub(super) const fn is_device(self) -> bool {
-        matches!(self, Self::QueuePairs(_))
+        matches!(self, Self::QueuePairs | Self::QueuePairOf(_))
     }
 }
 

@@ -146,6 +146,8 @@ pub(super) struct Qp {
     unsignaled: usize,
     /// Events that are queued: a bit for each kind.
     pub(super) raised: u8,
+    /// True if messages wait for receive buffers on every stream.
+    awaits_buffers: bool,
     /// Client that has the queue pair, if the adapter has named one.
     pub(super) client: Option<u32>,
     /// Connection by number, from RTR on.
@@ -222,7 +224,9 @@ impl Qp {
 
     fn reset(&mut self, srq_sge: Option<u16>) {
         self.state = QpState::Idle;
-        self.queues = Some(Self::new_queues(&self.init, self.access, srq_sge));
+        let mut queues = Self::new_queues(&self.init, self.access, srq_sge);
+        queues.awaits_buffers = self.awaits_buffers;
+        self.queues = Some(queues);
         self.posted.clear();
         (self.send_used, self.recv_used, self.unsignaled) = (0, 0, 0);
         self.first_status = None;
@@ -273,6 +277,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             recv_used: 0,
             unsignaled: 0,
             raised: 0,
+            awaits_buffers: false,
             client: None,
             link: None,
             first_status: None,
@@ -305,6 +310,18 @@ impl<C: AsRef<[u8]>> Device<C> {
         let qp = self.qps.get(qp.0).ok_or(VerbsError::NoSuchObject)?;
         let Qp { state, init, access, id, send_used, recv_used, .. } = *qp;
         Ok(QpAttr { state, init, access, id, send_used, recv_used })
+    }
+
+    /// Lets messages to a queue pair wait for receive buffers, also on a connection of the connection manager.
+    /// Otherwise one without a buffer ends the stream.
+    ///
+    /// # Errors
+    /// `NoSuchObject`. `State`: it has a stream already.
+    pub fn await_buffers(&mut self, number: QpNum) -> Result<(), VerbsError> {
+        let qp = self.qps.get_mut(number.0).ok_or(VerbsError::NoSuchObject)?;
+        let queues = qp.queues.as_deref_mut().ok_or(VerbsError::State)?;
+        (queues.awaits_buffers, qp.awaits_buffers) = (true, true);
+        Ok(())
     }
 
     /// Notes the client that has a queue pair, whose connection by number the adapter counts as the client's.

@@ -474,7 +474,8 @@ fn queue_pairs_are_used_again() {
 /// The request that the peer refuses has the status that InfiniBand has for it; those before it have succeeded.
 #[test]
 fn refused_requests_have_a_status() {
-    let cases: [(Access, fn(&Party) -> SendOp, WcStatus); 4] = [
+    type Refused = (Access, fn(&Party) -> SendOp, WcStatus);
+    let cases: [Refused; 4] = [
         (Access::REMOTE_READ, |b| b.write_to(0), WcStatus::RemoteAccessError),
         (Access::REMOTE_WRITE, |b| b.read_from(0), WcStatus::RemoteAccessError),
         (

@@ -69,14 +69,14 @@ impl Model {
         Self { net, ends, received: Default::default(), rng: SmallRng::seed_from_u64(seed) }
     }
 
-    fn to_rtr(&mut self, at: usize, pair: usize) {
+    fn enter_rtr(&mut self, at: usize, pair: usize) {
         let attr = rtr(&self.ends[1 - at][pair].party, at);
         let end = &mut self.ends[at][pair];
         self.net.nodes[at].device.ready_to_receive(end.party.qp, &attr).unwrap();
         end.state = State::Rtr;
     }
 
-    fn to_rts(&mut self, at: usize, pair: usize) {
+    fn enter_rts(&mut self, at: usize, pair: usize) {
         let end = &mut self.ends[at][pair];
         self.net.nodes[at].device.ready_to_send(end.party.qp, &RtsAttr { timeout: 0, ..RTS }).unwrap();
         end.state = State::Rts;
@@ -173,8 +173,8 @@ impl Model {
     fn step(&mut self) {
         let (at, pair) = (self.rng.random_range(0..2), self.rng.random_range(0..PAIRS));
         match (self.rng.random_range(0..100), self.ends[at][pair].state) {
-            (0..25, State::Idle) => self.to_rtr(at, pair),
-            (0..25, State::Rtr) => self.to_rts(at, pair),
+            (0..25, State::Idle) => self.enter_rtr(at, pair),
+            (0..25, State::Rtr) => self.enter_rts(at, pair),
             (25..50, _) => self.send(at, pair),
             (50..75, State::Idle | State::Rtr | State::Rts) => self.post_recv(at, pair),
             (75..79, _) => self.reset(at, pair),
@@ -197,8 +197,8 @@ impl Model {
         for pair in 0..PAIRS {
             for at in 0..2 {
                 self.reset(at, pair);
-                self.to_rtr(at, pair);
-                self.to_rts(at, pair);
+                self.enter_rtr(at, pair);
+                self.enter_rts(at, pair);
             }
         }
         self.net.run_for(Duration::from_secs(20));

@@ -128,10 +128,10 @@ fn queue_pair_peers(section: &mut Section<'_>) -> Option<Vec<IpNet>> {
 
 /// Formats the prefixes of peers for people.
 fn peers(prefixes: &Vec<IpNet>) -> String {
-    if prefixes.is_empty() {
-        return "those of the port's addresses".to_owned();
+    match prefixes.as_slice() {
+        [] => "those of the port's addresses".to_owned(),
+        some => some.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
     }
-    prefixes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// Checks that the limits of one user are at most the totals, so that one user cannot take all there are.

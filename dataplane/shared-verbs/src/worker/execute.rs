@@ -141,17 +141,12 @@ impl<M: ContextMemory> Context<M> {
                 }
                 device.modify_qp(qp, state, now).map(|()| Response::Done)
             }
-            Request::ModifyQpAccess(qp, access) => {
+            Request::ModifyQpAccess(qp, _)
+            | Request::AwaitBuffers(qp)
+            | Request::ReadyToReceive(qp, _)
+            | Request::ReadyToSend(qp, _) => {
                 must_own(self.objects.qps.contains_key(&qp))?;
-                device.modify_qp_access(qp, access).map(|()| Response::Done)
-            }
-            Request::ReadyToReceive(qp, ref attr) => {
-                must_own(self.objects.qps.contains_key(&qp))?;
-                device.ready_to_receive(qp, attr).map(|()| Response::Done)
-            }
-            Request::ReadyToSend(qp, ref attr) => {
-                must_own(self.objects.qps.contains_key(&qp))?;
-                device.ready_to_send(qp, attr).map(|()| Response::Done)
+                modify_qp(qp, request, device).map(|()| Response::Done)
             }
             Request::QueryQp(qp) => {
                 must_own(self.objects.qps.contains_key(&qp))?;
@@ -441,4 +436,15 @@ impl<M: ContextMemory> Context<M> {
 fn recv_shape(max_wr: u16, max_sge: u16) -> Result<RingShape, VerbsError> {
     let words = recv_words(max_sge.into()).ok_or(VerbsError::Invalid)?;
     RingShape::new(max_wr.max(1).into(), words).ok_or(VerbsError::Invalid)
+}
+
+/// Changes attributes of a queue pair that is the context's.
+fn modify_qp<C: AsRef<[u8]>>(qp: QpNum, request: &Request, device: &mut Device<C>) -> Result<(), VerbsError> {
+    match request {
+        Request::ModifyQpAccess(_, access) => device.modify_qp_access(qp, *access),
+        Request::AwaitBuffers(_) => device.await_buffers(qp),
+        Request::ReadyToReceive(_, attr) => device.ready_to_receive(qp, attr),
+        Request::ReadyToSend(_, attr) => device.ready_to_send(qp, attr),
+        _ => Err(VerbsError::Invalid),
+    }
 }

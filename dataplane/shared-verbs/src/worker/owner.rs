@@ -13,8 +13,8 @@ impl<M: ContextMemory> Contexts<M> {
     /// Returns the context whose connection an id is, also that of a queue pair which is connected by number.
     pub fn context_of<C: AsRef<[u8]>>(device: &Device<C>, id: CmId) -> Option<ContextId> {
         match device.owner(id)? {
-            Owner::Context(context) | Owner::QueuePairs(Some(context)) => Some(ContextId(context)),
-            Owner::Program | Owner::Region(_) | Owner::QueuePairs(None) => None,
+            Owner::Context(context) | Owner::QueuePairOf(context) => Some(ContextId(context)),
+            Owner::Program | Owner::Region(_) | Owner::QueuePairs => None,
         }
     }
 }

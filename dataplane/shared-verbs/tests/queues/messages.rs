@@ -47,6 +47,7 @@ fn request() -> impl Strategy<Value = Request> {
         (id(), any::<u16>()).prop_map(|(id, limit)| Request::ModifySrq(SrqId(id), limit)),
         init().prop_map(Request::CreateQp),
         id().prop_map(|id| Request::ModifyQp(QpNum(id), QpState::Error)),
+        id().prop_map(|id| Request::AwaitBuffers(QpNum(id))),
         id().prop_map(|id| Request::ModifyQpAccess(QpNum(id), Access::REMOTE_READ)),
         (id(), id(), id(), address(), address(), any::<u8>()).prop_map(
             |(id, qp, rq_psn, local, remote, timer)| {

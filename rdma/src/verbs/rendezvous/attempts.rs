@@ -24,7 +24,7 @@ const READS_TO_ITSELF: usize = 16;
 impl<C: AsRef<[u8]>> Device<C> {
     /// Returns an id of the device's own, for a queue pair.
     fn link_id(&mut self, number: QpNum, details: Details) -> Option<CmId> {
-        let owner = Owner::QueuePairs(self.qps.get(number.0)?.client);
+        let owner = self.qps.get(number.0)?.client.map_or(Owner::QueuePairs, Owner::QueuePairOf);
         // Nobody destroys it: it is freed with its stream.
         let id = Id { owner, destroyed: true, ..Id::new(details) };
         self.ids.insert(id).map(CmId)

@@ -15,7 +15,7 @@ const HELD_OF_HOST_MAX: usize = 64;
 /// Time after which a peer may ask again whose request was refused as [`Status::Busy`], ms.
 const BUSY_MS: u32 = 50;
 /// Part of the MPA handshake's time limit for which a request is held: the rest is for the reply's way.
-const HELD_PART: u32 = 2;
+const HELD_PART: f32 = 0.5;
 
 /// Request whose queue pair is not ready.
 #[derive(Debug)]
@@ -128,7 +128,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             return self.refuse(id, request.receiver, Status::Busy);
         }
         count(&mut self.stats.qp_requests_held, 1);
-        let until = self.now().saturating_add(self.endpoint.mpa.timeout / HELD_PART);
+        let until = self.now().saturating_add(self.endpoint.mpa.timeout.mul_f32(HELD_PART));
         self.links.held.push_back(Held { id, request, until });
     }
 
@@ -165,7 +165,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         count(&mut self.stats.qp_requests_accepted, 1);
         let client = self.qps.get(number.0).and_then(|qp| qp.client);
         if let Some(entry) = self.ids.get_mut(id.0) {
-            entry.owner = Owner::QueuePairs(client);
+            entry.owner = client.map_or(Owner::QueuePairs, Owner::QueuePairOf);
         }
         if let Some(link) = self.link(number) {
             link.stage = LinkStage::Accepting;
