@@ -323,6 +323,14 @@ impl SendQueue {
         self.confirmed = self.confirmed.saturating_add(1);
     }
 
+    /// Notes that the first request has left the queue, whose operation has so many messages.
+    fn forget_confirmed(&mut self, messages: u8) {
+        match self.confirmed.checked_sub(1) {
+            Some(confirmed) => self.confirmed = confirmed,
+            None => self.confirmed_messages = self.confirmed_messages.wrapping_add(messages.into()),
+        }
+    }
+
     /// Marks what precedes the oldest answer that is due as done: the peer processes messages in order.
     fn confirm_before_answer(&mut self) {
         while self.confirmed < self.sent
@@ -395,9 +403,8 @@ impl SendQueue {
         if self.sent > 0 && !request.done && request.op.is_answered() {
             self.reads = self.reads.saturating_sub(1);
         }
-        match self.confirmed.checked_sub(1) {
-            Some(confirmed) => self.confirmed = confirmed,
-            None => self.confirmed_messages = self.confirmed_messages.wrapping_add(request.messages.into()),
+        if self.confirms {
+            self.forget_confirmed(request.messages);
         }
         self.sent = self.sent.saturating_sub(1);
         if request.internal {

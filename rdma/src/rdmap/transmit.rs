@@ -212,10 +212,11 @@ impl QueuePair {
         count(message, 1);
         count(stream, 1);
         self.sq.count_message();
-        let tells_length = self.extensions().immediate_length;
         if let (WorkOp::WriteImmediate { mut data, solicited, .. }, Some(next)) = (work.op, self.sq.next()) {
             // RFC 7306 §6: "an RDMA Write Message followed by an Immediate Data Operation has the same behavior
             // as the RDMA Write with Immediate Data operation found in InfiniBand".
+            let tells_length =
+                self.numbered.as_deref().is_some_and(|numbered| numbered.extensions.immediate_length);
             if let (true, [.., a, b, c, d]) = (tells_length, &mut data) {
                 [*a, *b, *c, *d] = work.local.len().to_be_bytes();
             }

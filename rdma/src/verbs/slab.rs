@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 /// Objects by handle. [`Slab::new`] reserves the table; memory is touched as slots are used for the first time.
 ///
-/// A handle has a slot index of `INDEX_BITS` bits, and above it a generation, counted from 1 to `GENERATIONS`, that
-/// changes whenever the slot is reused. A stale handle does not name another object until its slot was used as often.
-/// With the defaults a handle has 24 bits. Bits above those are the table's, [`Slab::set_base`].
+/// A handle has a slot index of `INDEX_BITS` bits, and above it a generation, counted from 1 to `GENERATIONS`, a number
+/// of ones in binary, that changes whenever the slot is reused. A stale handle does not name another object until its
+/// slot was used as often. With the defaults a handle has 24 bits. Bits above those are the table's, [`Slab::set_base`].
 #[derive(Debug)]
 pub(super) struct Slab<T, const INDEX_BITS: u32 = 16, const GENERATIONS: u8 = 255> {
     slots: Vec<Place<T>>,
@@ -22,7 +22,8 @@ pub(super) struct Slab<T, const INDEX_BITS: u32 = 16, const GENERATIONS: u8 = 25
 #[derive(Debug)]
 #[repr(align(64))]
 struct Place<T> {
-    generation: u8,
+    /// Handle of its object, or of the last one that it had.
+    handle: u32,
     object: Option<T>,
 }
 
@@ -56,8 +57,12 @@ impl<T, const INDEX_BITS: u32, const GENERATIONS: u8> Slab<T, INDEX_BITS, GENERA
         is_empty
     }
 
-    fn handle(&self, generation: u8, index: u32) -> u32 {
-        self.base | u32::from(generation) << INDEX_BITS | index
+    /// Returns the handle of a slot's next object.
+    const fn next_handle(&self, last: u32) -> u32 {
+        let generations = GENERATIONS as u32;
+        let last_generation = last >> INDEX_BITS & generations;
+        let generation = if last_generation < generations { last_generation.wrapping_add(1) } else { 1 };
+        self.base | generation << INDEX_BITS | last & Self::INDEX_MASK
     }
 
     /// Adds an object and returns its handle; `None` if the table is full.
@@ -72,21 +77,17 @@ impl<T, const INDEX_BITS: u32, const GENERATIONS: u8> Slab<T, INDEX_BITS, GENERA
             Some(index) => index,
             None => {
                 let index = u32::try_from(self.slots.len()).ok().filter(|index| *index < self.capacity)?;
-                self.slots.push(Place { generation: 0, object: None });
+                self.slots.push(Place { handle: index, object: None });
                 index
             }
         };
-        let place = self.slots.get_mut(index as usize)?;
-        place.generation = if place.generation < GENERATIONS { place.generation.wrapping_add(1) } else { 1 };
-        place.object = Some(object);
-        let generation = place.generation;
-        Some(self.handle(generation, index))
+        let handle = self.next_handle(self.slots.get(index as usize)?.handle);
+        *self.slots.get_mut(index as usize)? = Place { handle, object: Some(object) };
+        Some(handle)
     }
 
     fn place(&self, name: u32) -> Option<&Place<T>> {
-        let place = self.slots.get((name & Self::INDEX_MASK) as usize);
-        place
-            .filter(|place| u32::from(place.generation) << INDEX_BITS | self.base == name & !Self::INDEX_MASK)
+        self.slots.get((name & Self::INDEX_MASK) as usize).filter(|place| place.handle == name)
     }
 
     #[inline]
@@ -97,8 +98,7 @@ impl<T, const INDEX_BITS: u32, const GENERATIONS: u8> Slab<T, INDEX_BITS, GENERA
     #[inline]
     pub(super) fn get_mut(&mut self, name: u32) -> Option<&mut T> {
         let place = self.slots.get_mut((name & Self::INDEX_MASK) as usize)?;
-        let is_named = u32::from(place.generation) << INDEX_BITS | self.base == name & !Self::INDEX_MASK;
-        if is_named { place.object.as_mut() } else { None }
+        if place.handle == name { place.object.as_mut() } else { None }
     }
 
     pub(super) fn remove(&mut self, name: u32) -> Option<T> {
@@ -116,7 +116,7 @@ impl<T, const INDEX_BITS: u32, const GENERATIONS: u8> Slab<T, INDEX_BITS, GENERA
     /// Returns the object of a slot, with its handle.
     pub(super) fn at(&self, slot: u32) -> Option<(u32, &T)> {
         let place = self.slots.get(slot as usize)?;
-        Some((self.handle(place.generation, slot), place.object.as_ref()?))
+        Some((place.handle, place.object.as_ref()?))
     }
 }
 
