@@ -34,7 +34,7 @@ mod outcome;
 mod packets;
 mod proxy;
 mod queue_pair;
-mod rendezvous;
+pub(crate) mod rendezvous;
 mod shared;
 mod silent;
 mod sizes;

@@ -28,6 +28,11 @@ fn operations() {
 }
 
 #[test]
+fn numbered() {
+    run("numbered", 1_500);
+}
+
+#[test]
 fn corpora_are_small() {
     corpora().assert_small(TARGETS.map(|(name, _)| name));
 }

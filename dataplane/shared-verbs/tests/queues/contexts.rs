@@ -9,7 +9,7 @@ use iwarp_shared_queues::RingShape;
 use iwarp_shared_verbs::program::{CompletionQueue, Events, RecvQueue, Slots};
 use iwarp_shared_verbs::worker::ObjectLimits;
 use iwarp_shared_verbs::{Event, Request, Response, words_min};
-use rdma::testutil::verbs::{CAP, Node, Party, SEND, address, ends, local_access};
+use rdma::testutil::verbs::{CAP, Node, Party, RTS, SEND, address, all_access, ends, local_access, rtr};
 use rdma::verbs::*;
 
 #[test]
@@ -357,6 +357,10 @@ fn a_context_names_its_own_objects_only() {
         Request::DestroySrq(SrqId(1)),
         Request::CreateQp(init),
         Request::ModifyQp(qp, QpState::Error),
+        Request::ModifyQpAccess(qp, all_access()),
+        Request::AwaitBuffers(qp),
+        Request::ReadyToReceive(qp, rtr(&a.party, 0)),
+        Request::ReadyToSend(qp, RTS),
         Request::QueryQp(qp),
         Request::DestroyQp(qp),
         Request::DestroyId(id),

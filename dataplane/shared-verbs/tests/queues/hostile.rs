@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 use rdma::AtomicOp;
-use rdma::testutil::verbs::{BASE, CAP, Node, Party, SEND, ends};
+use rdma::testutil::verbs::{BASE, CAP, Node, Party, RTS, SEND, ends, rtr};
 use rdma::verbs::*;
 
 /// Operations per life of the hostile program.
@@ -58,11 +58,21 @@ fn corrupt(rng: &mut SmallRng, program: &Program) {
     program.memory[at].store(value, Ordering::Relaxed);
 }
 
+/// Names a peer by number: the right one, or any.
+fn random_rtr(rng: &mut SmallRng, peer: &Party) -> RtrAttr {
+    let right = rtr(peer, 0);
+    if rng.random() {
+        return right;
+    }
+    let remote = core::net::Ipv6Addr::from_bits(rng.random()).into();
+    RtrAttr { dest_qp_num: QpNum(rng.random()), rq_psn: rng.random(), remote, ..right }
+}
+
 /// Executes a request with handles of this and of other programs.
 fn random_request(rng: &mut SmallRng, lab: &mut Lab, hostile: &Program, honest: &Program) {
     let of = if rng.random() { &hostile.party } else { &honest.party };
     let Party { pd, cq, recv_cq, qp, id, mr } = *of;
-    let request = match rng.random_range(0..13) {
+    let request = match rng.random_range(0..16) {
         0 => Request::ModifyQp(qp, if rng.random() { QpState::Error } else { QpState::Idle }),
         1 => Request::DestroyCq(cq),
         2 => Request::DestroyQp(QpNum(rng.random())),
@@ -75,6 +85,9 @@ fn random_request(rng: &mut SmallRng, lab: &mut Lab, hostile: &Program, honest: 
         9 => Request::AllocPd,
         10 => Request::Reject { id, private_data: vec![1; rng.random_range(0..600)] },
         11 => Request::ResizeCq(cq, rng.random_range(0..10_000)),
+        12 => Request::ReadyToReceive(qp, random_rtr(rng, of)),
+        13 => Request::ReadyToSend(qp, RtsAttr { timeout: rng.random(), rnr_retry: rng.random(), ..RTS }),
+        14 => Request::AwaitBuffers(qp),
         _ => Request::DestroyId(CmId(rng.random())),
     };
     // Any answer is right, as long as nobody else is disturbed.
@@ -113,6 +126,7 @@ fn step(rng: &mut SmallRng, lab: &mut Lab, hostile: &mut Program, peer: &Party, 
 fn random_words_disturb_nobody_else() {
     let mut rng = SmallRng::seed_from_u64(20_261_123);
     let mut lab = Lab::new();
+    lab.net.nodes[0].device.set_rendezvous(Rendezvous { port: 9000, key: (1, 2) });
     let (mut honest, mut honest_peer) = pair(&mut lab, 256);
     let mut done = 0;
     let mut refused = 0_u64;

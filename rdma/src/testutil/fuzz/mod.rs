@@ -5,6 +5,7 @@
 
 mod fpdu_stream;
 mod mpa_frames;
+mod numbered;
 mod operations;
 mod peer;
 mod placed;
@@ -13,6 +14,7 @@ mod shape;
 
 pub use fpdu_stream::fpdu_stream;
 pub use mpa_frames::mpa_frames;
+pub use numbered::numbered;
 pub use operations::operations;
 use placed::placed;
 pub use seeds::seeds;
@@ -21,8 +23,12 @@ pub use seeds::seeds;
 pub type Target = fn(&[u8]);
 
 /// Fuzz targets by the name of their corpus.
-pub const TARGETS: [(&str, Target); 3] =
-    [("fpdu_stream", fpdu_stream), ("mpa_frames", mpa_frames), ("operations", operations)];
+pub const TARGETS: [(&str, Target); 4] = [
+    ("fpdu_stream", fpdu_stream),
+    ("mpa_frames", mpa_frames),
+    ("numbered", numbered),
+    ("operations", operations),
+];
 
 /// Input consumed from the front; zeros follow its end.
 #[derive(Debug)]

@@ -13,6 +13,7 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
     let mut seeds = match target {
         "mpa_frames" => mpa_frames(),
         "fpdu_stream" => fpdu_stream(),
+        "numbered" => numbered(),
         "operations" => operations(),
         _ => Vec::new(),
     };
@@ -40,6 +41,14 @@ fn mpa_frames() -> Vec<Vec<u8>> {
         (1, mpa(REPLY, 4, 200, b"")),
     ];
     frames.into_iter().map(|(initiator, frame)| [choose(initiator), frame].concat()).collect()
+}
+
+/// Either role; what is right, then one field after the other changed.
+fn numbered() -> Vec<Vec<u8>> {
+    let request = (0..17).map(|word| [&[0, 3, 0, 3][..], &[9; 8], &[0, 1, 0, word * 4 + 3, 0, 2]].concat());
+    let reply = (0..6).map(|word| [&[1, 0, 3, 0, 0, 0, 0, 0, 1, 0][..], &[word * 4, 0, 1]].concat());
+    let right = [vec![0, 0, 0, 3], vec![0, 3, 3, 3], vec![1, 0, 3], vec![1, 0, 0]];
+    request.chain(reply).chain(right).collect()
 }
 
 fn fpdu_stream() -> Vec<Vec<u8>> {

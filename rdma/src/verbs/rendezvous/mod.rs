@@ -17,7 +17,7 @@
 
 mod attempts;
 mod requests;
-mod wire;
+pub(crate) mod wire;
 
 use core::net::IpAddr;
 use core::time::Duration;
