@@ -145,6 +145,25 @@ for test in "ibv_rc_pingpong -g 0 -c" "ibv_srq_pingpong -g 0 -q 16 -c" "ib_write
     by_number() { pair 18515 $2 -- $2 127.0.0.1; }
     row "$test, by number" by_number "${test%% *}" "$test"
 done
+# shellcheck disable=SC2016
+files() { # those of a device of RoCE, for a user without a privilege, who stays who he is
+    local files='id -u; cd /sys/class/infiniband/iwarp0 && cat node_type ports/1/gids/0 ports/1/gid_attrs/ndevs/0
+        test -c /dev/infiniband/uverbs0 && echo >/dev/null && ibv_devinfo'
+    alone "$NS-far" --roce bash -c "$files" >"$LAB/files" || { cat "$LAB/files"; return 1; }
+    [ "$(sed 4q "$LAB/files" | paste -sd,)" = \
+        "$("${NOBODY[@]}" id -u),1: CA,0000:0000:0000:0000:0000:ffff:0a4f:0002,far" ] &&
+        grep -q 'InfiniBand (0)' "$LAB/files" || { cat "$LAB/files"; return 1; }
+}
+row "--roce shows files of the devices" files ibv_devinfo
+without_namespaces() { # where the user may have none
+    # shellcheck disable=SC2016
+    ip netns exec "$NS-far" "${NOBODY[@]}" unshare -r bash -c \
+        'echo 0 >/proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all -- "$@"' alone \
+        "$LAB/iwarp-run" --embedded --roce ibv_devinfo >"$LAB/out" 2>"$LAB/err" &&
+        grep -q 'InfiniBand (0)' "$LAB/out" && grep -q 'may have no mount namespace' "$LAB/err" ||
+        { cat "$LAB/out" "$LAB/err"; return 1; }
+}
+row "--roce without namespaces says that there are no files" without_namespaces ibv_devinfo
 places() { # more programs than there are numbers: those without say so, and connect as before
     local k pids=() refused=0
     for k in $(seq 66); do

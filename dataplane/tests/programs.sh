@@ -274,8 +274,20 @@ roce() {
     READY="hears 18515" \
         row "--roce $program $*, by number, $of" pair --roce "$program" "$@" -- --roce "$program" "$@" 127.0.0.1
 }
+# The files of a device, which a program sees that was started with the switch, and nobody else.
+# shellcheck disable=SC2016
+roce_files() {
+    local files='cd /sys/class/infiniband/iwarp0 && cat node_type ports/1/state ports/1/gids/0
+        cat ports/1/gid_attrs/types/0 device/numa_node /sys/class/net/lo/mtu
+        test -c /dev/infiniband/uverbs0 && test -d /dev/shm && echo >/dev/null'
+    on 0 --roce bash -c "$files" >"$LAB/files" || return 1
+    [ "$(paste -sd, "$LAB/files")" = \
+        "1: CA,4: ACTIVE,0000:0000:0000:0000:0000:ffff:0a4e:000a,RoCE v2,-1,65536" ] || { cat "$LAB/files"; return 1; }
+    [ ! -e /sys/class/infiniband ] && [ ! -e /dev/infiniband ]
+}
 as_roce() {
     local options
+    check "--roce: files of the devices" roce_files
     roce ibv_rc_pingpong -g 0 -c
     for options in "" -b "-q 16" "-e -n 100" "--use-srq -q 16"; do
         # shellcheck disable=SC2086

@@ -37,7 +37,7 @@ impl Device {
             name: chars(&format!("iwarp{index}")),
             dev_name: chars(&format!("uverbs{index}")),
             dev_path: chars(""),
-            ibdev_path: chars(""),
+            ibdev_path: chars(&folder_of(index)),
         };
         Self { head, info: Mutex::new(Box::leak(Box::new(info))), index }
     }
@@ -53,17 +53,20 @@ impl Device {
         }
     }
 
-    /// Returns a number that tells the ports of one machine apart. It begins as locally administered EUI-64 do.
+    /// Returns the number of the port, in network byte order.
     pub(crate) fn guid(&self) -> u64 {
-        let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        let text: String = self.info().addresses.iter().map(ToString::to_string).collect();
-        let hash = self.info().name.bytes().chain(text.bytes()).fold(0xcbf2_9ce4_8422_2325, hash);
-        (hash & 0x00ff_ffff_ffff_ffff | 0x0200_0000_0000_0000).to_be()
+        self.info().guid().to_be()
     }
 
     pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.info().addresses.iter().map(|prefix| prefix.addr())
     }
+}
+
+/// Returns the folder with the files of a device, if `iwarp-run --roce` has made one.
+fn folder_of(index: u32) -> String {
+    let folder = format!("/sys/class/infiniband/iwarp{index}");
+    if is_roce() && std::path::Path::new(&folder).is_dir() { folder } else { String::new() }
 }
 
 /// Returns a string as an array that ends with a zero.

@@ -10,6 +10,7 @@ use iwarp_terminal::Failure;
 use iwarp_verbs::{ClientError, Context, DeviceInfo, Error};
 
 use crate::args::Args;
+use crate::system::{self, Shown};
 
 /// Library that must be in the folder.
 const LIBRARY: &str = "libibverbs.so.1";
@@ -49,9 +50,9 @@ enum Devices {
 /// Finds the devices: those of the daemon, or inside the program if that was asked for, or nothing else was and no
 /// daemon listens. Plain sockets of a program stay the kernel's without a daemon, so that `--preload` needs one unless
 /// the device inside the program was asked for, for the peers that were named.
-fn find_devices(args: &Args) -> Result<Devices, Failure> {
+fn find_devices(args: &Args) -> Result<(Devices, Vec<DeviceInfo>), Failure> {
     if args.embedded {
-        return Ok(Devices::Embedded);
+        return Ok((Devices::Embedded, Vec::new()));
     }
     match Context::devices(&args.socket) {
         Err(Error::Daemon(ClientError::Unreachable { .. })) if !args.daemon && !args.preload => {
@@ -60,14 +61,14 @@ fn find_devices(args: &Args) -> Result<Devices, Failure> {
                  a daemon",
                 args.socket.display()
             );
-            Ok(Devices::Embedded)
+            Ok((Devices::Embedded, Vec::new()))
         }
-        found => check_daemon(&args.socket, found).map(|()| Devices::Daemon),
+        found => check_daemon(&args.socket, found).map(|devices| (Devices::Daemon, devices)),
     }
 }
 
 /// Returns a failure if no daemon answers, or it has no port.
-fn check_daemon(socket: &Path, found: Result<Vec<DeviceInfo>, Error>) -> Result<(), Failure> {
+fn check_daemon(socket: &Path, found: Result<Vec<DeviceInfo>, Error>) -> Result<Vec<DeviceInfo>, Failure> {
     let devices = found.map_err(|error| match error {
         Error::Daemon(error @ ClientError::Denied { .. }) => {
             let failure = Failure::from(error);
@@ -88,7 +89,37 @@ fn check_daemon(socket: &Path, found: Result<Vec<DeviceInfo>, Error>) -> Result<
     if devices.is_empty() {
         return Err(Failure::new(Exit::Unreachable, "daemon", "iwarpd has no port for applications"));
     }
-    Ok(())
+    Ok(devices)
+}
+
+/// Shows files of the devices to the program, where the system lets this user do so.
+fn show_files(socket: &Path, of_daemon: &[DeviceInfo]) -> Result<(), Failure> {
+    let interfaces = Context::embedded_devices()
+        .map_err(|error| Failure::new(Exit::Failed, "interfaces", error.to_string()))?;
+    // Before a context of the daemon has a thread.
+    let entered = system::enter_namespace();
+    let is_up =
+        |info: &DeviceInfo| Context::open(socket, Some(&info.name)).is_ok_and(|context| context.is_link_up());
+    let devices: Vec<_> = match of_daemon {
+        [] => interfaces.iter().map(|info| Shown { info, is_up: true }).collect(),
+        devices => devices.iter().map(|info| Shown { info, is_up: is_up(info) }).collect(),
+    };
+    match entered.and_then(|()| system::show(&devices, &interfaces).map_err(system::Error::Forbidden)) {
+        Ok(()) => Ok(()),
+        Err(system::Error::Forbidden(error)) => {
+            eprintln!(
+                "iwarp-run: this user may have no mount namespace ({error}): programs that look into \
+                 /sys/class/infiniband see no device there; verbs show them"
+            );
+            Ok(())
+        }
+        Err(system::Error::Lost(error)) => {
+            let text = format!("cannot stay this user in a user namespace: {error}");
+            let help =
+                "name IWARP_ROCE=1 in the environment instead of --roce: the same without files below /sys";
+            Err(Failure::new(Exit::Failed, "namespace", text).with_help(help))
+        }
+    }
 }
 
 /// Returns a list of paths for the program: `first`, and what the variable had before.
@@ -112,7 +143,7 @@ pub(crate) fn launch(args: &Args) -> Result<Exit, Failure> {
         return Err(Failure::usage(text));
     }
     let folder = libraries(args)?;
-    let devices = find_devices(args)?;
+    let (devices, of_daemon) = find_devices(args)?;
     let mut command = Command::new(program);
     command
         .args(rest)
@@ -124,6 +155,7 @@ pub(crate) fn launch(args: &Args) -> Result<Exit, Failure> {
     };
     if args.roce {
         command.env("IWARP_ROCE", "1");
+        show_files(&args.socket, &of_daemon)?;
     }
     if args.preload {
         let library = folder.join(PRELOAD);

@@ -1,10 +1,10 @@
 //! `iwarp-run PROGRAM ARGS…` runs an unmodified verbs program on `iwarpd`: it finds the daemon, and lets the program
 //! load Ironwarp's libibverbs and librdmacm instead of the system's.
-#![forbid(unsafe_code)]
 
 pub mod args;
 mod check;
 mod launch;
+mod system;
 
 use iwarp_control::Exit;
 use iwarp_terminal::{Failure, Output};

@@ -6,7 +6,8 @@ use std::collections::VecDeque;
 ///
 /// A handle has a slot index of `INDEX_BITS` bits, and above it a generation, counted from 1 to `GENERATIONS`, a number
 /// of ones in binary, that changes whenever the slot is reused. A stale handle does not name another object until its
-/// slot was used as often. With the defaults a handle has 24 bits. Bits above those are the table's, [`Slab::set_base`].
+/// slot was used as often. With the defaults a handle has 24 bits. Bits above those are the table's:
+/// [`Slab::set_base`].
 #[derive(Debug)]
 pub(super) struct Slab<T, const INDEX_BITS: u32 = 16, const GENERATIONS: u8 = 255> {
     slots: Vec<Place<T>>,
