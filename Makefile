@@ -186,7 +186,7 @@ suites: ## the names that SUITES takes
 
 # Suites side by side must neither install packages at the same time nor take each other's hugepages: 320 MiB each.
 prepared: root tools
-	@.ci/deps.sh $(PACKAGING) $(PODMAN) python3-venv ibverbs-utils perftest tgt || echo "test: goes on with what is installed" >&2
+	@.ci/deps.sh $(PACKAGING) $(PODMAN) python3-venv ibverbs-utils perftest tgt ucx-utils || echo "test: goes on with what is installed" >&2
 	@dataplane/tests/siw/prepare.sh >/dev/null
 	@dataplane/tests/wheel.sh --pack
 	@.ci/hugepages.sh 960 || true
@@ -299,7 +299,7 @@ hostile-rates: export BUILT := target/release
 hostile-rates: root built ## the same, and honest programs keep 70 % of their rate; on a quiet machine
 	RATES=1 dataplane/tests/hostile.sh
 
-PROGRAMS_OF_DEBIAN := ibverbs-utils perftest tgt fio qperf libfabric-bin iperf3 libopenmpi-dev openmpi-bin
+PROGRAMS_OF_DEBIAN := ibverbs-utils perftest tgt ucx-utils fio qperf libfabric-bin iperf3 libopenmpi-dev openmpi-bin
 
 programs: programs-pairs programs-lossy programs-siw migration ## unmodified programs of Debian, all of it: half an hour
 
@@ -320,7 +320,7 @@ migration: root built ## a guest that QEMU migrates by `rdma:` from one daemon t
 	dataplane/tests/migration.sh
 
 programs-quick: root built ## the same, the most important of it: in about a minute
-	@.ci/deps.sh ibverbs-utils perftest tgt || echo "programs: goes on with the programs that are installed" >&2
+	@.ci/deps.sh ibverbs-utils perftest tgt ucx-utils || echo "programs: goes on with the programs that are installed" >&2
 	QUICK=1 dataplane/tests/programs.sh
 
 embedded: root built ## unmodified programs without a daemon: RDMA inside them, as a user without a privilege

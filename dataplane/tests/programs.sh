@@ -246,6 +246,7 @@ by_number() { # the rows of programs-quick
     numbered ib_write_bw -d iwarp0 -n "$ROUNDS"
     numbered ib_read_bw -d iwarp0 -n "$ROUNDS" -q 16
     roce ib_send_bw -d iwarp0 -n "$ROUNDS"
+    transports am_lat -s 8
 }
 by_number_all() { # ib_send_bw waits for credits here, which an iWARP device needs: docs/programs.md
     local program test
@@ -274,6 +275,12 @@ roce() {
     READY="hears 18515" \
         row "--roce $program $*, by number, $of" pair --roce "$program" "$@" -- --roce "$program" "$@" 127.0.0.1
 }
+# transports TEST OPTIONS…: UCX without its protocols, which need datagrams
+transports() {
+    local args=(ucx_perftest -d iwarp0:1 -x rc_verbs -n 1000 -t "$@")
+    READY="hears 13337" \
+        row "--roce ucx_perftest -x rc_verbs -t $*, $of" pair --roce "${args[@]}" -- --roce "${args[@]}" 127.0.0.1
+}
 # The files of a device, which a program sees that was started with the switch, and nobody else.
 # shellcheck disable=SC2016
 roce_files() {
@@ -300,6 +307,11 @@ as_roce() {
         # shellcheck disable=SC2086
         row "--roce ib_send_bw -R $options, $of" pair --roce ib_send_bw -R -d iwarp0 -n "$ROUNDS" $options -- \
             --roce ib_send_bw -R -d iwarp0 -n "$ROUNDS" $options 10.78.0.10
+    done
+    for options in "am_lat -s 8" "am_bw -s 8000 -D bcopy" "put_lat -s 8" "put_bw -s 65536 -D zcopy" \
+        "get -s 65536 -D zcopy" "fadd -s 8" "cswap -s 8"; do
+        # shellcheck disable=SC2086
+        transports $options
     done
     fio_job "verb=send\n" ""
     row "--roce fio, send, $of" pair --roce fio "$LAB/server.fio" -- --roce fio "$LAB/client.fio"
