@@ -45,12 +45,9 @@ pub(crate) const fn mtu(bytes: u16) -> c_int {
     }
 }
 
-/// Returns an address as a GID, IPv4 as a mapped one.
+/// Returns an address as a GID, as programs have it.
 const fn gid(address: IpAddr) -> Gid {
-    Gid(match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
-    })
+    Gid(iwarp_verbs::gid(address).octets())
 }
 
 /// Returns an entry of the table of GIDs. They are IP addresses, which is what RoCE v2 has.

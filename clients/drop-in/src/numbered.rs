@@ -60,8 +60,7 @@ pub(crate) enum Change {
 
 /// Returns the address of a GID.
 fn address(gid: [u8; 16]) -> IpAddr {
-    let address = Ipv6Addr::from(gid);
-    address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4)
+    IpAddr::V6(Ipv6Addr::from(gid)).to_canonical()
 }
 
 /// Returns true for the attributes of a connection by number.

@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use iwarp_verbs::DeviceInfo;
+use iwarp_verbs::{DeviceInfo, gid};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::mount::{mount, mount_bind, mount_bind_recursive, mount_change, mount_remount, unmount};
@@ -168,7 +168,7 @@ fn describe(classes: &Path, number: usize, shown: &Shown<'_>, interfaces: &[Devi
     ];
     of_port.into_iter().try_for_each(|(file, text)| line(port.join(file), text))?;
     for (index, address) in shown.info.addresses.iter().map(|prefix| prefix.addr()).enumerate() {
-        line(port.join(format!("gids/{index}")), &gid(address))?;
+        line(port.join(format!("gids/{index}")), &groups(&gid(address).octets()))?;
         line(port.join(format!("gid_attrs/types/{index}")), "RoCE v2")?;
         // Programs ask the kernel about the interface; the daemon's ports may have none.
         if let Some(interface) = interface_of(address, interfaces) {
@@ -181,15 +181,6 @@ fn describe(classes: &Path, number: usize, shown: &Shown<'_>, interfaces: &[Devi
 fn interface_of(address: IpAddr, interfaces: &[DeviceInfo]) -> Option<&str> {
     let has = |interface: &&DeviceInfo| interface.addresses.iter().any(|prefix| prefix.addr() == address);
     interfaces.iter().find(has).map(|interface| interface.name.as_str())
-}
-
-/// Formats an address as a GID.
-fn gid(address: IpAddr) -> String {
-    let address = match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped(),
-        IpAddr::V6(address) => address,
-    };
-    groups(&address.octets())
 }
 
 /// Formats bytes as hexadecimal groups of two.

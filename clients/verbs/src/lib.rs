@@ -142,7 +142,7 @@ pub use rdma::service::{
 pub use rdma::verbs::{
     Access, AsyncEvent, Bind, CmEvent, CmEventKind, CmId, ConnParam, CqId, Data, PollError, PostError,
     QpAttr, QpCap, QpNum, QpState, RecvWr, RtrAttr, RtsAttr, SendFlags, SendOp, SendWr, Sge, SrqAttr, Stag,
-    VerbsError, WcOpcode, WcStatus, WorkCompletion, inc_rkey,
+    VerbsError, WcOpcode, WcStatus, WorkCompletion, gid, inc_rkey,
 };
 pub use rdma::wire::mpa::RtrOptions;
 pub use rdma::{AtomicOp, CrcPolicy, ErrorCode};

@@ -52,7 +52,7 @@ pub use events::{AsyncEvent, CmEvent, CmEventKind};
 pub use ids::{CmId, CqId, MwId, Owner, QpNum, SrqId};
 pub use memory::{AddressBase, MemoryRegion, MemoryWindow, MrId, inc_rkey};
 pub use queue_pair::{QpAttr, QpCap, QpInit, QpState};
-pub use rendezvous::{QP_WORKERS_MAX, RENDEZVOUS_PORT, Rendezvous, RtrAttr, RtsAttr};
+pub use rendezvous::{QP_WORKERS_MAX, RENDEZVOUS_PORT, Rendezvous, RtrAttr, RtsAttr, gid};
 pub use shared::SrqAttr;
 pub use sizes::{cq_memory_bytes, srq_memory_bytes};
 pub use work::{Data, RecvWr, SendFlags, SendOp, SendWr};

@@ -29,7 +29,7 @@ use super::queue_pair::QpState;
 use super::{Device, VerbsError};
 use crate::qp::{Event, Extensions, WcStatus};
 use requests::Held;
-use wire::gid;
+pub use wire::gid;
 
 /// First TCP port of connections by number, unless another is configured: the number of RoCE's UDP port.
 pub const RENDEZVOUS_PORT: u16 = 4791;

@@ -38,8 +38,8 @@ const SEND_IMMEDIATE: u16 = 1 << 0;
 const IMMEDIATE_LENGTH: u16 = 1 << 1;
 const PROGRESS: u16 = 1 << 2;
 
-/// Returns an address as a GID, IPv4 as a mapped one.
-pub(crate) const fn gid(address: IpAddr) -> Ipv6Addr {
+/// Returns an address as a GID of RoCE v2, IPv4 as a mapped one.
+pub const fn gid(address: IpAddr) -> Ipv6Addr {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),
         IpAddr::V6(address) => address,
