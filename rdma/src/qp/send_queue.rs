@@ -331,11 +331,13 @@ impl SendQueue {
         }
     }
 
-    /// Marks what precedes the oldest answer that is due as done: the peer processes messages in order.
+    /// Marks what precedes the oldest answer that is due as done: the peer processes messages in order. What follows it
+    /// is not: the peer may have confirmed the request of that answer long before.
     fn confirm_before_answer(&mut self) {
-        while self.confirmed < self.sent
+        let is_due = |request: &WorkRequest| !request.done && request.op.is_answered();
+        let due = self.queue.iter().take(self.sent as usize).position(is_due).unwrap_or(0);
+        while (self.confirmed as usize) < due
             && let Some(request) = self.queue.get_mut(self.confirmed as usize)
-            && (request.done || !request.op.is_answered())
         {
             request.done = true;
             self.pass(self.confirmed);
@@ -454,6 +456,39 @@ mod tests {
         queue.due_done();
         assert_eq!((taken(&mut queue), queue.reads(), queue.len()), (vec![3, 4], 0, 0));
         assert!(queue.due().is_none());
+    }
+
+    #[test]
+    fn an_answer_confirms_what_precedes_its_request_alone() {
+        let mut queue = queue(&[WRITE, READ, WRITE, READ, WRITE]);
+        queue.confirms = true;
+        for _ in 0..5 {
+            queue.next_sent();
+            queue.count_message();
+        }
+        // The peer has taken both requests to read. It may not have seen the last Write when the first answer comes.
+        assert!(queue.confirm(4));
+        assert_eq!((queue.due().unwrap().wr_id, taken(&mut queue)), (1, vec![0]));
+        queue.due_done();
+        assert_eq!(taken(&mut queue), [1, 2]);
+        assert_eq!(queue.due().unwrap().wr_id, 3);
+        queue.due_done();
+        assert_eq!((taken(&mut queue), queue.len()), (vec![3], 1));
+        // Nothing was counted twice: a message of the peer may say so once more.
+        assert!(queue.confirm(4) && taken(&mut queue).is_empty());
+        assert!(queue.confirm(5));
+        assert_eq!(taken(&mut queue), [4]);
+        // Without a message, the answer itself confirms.
+        for op in [WRITE, READ, WRITE] {
+            queue.completion_taken();
+            queue.post(WorkRequest::new(7, op, Local::EMPTY)).unwrap();
+            queue.next_sent();
+            queue.count_message();
+        }
+        queue.due_done();
+        assert_eq!((taken(&mut queue).len(), queue.len()), (2, 1));
+        assert!(queue.confirm(7) && queue.len() == 1 && queue.confirm(8));
+        assert_eq!(taken(&mut queue).len(), 1);
     }
 
     #[test]
