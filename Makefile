@@ -299,7 +299,8 @@ hostile-rates: export BUILT := target/release
 hostile-rates: root built ## the same, and honest programs keep 70 % of their rate; on a quiet machine
 	RATES=1 dataplane/tests/hostile.sh
 
-PROGRAMS_OF_DEBIAN := ibverbs-utils perftest tgt ucx-utils fio qperf libfabric-bin iperf3 libopenmpi-dev openmpi-bin
+PROGRAMS_OF_DEBIAN := ibverbs-utils perftest tgt ucx-utils fio qperf libfabric-bin iperf3 libopenmpi-dev openmpi-bin \
+	libmpich-dev mpich
 
 programs: programs-pairs programs-lossy programs-siw migration ## unmodified programs of Debian, all of it: half an hour
 

@@ -37,7 +37,7 @@ impl End {
         let cq = engine.device_mut().create_cq(64).unwrap();
         let cap =
             QpCap { max_send_wr: 16, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-        let init = QpInit { pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false };
+        let init = QpInit { cap, sq_sig_all: false, ..QpInit::new(pd, cq) };
         let qp = engine.device_mut().create_qp(init).unwrap();
         let all = Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let mr = engine.reg_mr(pd, (region, 0, REGION.into()), AddressBase::Zero, all).unwrap();

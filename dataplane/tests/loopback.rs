@@ -69,7 +69,7 @@ impl Program {
                 max_recv_sge: 1,
                 max_inline_data: 0,
             };
-            let init = QpInit { pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: true };
+            let init = QpInit { cap, ..QpInit::new(pd, cq) };
             let qp = node.device_mut().create_qp(init).unwrap();
             let all = Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
             let mr = node.engine_mut().reg_mr(pd, (region, 0, BYTES as u64), AddressBase::Zero, all).unwrap();

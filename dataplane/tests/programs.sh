@@ -275,11 +275,16 @@ roce() {
     READY="hears 18515" \
         row "--roce $program $*, by number, $of" pair --roce "$program" "$@" -- --roce "$program" "$@" 127.0.0.1
 }
-# transports TEST OPTIONS…: UCX without its protocols, which need datagrams
-transports() {
-    local args=(ucx_perftest -d iwarp0:1 -x rc_verbs -n 1000 -t "$@")
+# transports_of TRANSPORT TEST OPTIONS…: UCX without its protocols
+transports_of() {
+    local transport=$1
+    shift
+    local args=(ucx_perftest -d iwarp0:1 -x "$transport" -n 1000 -t "$@")
     READY="hears 13337" \
-        row "--roce ucx_perftest -x rc_verbs -t $*, $of" pair --roce "${args[@]}" -- --roce "${args[@]}" 127.0.0.1
+        row "--roce ucx_perftest -x $transport -t $*, $of" pair --roce "${args[@]}" -- --roce "${args[@]}" 127.0.0.1
+}
+transports() {
+    transports_of rc_verbs "$@"
 }
 # The files of a device, which a program sees that was started with the switch, and nobody else.
 # shellcheck disable=SC2016
@@ -315,6 +320,38 @@ as_roce() {
     done
     fio_job "verb=send\n" ""
     row "--roce fio, send, $of" pair --roce fio "$LAB/server.fio" -- --roce fio "$LAB/client.fio"
+}
+# unconnected PROGRAM OPTIONS…: datagrams of a program that asks for neither an identity nor for flow control
+unconnected() {
+    local program=$1
+    shift
+    READY="hears 18515" \
+        row "$program $*, datagrams, $of" pair "$program" "$@" -- "$program" "$@" 127.0.0.1
+}
+datagrams() {
+    local options
+    for options in "" "-s 1" -e "-n 1"; do
+        # shellcheck disable=SC2086
+        unconnected ibv_ud_pingpong -g 0 -s 1024 $options
+    done
+    for options in "" "-s 1" "-I 64 -s 64" -e; do
+        # shellcheck disable=SC2086
+        unconnected ib_send_lat -d iwarp0 -c UD -n 1000 $options
+    done
+    transports_of ud_verbs am_lat -s 8
+    transports_of ud_verbs am_bw -s 800 -D bcopy
+    transports_of ud_verbs am_lat -s 40 -D short
+    for options in "tag_lat -s 8" "tag_bw -s 1000000" "stream_bw -s 30000" "ucp_put_bw -s 65536" "ucp_get -s 4096" \
+        "ucp_am_bw -s 100000" "ucp_fadd -s 8"; do
+        # shellcheck disable=SC2086
+        protocols $options
+    done
+}
+# protocols TEST OPTIONS…: UCX with its own choice of transports, but for those within a machine
+protocols() {
+    local args=(env UCX_TLS=ib UCX_NET_DEVICES=iwarp0:1 ucx_perftest -n 1000 -t "$@")
+    READY="hears 13337" \
+        row "--roce UCX_TLS=ib ucx_perftest -t $*, $of" pair --roce "${args[@]}" -- --roce "${args[@]}" 127.0.0.1
 }
 measuring() { # programs of perftest
     local program
@@ -426,18 +463,31 @@ agreeing() { # qperf and libfabric
     [ "$CLIENT" = 0 ] || check "fi_pingpong -p 'verbs;ofi_rxm' -e rdm, 4 MiB, $of" \
         fabric rdm 'verbs;ofi_rxm' -I 5 -S 4194304
 }
-# MPI: Debian's Open MPI on libfabric's verbs provider, one rank on each daemon; Debian's MPICH is built for UCX.
-ranks() {
-    local options=(--allow-run-as-root --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include 'verbs;ofi_rxm')
-    local first=("$RUN" --socket "$LAB/0.verbs" "$LAB/ranks") second=("$RUN" --socket "$LAB/$CLIENT.verbs" "$LAB/ranks")
-    in_ns env FI_UNIVERSE_SIZE=16 timeout -k 5 120 mpirun.openmpi "${options[@]}" -n 1 "${first[@]}" : \
-        -n 1 "${second[@]}" >"$LAB/ranks.out" 2>&1 &&
+# MPI, one rank on each daemon.
+ranks() { # MPI IDENTITY OPTIONS…
+    local mpi=$1 run=("$RUN")
+    [ -z "$2" ] || run+=("$2")
+    local first=("${run[@]}" --socket "$LAB/0.verbs" "$LAB/ranks.$mpi")
+    local second=("${run[@]}" --socket "$LAB/$CLIENT.verbs" "$LAB/ranks.$mpi")
+    in_ns env FI_UNIVERSE_SIZE=16 UCX_TLS=ib UCX_NET_DEVICES=iwarp0:1 timeout -k 5 120 "mpirun.$mpi" "${@:3}" \
+        -n 1 "${first[@]}" : -n 1 "${second[@]}" >"$LAB/ranks.out" 2>&1 &&
         grep 'all 98 messages are right' "$LAB/ranks.out" || { tail -n 20 "$LAB/ranks.out"; return 1; }
 }
-messages() {
-    command -v mpirun.openmpi mpicc.openmpi >/dev/null || { echo "not installed: libopenmpi-dev openmpi-bin"; return; }
-    check "ranks.c builds" mpicc.openmpi -O1 -Wall -Wextra -Werror -o "$LAB/ranks" dataplane/tests/programs/ranks.c
-    check "MPI, two ranks, 1 B to 4 MiB, $of" ranks
+messages() { # Debian's Open MPI has libfabric and UCX; its MPICH has UCX
+    local mpi open=(--allow-run-as-root)
+    for mpi in openmpi mpich; do
+        command -v "mpirun.$mpi" "mpicc.$mpi" >/dev/null || { echo "not installed: $mpi"; continue; }
+        check "ranks.c builds for $mpi" "mpicc.$mpi" -O1 -Wall -Wextra -Werror -o "$LAB/ranks.$mpi" \
+            dataplane/tests/programs/ranks.c
+        if [ "$mpi" = mpich ]; then
+            check "--roce MPICH over UCX, two ranks, 1 B to 4 MiB, $of" ranks mpich --roce
+            continue
+        fi
+        check "Open MPI over libfabric, two ranks, 1 B to 4 MiB, $of" ranks openmpi "" "${open[@]}" --mca pml cm \
+            --mca mtl ofi --mca mtl_ofi_provider_include 'verbs;ofi_rxm'
+        check "--roce Open MPI over UCX, two ranks, 1 B to 4 MiB, $of" ranks openmpi --roce "${open[@]}" --mca pml ucx \
+            --mca pml_ucx_tls any --mca pml_ucx_devices any
+    done
 }
 head -c 20000001 /dev/urandom >"$LAB/file"
 

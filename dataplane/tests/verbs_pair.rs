@@ -46,7 +46,7 @@ impl Side {
         let (pd, cq) = (verbs.device_mut().alloc_pd().unwrap(), verbs.device_mut().create_cq(64).unwrap());
         let cap =
             QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-        let init = QpInit { pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: true };
+        let init = QpInit { cap, ..QpInit::new(pd, cq) };
         let qp = verbs.device_mut().create_qp(init).unwrap();
         let all = Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let mr = verbs.reg_mr(pd, (region, 0, BYTES as u64), AddressBase::Zero, all).unwrap();

@@ -48,6 +48,14 @@ iwarp_counters::counters! {
         out_progress,
         /// Messages that have waited for a receive buffer.
         buffer_waits,
+        /// Datagrams received on links between devices.
+        in_datagrams,
+        /// Datagrams dropped because too many waited at their link.
+        datagrams_crowded_out,
+        /// Datagrams dropped because their queue pair had no receive buffer.
+        datagrams_without_buffer,
+        /// Datagrams dropped because they were longer than the receive buffer, which needs 40 bytes more.
+        datagrams_too_long,
         /// Bytes placed in regions: Writes, Read Responses and Sends.
         payload_bytes_placed,
         /// Bytes fetched from regions: Writes, Read Responses and Sends.

@@ -105,7 +105,7 @@ impl VerbsEnd {
             max_recv_sge: 1,
             max_inline_data: 0,
         };
-        let init = QpInit { pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false };
+        let init = QpInit { cap, sq_sig_all: false, ..QpInit::new(pd, cq) };
         let qp = device.create_qp(init).ok()?;
         let access = Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let bytes = memory.add(vec![0x5a; usize::try_from(REGION).ok()?])?;

@@ -234,7 +234,7 @@ fn create_objects(mut node: Node, region: u64, setup: &PairSetup) -> Result<Benc
     let [send_cqe, recv_cqe] = setup.cqe();
     let (send_cq, recv_cq) = (device.create_cq(send_cqe)?, device.create_cq(recv_cqe)?);
     let cap = setup.cap();
-    let init = QpInit { pd, send_cq, recv_cq, srq: None, cap, sq_sig_all: false };
+    let init = QpInit { recv_cq, cap, sq_sig_all: false, ..QpInit::new(pd, send_cq) };
     let qps = (0..setup.qps).map(|_| device.create_qp(init)).collect::<Result<Vec<_>, _>>()?;
     // Placeholders until the peer describes its regions.
     let (peer_source, peer_sink) = (RemoteRegion::of(source), RemoteRegion::of(sink));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail, ensure};
 use iwarp_verbs::{
     Access, CmEventKind, CompletionQueue, ConnParam, Context, Data, Event, Id, Mr, ProtectionDomain,
-    QpOptions, QueuePair, RecvWr, SendFlags, SendOp, SendWr, WcStatus, WorkCompletion,
+    QpOptions, QpType, QueuePair, RecvWr, SendFlags, SendOp, SendWr, WcStatus, WorkCompletion,
 };
 
 use rdma::wire::Stag;
@@ -54,7 +54,14 @@ impl ProgramEnd {
         let [send_cqe, recv_cqe] = setup.cqe();
         let (send_cq, recv_cq) = (context.create_cq(send_cqe)?, context.create_cq(recv_cqe)?);
         let cap = setup.cap();
-        let options = QpOptions { send_cq: &send_cq, recv_cq: &recv_cq, srq: None, cap, sq_sig_all: false };
+        let options = QpOptions {
+            send_cq: &send_cq,
+            recv_cq: &recv_cq,
+            srq: None,
+            cap,
+            sq_sig_all: false,
+            qp_type: QpType::Rc,
+        };
         let qps = pd.create_qps(&options, setup.qps.into())?;
         let access = Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let (source, sink) = (pd.alloc_mr(region, access)?, pd.alloc_mr(region, access)?);

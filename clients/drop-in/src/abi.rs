@@ -68,6 +68,30 @@ pub(crate) struct Mutex([u64; 5]);
 #[derive(Debug, Default)]
 pub(crate) struct Cond([u64; 6]);
 
+/// `struct ibv_ah`.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct AhHead {
+    pub(crate) context: *const OpenContext,
+    pub(crate) pd: *const Pd,
+    pub(crate) handle: u32,
+}
+
+/// Length of `struct ibv_grh`, bytes.
+pub(crate) const GRH_BYTES: usize = 40;
+
+/// `struct ibv_grh`, in a receive buffer in front of a datagram. Numbers are big-endian.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Grh {
+    pub(crate) version_tclass_flow: u32,
+    pub(crate) paylen: u16,
+    pub(crate) next_hdr: u8,
+    pub(crate) hop_limit: u8,
+    pub(crate) sgid: [u8; 16],
+    pub(crate) dgid: [u8; 16],
+}
+
 /// `struct ibv_pd`.
 #[repr(C)]
 #[derive(Debug)]
@@ -268,7 +292,7 @@ pub(crate) struct SendWr {
     pub(crate) send_flags: u32,
     /// Immediate Data in network byte order, or the key to invalidate.
     pub(crate) imm_data: u32,
-    /// The union `wr`: `rdma`, or `atomic`, in halves of words.
+    /// The union `wr`: `rdma`, `atomic` or `ud`, in halves of words.
     pub(crate) wr: [u32; 8],
     pub(crate) qp_type: u64,
     pub(crate) bind: BindWr,

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 use crate::abi::{DeviceAttr, QpCap, Sge, SrqAttr};
 use crate::context::OpenContext;
+use crate::datagrams::Ah;
 use crate::objects::{Channel, Cq, Mr, Mw, Pd, Srq};
 use crate::qp::Qp;
 
@@ -118,7 +119,7 @@ pub(crate) struct WrCalls {
     pub(crate) send_imm: Option<extern "C" fn(Option<&Qp>, u32)>,
     pub(crate) send_inv: Option<extern "C" fn(Option<&Qp>, u32)>,
     pub(crate) send_tso: usize,
-    pub(crate) set_ud_addr: usize,
+    pub(crate) set_ud_addr: Option<extern "C" fn(Option<&Qp>, Option<&Ah>, u32, u32)>,
     pub(crate) set_xrc_srqn: usize,
     pub(crate) set_inline_data: Option<extern "C" fn(Option<&Qp>, *const c_void, usize)>,
     pub(crate) set_inline_data_list: Option<extern "C" fn(Option<&Qp>, usize, *const DataBuf)>,

@@ -40,6 +40,7 @@ pub(crate) struct Iterator {
     byte_len: AtomicU32,
     imm_data: AtomicU32,
     qp_num: AtomicU32,
+    src_qp: AtomicU32,
     wc_flags: AtomicU32,
 }
 
@@ -70,7 +71,7 @@ fn advance(cq: &Cq) -> c_int {
         Err(_) => return libc::EIO,
     }
     let [next] = next;
-    let Wc { wr_id, status, opcode, byte_len, imm_data, qp_num, wc_flags, .. } = completion(&next);
+    let Wc { wr_id, status, opcode, byte_len, imm_data, qp_num, src_qp, wc_flags, .. } = completion(&next);
     cq.tail.wr_id.store(wr_id, Ordering::Relaxed);
     cq.tail.status.store(status, Ordering::Relaxed);
     let iterator = &cq.iterator;
@@ -78,6 +79,7 @@ fn advance(cq: &Cq) -> c_int {
     iterator.byte_len.store(byte_len, Ordering::Relaxed);
     iterator.imm_data.store(imm_data, Ordering::Relaxed);
     iterator.qp_num.store(qp_num, Ordering::Relaxed);
+    iterator.src_qp.store(src_qp, Ordering::Relaxed);
     iterator.wc_flags.store(wc_flags, Ordering::Relaxed);
     0
 }
@@ -121,6 +123,10 @@ extern "C" fn read_qp_num(cq: Option<&Cq>) -> u32 {
     cq.map_or(0, |cq| cq.iterator.qp_num.load(Ordering::Relaxed))
 }
 
+extern "C" fn read_src_qp(cq: Option<&Cq>) -> u32 {
+    cq.map_or(0, |cq| cq.iterator.src_qp.load(Ordering::Relaxed))
+}
+
 extern "C" fn read_wc_flags(cq: Option<&Cq>) -> u32 {
     cq.map_or(0, |cq| cq.iterator.wc_flags.load(Ordering::Relaxed))
 }
@@ -147,7 +153,7 @@ fn calls(wc_flags: u64) -> CqCalls {
         read_byte_len: has(BYTE_LEN).then_some(read_byte_len),
         read_imm_data: has(IMM).then_some(read_imm_data),
         read_qp_num: has(QP_NUM).then_some(read_qp_num),
-        read_src_qp: has(SRC_QP).then_some(read_nothing),
+        read_src_qp: has(SRC_QP).then_some(read_src_qp),
         read_wc_flags: Some(read_wc_flags),
         read_slid: has(SLID).then_some(read_nothing),
         read_sl: has(SL).then_some(read_no_byte),

@@ -3,6 +3,8 @@
 use std::ffi::{c_char, c_int};
 use std::net::IpAddr;
 
+use iwarp_verbs::path_mtu;
+
 use crate::abi::{DeviceAttr, Gid, GidEntry, PortAttr};
 use crate::abi_ex::DeviceAttrEx;
 use crate::context::{self, OpenContext, null};
@@ -36,17 +38,12 @@ const PKEY: u16 = 0xffff;
 
 /// Returns the size of an IP packet as `enum ibv_mtu`: the largest InfiniBand MTU that fits.
 pub(crate) const fn mtu(bytes: u16) -> c_int {
-    match bytes {
-        ..512 => 1,
-        512..1024 => 2,
-        1024..2048 => 3,
-        2048..4096 => 4,
-        _ => 5,
-    }
+    // 256 is 1, and each further one is twice as large.
+    path_mtu(bytes).ilog2().cast_signed() - 7
 }
 
 /// Returns an address as a GID, as programs have it.
-const fn gid(address: IpAddr) -> Gid {
+pub(crate) const fn gid(address: IpAddr) -> Gid {
     Gid(iwarp_verbs::gid(address).octets())
 }
 
@@ -299,7 +296,7 @@ fn attributes(device: &Device) -> DeviceAttr {
         max_mcast_grp: 0,
         max_mcast_qp_attach: 0,
         max_total_mcast_qp_attach: 0,
-        max_ah: 0,
+        max_ah: c_int::MAX,
         max_fmr: 0,
         max_map_per_fmr: 0,
         max_srq: 1024,

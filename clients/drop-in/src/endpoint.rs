@@ -94,7 +94,9 @@ fn destroy_cqs(id: &Id) {
 }
 
 fn create_qp(id: &Id, pd: Option<&Pd>, init: &mut QpInitAttr, operations: Option<u64>) -> Result<(), c_int> {
-    if !id.head.qp.load(Ordering::Acquire).is_null() || id.verbs().is_none() {
+    // Connections have queue pairs of one type.
+    let is_new = id.head.qp.load(Ordering::Acquire).is_null() && id.verbs().is_some();
+    if !is_new || init.qp_type != QPT_RC {
         return Err(libc::EINVAL);
     }
     let pd = pd.or_else(|| object(id.head.pd.load(Ordering::Acquire)));

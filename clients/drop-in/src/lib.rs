@@ -29,6 +29,7 @@ mod cm;
 mod cm_calls;
 mod context;
 mod cq_ex;
+mod datagrams;
 mod device_list;
 mod devices;
 mod endpoint;

@@ -19,7 +19,7 @@ const MASK_RNR_RETRY: c_int = 1 << 11;
 const MASK_RQ_PSN: c_int = 1 << 12;
 const MASK_MAX_RD_ATOMIC: c_int = 1 << 13;
 const MASK_MIN_RNR_TIMER: c_int = 1 << 15;
-const MASK_SQ_PSN: c_int = 1 << 16;
+pub(crate) const MASK_SQ_PSN: c_int = 1 << 16;
 const MASK_MAX_DEST_RD_ATOMIC: c_int = 1 << 17;
 
 /// Attributes that the transition to RTR needs, and those that it may have.
@@ -69,7 +69,7 @@ pub(crate) const fn is_by_number(mask: c_int) -> bool {
 }
 
 /// Returns the local and the peer's address of a path. As RoCE's drivers, this one needs a global route.
-fn path(context: &OpenContext, ah: &AhAttr) -> Option<(IpAddr, IpAddr)> {
+pub(crate) fn path(context: &OpenContext, ah: &AhAttr) -> Option<(IpAddr, IpAddr)> {
     if ah.is_global == 0 || ah.port_num != PORT {
         return None;
     }

@@ -5,12 +5,13 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use iwarp_verbs::{Access, Error, QpOptions, QpState, QueuePair, SendOp};
+use iwarp_verbs::{Access, Error, QpOptions, QpState, QpType, QueuePair, SendOp};
 
 use crate::abi::{self, QpAttr, QpCap, QpHead, QpInitAttr};
 use crate::abi_ex::QpTail;
 use crate::cm::IdState;
 use crate::context::{QpRoute, lock, null, number};
+use crate::datagrams;
 use crate::device_list::is_roce;
 use crate::devices::{PORT, mtu};
 use crate::numbered::{Change, Numbered, is_by_number};
@@ -19,14 +20,16 @@ use crate::qp_ex::{self, Builder};
 use crate::raw::{export, object, write};
 use crate::users::{Use, Users, status};
 
-/// `IBV_QPT_RC`, the type of all queue pairs of iWARP.
+/// `IBV_QPT_RC`, the type of queue pairs that have a connection, as all of iWARP.
 pub(crate) const QPT_RC: c_int = 2;
+/// `IBV_QPT_UD`, the type of those that send datagrams.
+pub(crate) const QPT_UD: c_int = 4;
 // Bits of `enum ibv_qp_attr_mask`.
 pub(crate) const MASK_STATE: c_int = 1;
 pub(crate) const MASK_CUR_STATE: c_int = 1 << 1;
 pub(crate) const MASK_ACCESS: c_int = 1 << 3;
 pub(crate) const MASK_PKEY_INDEX: c_int = 1 << 4;
-const MASK_PORT: c_int = 1 << 5;
+pub(crate) const MASK_PORT: c_int = 1 << 5;
 pub(crate) const MASK_AV: c_int = 1 << 7;
 pub(crate) const MASK_DEST_QPN: c_int = 1 << 20;
 /// Attributes that a program can change of a queue pair that librdmacm connects.
@@ -42,7 +45,7 @@ const INLINE_MIN: u32 = 64;
 pub(crate) const ACCESS: u32 = 0x0f;
 
 // Values of `enum ibv_qp_state`.
-const RESET: u32 = 0;
+pub(crate) const RESET: u32 = 0;
 pub(crate) const INIT: u32 = 1;
 pub(crate) const RTR: u32 = 2;
 pub(crate) const RTS: u32 = 3;
@@ -63,6 +66,8 @@ pub(crate) struct Qp {
     pub(crate) connection: Mutex<Option<Arc<IdState>>>,
     /// Connection by number, from RTR on.
     numbered: Mutex<Option<Numbered>>,
+    /// Attributes of a queue pair that sends datagrams.
+    datagrams: Option<Mutex<QpAttr>>,
     /// Inbound reads at a time of the connection.
     inbound_reads: AtomicU8,
     /// Outbound reads at a time of the connection.
@@ -82,7 +87,13 @@ impl Qp {
     /// Returns true if a request has an operation that the queue pair does not have: Send with Immediate Data, unless
     /// it is connected by number.
     pub(crate) fn lacks(&self, op: &SendOp) -> bool {
-        matches!(op, SendOp::SendWithImm { .. }) && lock(&self.numbered).is_none()
+        matches!(op, SendOp::SendWithImm { .. }) && self.datagrams.is_none() && lock(&self.numbered).is_none()
+    }
+
+    /// Returns true for a queue pair that sends datagrams.
+    #[inline]
+    pub(crate) const fn sends_datagrams(&self) -> bool {
+        self.datagrams.is_some()
     }
 }
 
@@ -107,10 +118,19 @@ fn size(cap: &QpCap) -> Option<iwarp_verbs::QpCap> {
 /// Has the device create a queue pair. One of RoCE lets messages wait for receive buffers.
 fn made(pd: &Pd, options: &QpOptions<'_>) -> Result<QueuePair, Error> {
     let qp = pd.pd.create_qp(options)?;
-    if is_roce() {
+    if is_roce() && options.qp_type == QpType::Rc {
         qp.await_buffers()?;
     }
     Ok(qp)
+}
+
+/// Returns the type of a queue pair.
+const fn type_of(init: &QpInitAttr) -> Result<QpType, c_int> {
+    match init.qp_type {
+        QPT_RC => Ok(QpType::Rc),
+        QPT_UD => Ok(QpType::Ud),
+        _ => Err(libc::EOPNOTSUPP),
+    }
 }
 
 /// Creates a queue pair, and writes its size into the parameters. With `operations`, programs post by the `ibv_wr_*`
@@ -119,9 +139,7 @@ pub(crate) fn create(pd: &Pd, init: &mut QpInitAttr, operations: Option<u64>) ->
     let (Some(send_cq), Some(recv_cq)) = (object(init.send_cq), object(init.recv_cq)) else {
         return Err(libc::EINVAL);
     };
-    if init.qp_type != QPT_RC {
-        return Err(libc::EOPNOTSUPP);
-    }
+    let qp_type = type_of(init)?;
     if [send_cq, recv_cq].into_iter().any(|cq| !ptr::eq(cq.head.context, pd.head.context)) {
         return Err(libc::EINVAL);
     }
@@ -137,6 +155,7 @@ pub(crate) fn create(pd: &Pd, init: &mut QpInitAttr, operations: Option<u64>) ->
         srq: srq.map(|srq| &srq.srq),
         cap,
         sq_sig_all: init.sq_sig_all != 0,
+        qp_type,
     };
     let qp = made(pd, &options).map_err(|error| number(&error))?;
     init.cap = QpCap {
@@ -157,7 +176,7 @@ pub(crate) fn create(pd: &Pd, init: &mut QpInitAttr, operations: Option<u64>) ->
         handle: number.0,
         qp_num: number.0,
         state: AtomicU32::new(RESET),
-        qp_type: QPT_RC,
+        qp_type: init.qp_type,
         mutex: abi::Mutex::default(),
         cond: abi::Cond::default(),
         events_completed: 0,
@@ -175,6 +194,7 @@ pub(crate) fn create(pd: &Pd, init: &mut QpInitAttr, operations: Option<u64>) ->
         signal_all,
         connection,
         numbered: Mutex::default(),
+        datagrams: (qp_type == QpType::Ud).then(Mutex::default),
         inbound_reads: AtomicU8::new(0),
         outbound_reads: AtomicU8::new(0),
         uses: users.map(|users| users.map(Users::enter)),
@@ -208,6 +228,7 @@ fn query(qp: &Qp) -> Result<(u32, Access), c_int> {
     let state = match (attr.state, numbered) {
         // Its stream comes and goes; the program does not see that.
         (QpState::Idle | QpState::Rts, Some(numbered)) => numbered.state,
+        (QpState::Idle | QpState::Rts, None) if qp.sends_datagrams() => qp.head.state.load(Ordering::Acquire),
         // A device of InfiniBand tells them apart. RTR before a connection of librdmacm has no effect.
         (QpState::Idle, None) if is_roce() => qp.head.state.load(Ordering::Acquire).min(INIT),
         (QpState::Idle, None) => INIT,
@@ -252,6 +273,15 @@ fn modify(qp: &Qp, attr: &QpAttr, mask: c_int) -> Result<(), c_int> {
         return Err(libc::EINVAL);
     }
     let leaves = has(MASK_STATE) && matches!(attr.qp_state, RESET | ERROR);
+    if let Some(held) = qp.datagrams.as_ref().filter(|_| !leaves) {
+        let mut held = lock(held);
+        held.qp_state = now;
+        let changed = datagrams::changed(&held, attr, mask)?;
+        datagrams::enter(qp, &changed).map_err(|error| number(&error))?;
+        *held = changed;
+        qp.head.state.store(changed.qp_state, Ordering::Release);
+        return Ok(());
+    }
     let numbered = *lock(&qp.numbered);
     if is_by_number(mask) || numbered.is_some() && !leaves {
         return by_number(qp, (attr, mask), (numbered, now), rights);
@@ -362,6 +392,8 @@ export! {
             ..QpAttr::default()
         };
         let numbered = *lock(&qp.numbered);
+        let of_datagrams = qp.datagrams.as_ref().map(|held| *lock(held)).unwrap_or_default();
+        let now = QpAttr { qkey: of_datagrams.qkey, sq_psn: of_datagrams.sq_psn, ..now };
         write(attr, 0, numbered.map_or(now, |numbered| numbered.complete(&now)));
         let created = QpInitAttr {
             qp_context: head.qp_context.load(Ordering::Acquire),
@@ -369,7 +401,7 @@ export! {
             recv_cq: head.recv_cq,
             srq: head.srq,
             cap: qp.cap,
-            qp_type: QPT_RC,
+            qp_type: head.qp_type,
             sq_sig_all: qp.signal_all.into(),
         };
         write(init, 0, created);

@@ -9,8 +9,9 @@ use iwarp_verbs::{AtomicOp, Data, SendOp, SendWr, Stag};
 use crate::abi::{QpInitAttr, Sge};
 use crate::abi_ex::{BindInfo, DataBuf, QpInitAttrEx, QpTail, WrCalls};
 use crate::context::{OpenContext, lock, null};
+use crate::datagrams::{Ah, addressed};
 use crate::objects::{Mw, Pd};
-use crate::qp::{self, INLINE_MAX, Qp};
+use crate::qp::{self, INLINE_MAX, QPT_UD, Qp};
 use crate::raw::{array, bytes, export, object};
 use crate::work::{List, bind, compare_swap, hand_on, immediate, posted, send_flags};
 
@@ -73,6 +74,9 @@ impl Builder {
     /// Adds the last request to the batch, with its data.
     fn add(&mut self, qp: &Qp) {
         let Some((wr_id, op, flags)) = self.last.take() else { return };
+        if matches!(op, SendOp::Datagram { .. }) != qp.sends_datagrams() {
+            return self.fail(libc::EINVAL);
+        }
         let data = if self.is_inline {
             Data::Inline(self.inline.get(..self.inline_len).unwrap_or_default())
         } else {
@@ -212,6 +216,16 @@ extern "C" fn wr_send_inv(qp: Option<&Qp>, rkey: u32) {
     begin(qp, Ok(SendOp::Send { invalidate: Some(Stag(rkey)) }));
 }
 
+extern "C" fn wr_set_ud_addr(qp: Option<&Qp>, ah: Option<&Ah>, remote_qpn: u32, remote_qkey: u32) {
+    change(qp, |_, builder| {
+        let Some((_, op, _)) = &mut builder.last else { return };
+        match addressed(*op, ah, (remote_qpn, remote_qkey)) {
+            Ok(datagram) => *op = datagram,
+            Err(error) => builder.fail(error),
+        }
+    });
+}
+
 extern "C" fn wr_set_sge(qp: Option<&Qp>, lkey: u32, addr: u64, length: u32) {
     change(qp, |_, builder| builder.set_list(&[Sge { addr, length, lkey }]));
 }
@@ -250,6 +264,7 @@ pub(crate) fn tail(operations: u64) -> QpTail {
         send_inv: has(SEND_INV).then_some(wr_send_inv),
         set_inline_data: Some(wr_set_inline_data),
         set_inline_data_list: Some(wr_set_inline_data_list),
+        set_ud_addr: Some(wr_set_ud_addr),
         set_sge: Some(wr_set_sge),
         set_sge_list: Some(wr_set_sge_list),
         start: Some(wr_start),
@@ -264,9 +279,10 @@ pub(crate) fn tail(operations: u64) -> QpTail {
 pub(crate) fn parameters<'a>(init: &QpInitAttrEx) -> Result<(Option<&'a Pd>, Option<u64>), c_int> {
     let has = |flag: u32| init.comp_mask & flag != 0;
     let operations = has(INIT_SEND_OPS).then_some(init.send_ops_flags);
+    let known = if init.qp_type == QPT_UD { SEND | SEND_IMM } else { OPERATIONS };
     if init.comp_mask & !(INIT_PD | INIT_CREATE_FLAGS | INIT_SEND_OPS) != 0
         || has(INIT_CREATE_FLAGS) && init.create_flags != 0
-        || operations.is_some_and(|operations| operations & !OPERATIONS != 0)
+        || operations.is_some_and(|operations| operations & !known != 0)
     {
         return Err(libc::EOPNOTSUPP);
     }

@@ -44,6 +44,11 @@ pub(crate) fn object<'a, T>(pointer: *const T) -> Option<&'a T> {
     unsafe { pointer.as_ref() }
 }
 
+/// Sees an object at an address that the program has stored in a number.
+pub(crate) fn pointed<'a, T>(address: u64) -> Option<&'a T> {
+    object(std::ptr::with_exposed_provenance(usize::try_from(address).unwrap_or(0)))
+}
+
 /// Sees an array of the program; empty for a null pointer or a negative length.
 pub(crate) fn array<'a, T>(pointer: *const T, length: c_int) -> &'a [T] {
     let length = usize::try_from(length).unwrap_or(0);

@@ -11,6 +11,7 @@ use iwarp_verbs::{
 use crate::abi::{RecvWr, SendWr, Sge, Wc};
 use crate::abi_ex::BindInfo;
 use crate::context::OpenContext;
+use crate::datagrams::{self, WITH_GRH};
 use crate::objects::{Cq, Mw, Srq, access};
 use crate::qp::{INLINE_MAX, Qp};
 use crate::raw::{array, copy, object, write};
@@ -86,7 +87,10 @@ fn word(wr: &SendWr, at: usize) -> u64 {
 }
 
 /// Returns the operation of a request.
-fn operation(wr: &SendWr) -> Result<SendOp, c_int> {
+fn operation(qp: &Qp, wr: &SendWr) -> Result<SendOp, c_int> {
+    if qp.sends_datagrams() {
+        return datagrams::operation(wr);
+    }
     let (remote_addr, rkey) = (word(wr, 0), Stag(wr.wr[2]));
     Ok(match wr.opcode {
         0 => SendOp::RdmaWrite { remote_addr, rkey },
@@ -146,7 +150,7 @@ pub(crate) const fn send_flags(flags: u32) -> SendFlags {
 }
 
 fn post_one(qp: &Qp, wr: &SendWr) -> Result<(), c_int> {
-    let op = operation(wr)?;
+    let op = operation(qp, wr)?;
     if qp.lacks(&op) {
         return Err(libc::EOPNOTSUPP);
     }
@@ -270,7 +274,8 @@ pub(crate) fn completion(wc: &WorkCompletion) -> Wc {
         byte_len: wc.byte_len,
         imm_data,
         qp_num: wc.qp_num.0,
-        wc_flags,
+        src_qp: wc.src_qp.map_or(0, |source| source.0),
+        wc_flags: wc_flags | if wc.src_qp.is_some() { WITH_GRH } else { 0 },
         ..Wc::default()
     }
 }

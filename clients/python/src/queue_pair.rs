@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use iwarp_verbs::{
-    Access, AtomicOp, CompletionQueue, Data, ProtectionDomain, QpCap, QpOptions, QpState,
+    Access, AtomicOp, CompletionQueue, Data, ProtectionDomain, QpCap, QpOptions, QpState, QpType,
     QueuePair as VerbsQp, RecvWr, SendFlags, SendOp, SendWr, Sge as VerbsSge, Stag,
 };
 use pyo3::prelude::*;
@@ -75,7 +75,8 @@ impl QueuePair {
         let QpSizes { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data, sq_sig_all } =
             *sizes;
         let cap = QpCap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data };
-        let qp = pd.create_qp(&QpOptions { send_cq, recv_cq, srq: None, cap, sq_sig_all })?;
+        let qp =
+            pd.create_qp(&QpOptions { send_cq, recv_cq, srq: None, cap, sq_sig_all, qp_type: QpType::Rc })?;
         let num = qp.num().0;
         let slot = Slot::new(device, "queue pair", Rank::QueuePair, qp);
         Ok(Self { connection: Mutex::default(), slot, num })

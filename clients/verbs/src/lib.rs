@@ -140,9 +140,9 @@ pub use rdma::service::{
     Grant, Prefix, ServiceError, Status, Token, check_name, decode_reply, encode_request, parse_prefix,
 };
 pub use rdma::verbs::{
-    Access, AsyncEvent, Bind, CmEvent, CmEventKind, CmId, ConnParam, CqId, Data, PollError, PostError,
-    QpAttr, QpCap, QpNum, QpState, RecvWr, RtrAttr, RtsAttr, SendFlags, SendOp, SendWr, Sge, SrqAttr, Stag,
-    VerbsError, WcOpcode, WcStatus, WorkCompletion, gid, inc_rkey,
+    Access, AsyncEvent, Bind, CmEvent, CmEventKind, CmId, ConnParam, CqId, Data, Destination, PollError,
+    PostError, QpAttr, QpCap, QpNum, QpState, QpType, RecvWr, RtrAttr, RtsAttr, SendFlags, SendOp, SendWr,
+    Sge, SrqAttr, Stag, VerbsError, WcOpcode, WcStatus, WorkCompletion, gid, inc_rkey, path_mtu,
 };
 pub use rdma::wire::mpa::RtrOptions;
 pub use rdma::{AtomicOp, CrcPolicy, ErrorCode};

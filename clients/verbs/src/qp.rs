@@ -6,7 +6,7 @@ use iwarp_shared_verbs::methods::Executed;
 use iwarp_shared_verbs::program::{RecvQueue, SendQueue, Slots};
 use iwarp_shared_verbs::{QpPlaces, Request, Response};
 use rdma::verbs::{
-    Access, CqId, PostError, QpAttr, QpCap, QpInit, QpNum, QpState, RecvWr, RtrAttr, RtsAttr, SendWr,
+    Access, CqId, PostError, QpAttr, QpCap, QpInit, QpNum, QpState, QpType, RecvWr, RtrAttr, RtsAttr, SendWr,
     SrqAttr, SrqId, WorkCompletion,
 };
 
@@ -29,12 +29,15 @@ pub struct QpOptions<'a> {
     pub cap: QpCap,
     /// True if every send request is signaled.
     pub sq_sig_all: bool,
+    /// Type of the queue pair.
+    pub qp_type: QpType,
 }
 
 impl<'a> QpOptions<'a> {
     /// Returns the parameters of a queue pair whose two queues complete to one completion queue.
     pub fn new(cq: &'a CompletionQueue) -> Self {
-        Self { send_cq: cq, recv_cq: cq, srq: None, cap: QpCap::default(), sq_sig_all: false }
+        let qp_type = QpType::Rc;
+        Self { send_cq: cq, recv_cq: cq, srq: None, cap: QpCap::default(), sq_sig_all: false, qp_type }
     }
 }
 
@@ -68,7 +71,7 @@ impl ProtectionDomain {
     /// As [`Self::create_qp`]; then none is created.
     pub fn create_qps(&self, options: &QpOptions<'_>, count: usize) -> Result<Vec<QueuePair>, Error> {
         let call = "create_qp";
-        let QpOptions { send_cq, recv_cq, srq, cap, sq_sig_all } = *options;
+        let QpOptions { send_cq, recv_cq, srq, cap, sq_sig_all, qp_type } = *options;
         let of_srq = srq.map(|srq| &srq.0.pd.0.context);
         for of in [&send_cq.0.context, &recv_cq.0.context].into_iter().chain(of_srq) {
             self.0.context.owns(call, of)?;
@@ -80,6 +83,7 @@ impl ProtectionDomain {
             srq: srq.map(|srq| srq.0.id),
             cap,
             sq_sig_all,
+            qp_type,
         };
         let Executed { results, mut reason } =
             self.0.context.execute_all(call, &vec![Request::CreateQp(init); count])?;
@@ -275,6 +279,17 @@ impl QueuePair {
     pub fn ready_to_send(&self, attr: &RtsAttr) -> Result<(), Error> {
         self.context().execute("modify_qp", Request::ReadyToSend(self.0.num, *attr))?;
         self.0.set_ready(true);
+        Ok(())
+    }
+
+    /// Changes a queue pair of [`QpType::Ud`] to RTR, or to RTS if it `may_send`, or changes its key: datagrams with
+    /// that key go to its receive buffers, each behind 40 bytes of a global route header.
+    ///
+    /// # Errors
+    /// The queue pair is of another type or in error, the device has no connections by number, or the daemon has ended.
+    pub fn ready_for_datagrams(&self, qkey: u32, may_send: bool) -> Result<(), Error> {
+        self.context().execute("modify_qp", Request::ReadyForDatagrams(self.0.num, qkey))?;
+        self.0.set_ready(may_send);
         Ok(())
     }
 

@@ -252,6 +252,7 @@ impl<T: Transport, M: Memory> Engine<T, M> {
         self.post_of_contexts();
         self.transport.receive(now, frames);
         self.handle_events(now, pool);
+        self.deliver_datagrams(now);
         if due {
             self.handle_timeouts(now, pool);
         }
@@ -327,6 +328,7 @@ impl<T: Transport, M: Memory> Engine<T, M> {
             || self.device.has_overrun()
             || self.device.deferred() > 0
             || self.has_output_to_itself()
+            || self.device.has_datagrams()
     }
 
     /// Resets every connection. `WorkerPort::shut_down` calls it.

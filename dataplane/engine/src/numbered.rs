@@ -21,7 +21,7 @@ pub(super) struct NumberedQps {
     port: Option<u16>,
     /// Networks whose hosts may connect; `None`: all.
     peers: Option<Box<[IpNet]>>,
-    /// Queue pairs that are connected with themselves, and have output.
+    /// Queue pairs without a transport that have output: connected with themselves, or of datagrams.
     to_itself: VecDeque<CmId>,
 }
 
@@ -42,15 +42,18 @@ pub struct NumberedConfig {
     pub worker: u8,
     /// Networks whose hosts may connect; `None`: all.
     pub peers: Option<Vec<IpNet>>,
+    /// Bytes of an IP packet of the port, at most.
+    pub mtu: u16,
 }
 
 impl<T: Transport, M: Memory> Engine<T, M> {
     /// Lets queue pairs be connected by number. Returns false if there are queue pairs already.
     pub fn connect_by_number(&mut self, config: NumberedConfig) -> bool {
-        let NumberedConfig { port, worker, peers } = config;
+        let NumberedConfig { port, worker, peers, mtu } = config;
         let is_set = self.device.set_worker(worker);
         if is_set {
-            self.device.set_rendezvous(Rendezvous { port, key: self.numbered.key });
+            let datagram_max = rdma::verbs::path_mtu(mtu);
+            self.device.set_rendezvous(Rendezvous { port, key: self.numbered.key, datagram_max });
             self.numbered.port = port.checked_add(worker.into());
             self.numbered.peers = peers.map(Vec::into_boxed_slice);
         }
@@ -113,7 +116,16 @@ impl<T: Transport, M: Memory> Engine<T, M> {
         self.device.next_link_deadline().map(instant)
     }
 
-    /// Queues the output of a queue pair that is connected with itself; ignores any other connection.
+    /// Passes the datagrams that have arrived to their queue pairs.
+    #[inline]
+    pub(super) fn deliver_datagrams(&mut self, now: Instant) {
+        let Self { device, rdma, .. } = self;
+        if device.has_datagrams() {
+            device.deliver_datagrams(since_start(now), &mut rdma.env());
+        }
+    }
+
+    /// Queues the output of a queue pair without a transport; ignores any other connection.
     #[cold]
     pub(super) fn queue_to_itself(&mut self, id: CmId) {
         if self.device.is_looped_to_itself(id) && !self.numbered.to_itself.contains(&id) {
@@ -126,18 +138,21 @@ impl<T: Transport, M: Memory> Engine<T, M> {
         !self.numbered.to_itself.is_empty()
     }
 
-    /// Passes output of queue pairs that are connected with themselves back to them, up to a bound each.
+    /// Sends output of queue pairs without a transport, up to a bound each.
     #[inline]
     pub(super) fn transmit_to_itself(&mut self, now: Instant) {
+        if self.numbered.to_itself.is_empty() {
+            return;
+        }
         for _ in 0..self.numbered.to_itself.len() {
             let Some(id) = self.numbered.to_itself.pop_front() else { break };
-            let Self { device, rdma, .. } = self;
-            device.transmit_looped(id, id, since_start(now), &mut rdma.env());
-            device.drain(id);
-            // One that waits for a buffer goes on when it has one.
-            if device.has_output(id) && !device.is_stalled(id) {
+            let Self { device, rdma, transport, .. } = self;
+            let is_local = |address| transport.is_local(address);
+            if device.transmit_to_itself(id, since_start(now), &mut rdma.env(), is_local) {
                 self.queue_to_itself(id);
             }
         }
+        // Links have datagrams to send now.
+        self.apply_requests(now);
     }
 }

@@ -4,16 +4,20 @@
 //! |---|---|---|
 //! | 0 | `wr_id` | |
 //! | 1 | byte 0 operation, byte 1 flags, byte 2 elements, byte 3 rights | bytes 4 and 5 length of the inline data |
-//! | 2 | address at the peer | |
-//! | 3 | key of the peer's memory | STag to invalidate, key of the region to bind, or Immediate Data of a Send |
+//! | 2 | address at the peer; of a datagram, number and Q_Key of its receiver | |
+//! | 3 | key of the peer's memory | STag to invalidate, key of the region to bind, Immediate Data without a Write |
 //! | from 4 | elements of two words: address; length and key; or inline data | |
-//! | then | operands that the operation has: Immediate Data; atomic; address and length to bind, memory window | |
+//! | then | operands: Immediate Data; atomic; address and length to bind, memory window; two GIDs | |
 //!
 //! A request with up to two elements and no operands lies in one cache line.
 
+use core::net::{IpAddr, Ipv6Addr};
+
 use arrayvec::ArrayVec;
 use rdma::AtomicOp;
-use rdma::verbs::{Access, Bind, Data, MwId, SGE_MAX, SendFlags, SendOp, SendWr, Sge, Stag};
+use rdma::verbs::{
+    Access, Bind, Data, Destination, MwId, QpNum, SGE_MAX, SendFlags, SendOp, SendWr, Sge, Stag, gid,
+};
 use zerocopy::IntoBytes;
 
 use crate::{EntryError, LINE_WORDS, RingShape, halves, split};
@@ -37,7 +41,7 @@ const SIGNALED: u8 = 1 << 0;
 const SOLICITED: u8 = 1 << 1;
 const FENCE: u8 = 1 << 2;
 const INLINE: u8 = 1 << 3;
-/// The third operand's meaning: a Send invalidates, a window is zero-based.
+/// A Send invalidates, a window is zero-based, a datagram has Immediate Data.
 const OPTION: u8 = 1 << 4;
 const FLAGS: u8 = SIGNALED | SOLICITED | FENCE | INLINE | OPTION;
 
@@ -53,6 +57,7 @@ const COMPARE_SWAP: u8 = 8;
 const BIND_MW: u8 = 9;
 const LOCAL_INVALIDATE: u8 = 10;
 const SEND_WITH_IMM: u8 = 11;
+const DATAGRAM: u8 = 12;
 
 /// Returns the words of an entry with up to `sges` elements or `inline` bytes, whole cache lines; `None` if they exceed
 /// [`SGE_MAX`] and [`INLINE_MAX`].
@@ -114,7 +119,7 @@ const fn operands(opcode: u8) -> usize {
         RDMA_WRITE_WITH_IMM | IMMEDIATE => 1,
         FETCH_ADD => 2,
         BIND_MW => 3,
-        COMPARE_SWAP => 4,
+        COMPARE_SWAP | DATAGRAM => 4,
         _ => 0,
     }
 }
@@ -156,8 +161,26 @@ fn decode_op(
         }
         LOCAL_INVALIDATE => SendOp::LocalInvalidate { stag: other },
         SEND_WITH_IMM => SendOp::SendWithImm { imm_data: other.0.to_le_bytes() },
+        DATAGRAM => {
+            let (qp_num, qkey) = split(remote_addr);
+            let [remote, local] = [address(first, second), address(third, fourth)];
+            let to = Destination { local, remote, qp_num: QpNum(qp_num), qkey };
+            SendOp::Datagram { to, imm_data: option.then(|| other.0.to_le_bytes()) }
+        }
         _ => return Err(EntryError::Opcode(opcode)),
     })
+}
+
+/// Returns the address of a GID in two words, the first of which has its first bytes.
+fn address(first: u64, second: u64) -> IpAddr {
+    let bits = u128::from(first) << 64 | u128::from(second);
+    IpAddr::V6(Ipv6Addr::from_bits(bits)).to_canonical()
+}
+
+/// Returns the two words of an address.
+const fn address_words(address: IpAddr) -> [u64; 2] {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = gid(address).octets();
+    [u64::from_be_bytes([a, b, c, d, e, f, g, h]), u64::from_be_bytes([i, j, k, l, m, n, o, p])]
 }
 
 /// Decodes a scatter/gather list of `count` elements into `list`, and returns the words behind it.
@@ -272,6 +295,17 @@ impl Operation {
             SendOp::Send { invalidate } => {
                 let keys = (0, invalidate.map_or(0, |stag| stag.0));
                 Self { opcode: SEND, option: invalidate.is_some(), keys, ..none }
+            }
+            SendOp::Datagram { to: Destination { local, remote, qp_num, qkey }, imm_data } => {
+                let ([first, second], [third, fourth]) = (address_words(remote), address_words(local));
+                Self {
+                    opcode: DATAGRAM,
+                    option: imm_data.is_some(),
+                    remote_addr: halves(qp_num.0, qkey),
+                    keys: (0, imm_data.map_or(0, u32::from_le_bytes)),
+                    operands: [first, second, third, fourth],
+                    ..none
+                }
             }
             SendOp::SendWithImm { imm_data } => {
                 Self { opcode: SEND_WITH_IMM, keys: (0, u32::from_le_bytes(imm_data)), ..none }

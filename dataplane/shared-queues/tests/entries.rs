@@ -2,12 +2,14 @@
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use core::net::IpAddr;
+
 use iwarp_shared_queues::*;
 use proptest::prelude::*;
 use rdma::AtomicOp;
 use rdma::verbs::{
-    Access, Bind, Data, MwId, QpNum, RecvWr, SGE_MAX, SendFlags, SendOp, SendWr, Sge, Slots, Stag, WcOpcode,
-    WcStatus, WorkCompletion,
+    Access, Bind, Data, Destination, MwId, QpNum, RecvWr, SGE_MAX, SendFlags, SendOp, SendWr, Sge, Slots,
+    Stag, WcOpcode, WcStatus, WorkCompletion,
 };
 
 fn stag() -> impl Strategy<Value = Stag> + Clone {
@@ -26,6 +28,13 @@ fn op() -> impl Strategy<Value = SendOp> {
     prop_oneof![
         proptest::option::of(stag()).prop_map(|invalidate| SendOp::Send { invalidate }),
         any::<[u8; 4]>().prop_map(|imm_data| SendOp::SendWithImm { imm_data }),
+        (any::<[IpAddr; 2]>(), any::<(u32, u32)>(), any::<Option<[u8; 4]>>()).prop_map(
+            |([local, remote], (qp, qkey), imm_data)| {
+                let [local, remote] = [local, remote].map(|address| address.to_canonical());
+                let to = Destination { local, remote, qp_num: QpNum(qp), qkey };
+                SendOp::Datagram { to, imm_data }
+            }
+        ),
         place.clone().prop_map(|(remote_addr, rkey)| SendOp::RdmaWrite { remote_addr, rkey }),
         (place.clone(), any::<[u8; 8]>()).prop_map(|((remote_addr, rkey), imm_data)| {
             SendOp::RdmaWriteWithImm { remote_addr, rkey, imm_data }
@@ -137,11 +146,15 @@ proptest! {
         opcode in proptest::sample::select(OPCODES.to_vec()),
         imm_data in proptest::option::of(any::<[u8; 8]>()),
         invalidated in proptest::option::of(stag()),
+        source in proptest::option::of(any::<u32>()),
         solicited: bool,
         slots in prop_oneof![Just(Slots::Receive), (0..=65_535_usize).prop_map(Slots::Send)],
     ) {
         let qp_num = QpNum(qp);
-        let wc = WorkCompletion { wr_id, status, opcode, byte_len, imm_data, invalidated, solicited, qp_num };
+        let (src_qp, invalidated) = (source.map(QpNum), invalidated.filter(|_| source.is_none()));
+        let wc = WorkCompletion {
+            wr_id, status, opcode, byte_len, imm_data, invalidated, solicited, qp_num, src_qp,
+        };
         prop_assert_eq!(decode_completion(&encode_completion(&wc, slots)), Ok((wc, slots)));
     }
 
@@ -149,7 +162,7 @@ proptest! {
     #[test]
     fn random_words_are_refused_or_mean_one_request(
         mut words in proptest::collection::vec(any::<u64>(), 0..=RingShape::ENTRY_WORDS_MAX as usize),
-        opcode in 0_u8..=12,
+        opcode in 0_u8..=13,
         flags in 0_u8..=32,
         count in 0_u8..=20,
         inline in 0_u16..=600,
@@ -182,7 +195,7 @@ fn each_refusal_says_why() {
     let head = |control: u64| [7, control, 0, 0, 0, 0, 0];
     let refused = |control| decode_send(&head(control), &mut SgeList::new()).unwrap_err();
     assert_eq!(refused(0), EntryError::Opcode(0));
-    assert_eq!(refused(12), EntryError::Opcode(12));
+    assert_eq!(refused(13), EntryError::Opcode(13));
     assert_eq!(refused(0x8001), EntryError::Flags(0x80));
     assert_eq!(refused(0x11_0001), EntryError::ListLength(17));
     assert_eq!(refused(0x2_0001), EntryError::TooShort);
@@ -191,7 +204,7 @@ fn each_refusal_says_why() {
     assert_eq!(decode_recv(&[1, 1 << 40], &mut SgeList::new()).unwrap_err(), EntryError::ListLength(255));
     assert_eq!(decode_completion(&[0, 11, 0, 0]), Err(EntryError::Completion(11, 0)));
     assert_eq!(decode_completion(&[0, 0x90, 0, 0]), Err(EntryError::Completion(0, 9)));
-    assert_eq!(decode_completion(&[0, 0x10 << 8, 0, 0]), Err(EntryError::Flags(0x10)));
+    assert_eq!(decode_completion(&[0, 0x20 << 8, 0, 0]), Err(EntryError::Flags(0x20)));
     assert_eq!(
         (send_words(SGE_MAX + 1, 0), send_words(0, INLINE_MAX + 1), recv_words(SGE_MAX + 1)),
         (None, None, None)

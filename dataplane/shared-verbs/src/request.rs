@@ -74,6 +74,8 @@ pub enum Request {
     ReadyToReceive(QpNum, RtrAttr),
     /// Changes such a queue pair to RTS.
     ReadyToSend(QpNum, RtsAttr),
+    /// Changes a queue pair of datagrams to RTR, or its key (`ibv_modify_qp` with `IBV_QP_QKEY`).
+    ReadyForDatagrams(QpNum, u32),
     /// Asks for a snapshot of a queue pair (`ibv_query_qp`).
     QueryQp(QpNum),
     /// Destroys a queue pair (`ibv_destroy_qp`).

@@ -72,7 +72,7 @@ impl<M: AsRef<[AtomicU64]> + Clone> Program<M> {
             other => panic!("CreateCq: {other:?}"),
         };
         let ((send_cq, mut cq), (recv_cq, mut recv_ring)) = (create_cq(), create_cq());
-        let init = QpInit { pd, send_cq, recv_cq, srq: None, cap, sq_sig_all: false };
+        let init = QpInit { recv_cq, cap, sq_sig_all: false, ..QpInit::new(pd, send_cq) };
         let Ok(Response::Qp(qp, places)) = execute(&Request::CreateQp(init)) else { panic!("CreateQp") };
         let Ok(Response::Id(id)) = execute(&Request::CreateId(Some(local))) else { panic!("CreateId") };
         let request = Request::RegMr { pd, memory: (region, 0, length), base, access };

@@ -355,7 +355,8 @@ fn connect_by_number(
         some => some.to_vec(),
     };
     let port = table.queue_pair_port;
-    engine.connect_by_number(NumberedConfig { port, worker, peers: Some(peers) });
+    let mtu = spec.mtu;
+    engine.connect_by_number(NumberedConfig { port, worker, peers: Some(peers), mtu });
     let listening = engine.listen_by_number(endpoint(config, config.mpa.crc));
     listening.with_context(|| format!("applications.queue_pair_port {port}"))
 }

@@ -244,7 +244,9 @@ impl QueuePair {
         let Some((_, before)) = deferred.gate else { return };
         for event in self.events.iter_mut().skip(before) {
             match *event {
-                Event::Received { wr_id, .. } | Event::Immediate { wr_id, .. } => {
+                Event::Received { wr_id, .. }
+                | Event::Datagram { wr_id, .. }
+                | Event::Immediate { wr_id, .. } => {
                     *event = Event::Completion { wr_id, op: WcOpcode::Recv, status, bytes: 0 };
                 }
                 Event::Completion {

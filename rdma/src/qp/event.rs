@@ -203,6 +203,21 @@ pub enum Event {
         /// True if the peer asks for an event.
         solicited: bool,
     },
+    /// A datagram was received into a posted buffer, behind its global route header of 40 bytes.
+    Datagram {
+        /// Number that the buffer was posted with.
+        wr_id: u64,
+        /// Length in bytes, with the header.
+        bytes: u32,
+        /// Number of the queue pair that has sent it.
+        source: u32,
+        /// True if the sender asks for an event.
+        solicited: bool,
+        /// Immediate Data of the datagram.
+        immediate: Option<[u8; 4]>,
+    },
+    /// Datagrams have arrived at a link.
+    Datagrams,
     /// A Terminate was handed to the transport.
     TerminateSent {
         /// Error code of the Terminate.

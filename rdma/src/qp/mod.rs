@@ -9,6 +9,7 @@
 //! Completions occur in the order of posting (RFC 5040 §5.5 rule 15). The outstanding reads (the ORQ) are therefore a
 //! contiguous part at the head of the send queue and need no queue of their own.
 
+mod datagrams;
 mod deferred;
 mod event;
 mod inbox;
@@ -20,6 +21,7 @@ mod shared_queue;
 
 use std::collections::VecDeque;
 
+pub(crate) use datagrams::{Arrived, Datagrams};
 pub(crate) use deferred::{Deferred, ReadAhead, Stop};
 pub use event::{CloseHow, Event, WcOpcode, WcStatus};
 pub(crate) use inbox::Inbox;
@@ -230,6 +232,7 @@ impl QueuePair {
         match &event {
             Event::Completion { op: WcOpcode::Recv, .. }
             | Event::Received { .. }
+            | Event::Datagram { .. }
             | Event::Immediate { .. } => {
                 self.rq.completion_taken();
             }

@@ -7,7 +7,7 @@
 
 use core::time::Duration;
 
-use super::{QueuePair, StreamState, WcStatus};
+use super::{Datagrams, PostError, QueuePair, StreamState, WcStatus, WorkOp};
 use crate::ddp::UntaggedQueue;
 use crate::stats::{RdmaStats, count};
 use crate::terminate::StreamError;
@@ -42,6 +42,8 @@ pub(crate) struct Numbered {
     rnr_until: Option<Duration>,
     /// True while a message of this side waits.
     peer_waits: bool,
+    /// Set for ends that send and receive datagrams, and nothing else.
+    pub(super) datagrams: Option<Datagrams>,
 }
 
 impl Numbered {
@@ -55,6 +57,30 @@ impl Numbered {
             rnr_limit,
             rnr_until: None,
             peer_waits: false,
+            datagrams: None,
+        }
+    }
+
+    /// Returns the state of an end of datagrams.
+    pub(crate) fn of_datagrams(datagrams: Datagrams) -> Self {
+        Self { datagrams: Some(datagrams), ..Self::new(Extensions::default(), None) }
+    }
+
+    /// Returns the reason why such an end does not have an operation.
+    const fn refuses(&self, op: &WorkOp) -> Option<PostError> {
+        match (op, self.datagrams.is_some()) {
+            (WorkOp::Datagram { .. }, is_end) => {
+                if is_end {
+                    None
+                } else {
+                    Some(PostError::Operation)
+                }
+            }
+            (_, true) => Some(PostError::Operation),
+            (WorkOp::SendImmediate { .. }, _) if !self.extensions.send_immediate => {
+                Some(PostError::NotNegotiated)
+            }
+            _ => None,
         }
     }
 }
@@ -70,6 +96,17 @@ impl QueuePair {
     #[inline]
     pub(crate) fn extensions(&self) -> Extensions {
         self.numbered.as_deref().map_or(Extensions::default(), |numbered| numbered.extensions)
+    }
+
+    /// Returns the reason why the stream does not have an operation, if so.
+    #[inline]
+    pub(crate) fn refuses(&self, op: &WorkOp) -> Option<PostError> {
+        match (self.numbered.as_deref(), op) {
+            (Some(numbered), _) => numbered.refuses(op),
+            (None, WorkOp::SendImmediate { .. }) => Some(PostError::NotNegotiated),
+            (None, WorkOp::Datagram { .. }) => Some(PostError::Operation),
+            (None, _) => None,
+        }
     }
 
     /// Counts messages of the peer that were processed.

@@ -29,6 +29,8 @@ pub enum PostError {
     Window,
     /// A Send with Immediate Data, which the peer has not agreed to (`EOPNOTSUPP`).
     NotNegotiated,
+    /// An operation that queue pairs of this type do not have: they send datagrams alone, or none (`EINVAL`).
+    Operation,
 }
 
 impl fmt::Display for PostError {
@@ -41,6 +43,7 @@ impl fmt::Display for PostError {
             Self::NoReads => "no RDMA Reads were negotiated on this stream",
             Self::Window => "the key is not one of the memory window",
             Self::NotNegotiated => "the peer does not take Sends with Immediate Data",
+            Self::Operation => "queue pairs of this type do not have the operation",
         })
     }
 }
@@ -82,6 +85,16 @@ pub(crate) enum WorkOp {
         data: [u8; 8],
         solicited: bool,
     },
+    /// Of a queue pair that sends datagrams, and of a link.
+    Datagram {
+        /// Link to the other device. On a link, the message begins with a header, and the rest is 0.
+        link: u32,
+        /// Queue pair there, and the key that it expects.
+        dest: u32,
+        qkey: u32,
+        immediate: Option<[u8; 4]>,
+        solicited: bool,
+    },
     /// Not a message: invalidates a local STag.
     Invalidate {
         stag: Stag,
@@ -98,7 +111,10 @@ impl WorkOp {
         match self {
             Self::Write { .. } | Self::WriteImmediate { .. } => WcOpcode::RdmaWrite,
             Self::Read { .. } => WcOpcode::RdmaRead,
-            Self::Send { .. } | Self::SendImmediate { .. } | Self::Immediate { .. } => WcOpcode::Send,
+            Self::Send { .. }
+            | Self::SendImmediate { .. }
+            | Self::Immediate { .. }
+            | Self::Datagram { .. } => WcOpcode::Send,
             Self::Atomic { op: AtomicOp::FetchAdd { .. }, .. } => WcOpcode::FetchAdd,
             Self::Atomic { op: AtomicOp::CompareSwap { .. }, .. } => WcOpcode::CompareSwap,
             Self::Invalidate { .. } => WcOpcode::LocalInvalidate,

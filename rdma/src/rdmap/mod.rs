@@ -2,6 +2,7 @@
 //! here; the endpoint calls both.
 
 mod ahead;
+mod datagram;
 mod local;
 mod notify;
 mod out_of_order;

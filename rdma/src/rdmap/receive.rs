@@ -295,13 +295,17 @@ impl QueuePair {
                 of_queue(QueueNumber::PROGRESS)?;
                 Ok(self.progress(header, rest, len, env)?)
             }
+            Opcode::Datagram if self.takes_datagrams() => {
+                of_queue(QueueNumber::DATAGRAM)?;
+                self.datagram(header, rest, fpdu, env)
+            }
             // Tagged messages whose T bit is wrong, and what the ends have not agreed on.
             Opcode::RdmaWrite
             | Opcode::ReadResponse
             | Opcode::SendImmediate
             | Opcode::SendImmediateSolicited
             | Opcode::Progress
-            | Opcode::Reserved(_) => Err(StreamError::UnexpectedOpcode.into()),
+            | Opcode::Datagram => Err(StreamError::UnexpectedOpcode.into()),
         }
     }
 

@@ -79,10 +79,10 @@ fn first(head: &[u8], len: usize, options: RtrOptions) -> First {
             Err(_) => return First::Checked,
         },
         (Header::Untagged(_), Opcode::Terminate)
-        | (
-            _,
-            Opcode::SendImmediate | Opcode::SendImmediateSolicited | Opcode::Progress | Opcode::Reserved(_),
-        ) => return First::Checked,
+        | (_, Opcode::SendImmediate | Opcode::SendImmediateSolicited | Opcode::Progress | Opcode::Datagram) =>
+        {
+            return First::Checked;
+        }
         _ => return First::Other,
     };
     if agreed { First::Rtr(rtr) } else { First::Other }

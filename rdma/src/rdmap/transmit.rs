@@ -157,6 +157,11 @@ impl QueuePair {
                 header.ulp_word = invalidate.map_or(0, |stag| stag.0);
                 self.send_message(&work, SegmentHeader::Untagged(header), env, sink)
             }
+            WorkOp::Datagram { .. } => {
+                let header =
+                    untagged(Opcode::Datagram, QueueNumber::DATAGRAM, self.out_sends, work.progress, true);
+                self.send_message(&work, SegmentHeader::Untagged(header), env, sink)
+            }
             WorkOp::SendImmediate { solicited, data } => {
                 let opcode = if solicited { Opcode::SendImmediateSolicited } else { Opcode::SendImmediate };
                 let mut header = untagged(opcode, QueueNumber::SEND, self.out_sends, work.progress, true);

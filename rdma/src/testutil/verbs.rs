@@ -119,6 +119,8 @@ pub struct Net {
     pub now: Duration,
     /// Most bytes of an FPDU.
     pub mss: usize,
+    /// Most bytes of a stream on their way.
+    pub room: usize,
     /// Most bytes that a node receives in one piece.
     pub chunk: usize,
     /// All bytes that node 0 and node 1 have sent.
@@ -152,6 +154,7 @@ impl Net {
             opened: 0,
             now: Duration::ZERO,
             mss: 1448,
+            room: usize::MAX,
             chunk: 1448,
             sent: [Vec::new(), Vec::new()],
             refused: 0,
@@ -172,11 +175,9 @@ impl Net {
             }
             TransportRequest::Transmit { id } if self.nodes[at].device.is_looped_to_itself(id) => {
                 let Node { device, stags, memory, stats, .. } = &mut self.nodes[at];
-                while device.has_output(id) && !device.is_stalled(id) {
-                    let mut env = Env { stags: &mut *stags, memory: &mut *memory, stats: &mut *stats };
-                    device.transmit_looped(id, id, self.now, &mut env);
-                    device.drain(id);
-                }
+                let mut env = Env { stags, memory, stats };
+                let is_local = |ip| ip == address(at).ip();
+                while device.transmit_to_itself(id, self.now, &mut env, is_local) {}
             }
             TransportRequest::Transmit { id } => self.transmit(at, id),
             TransportRequest::Close { id, how, .. } => {
@@ -203,13 +204,8 @@ impl Net {
         };
         let Node { device, stats, .. } = &mut self.nodes[at];
         assert!(device.opened(id, mine, from, self.now, stats));
-        let end = |id| End {
-            id,
-            wire: Wire::new(self.mss, usize::MAX),
-            position: 0,
-            closed: None,
-            fin_sent: false,
-        };
+        let end =
+            |id| End { id, wire: Wire::new(self.mss, self.room), position: 0, closed: None, fin_sent: false };
         let (a, b) = (end(id), end(incoming));
         self.streams.push(if at == 0 { [a, b] } else { [b, a] });
     }
@@ -246,7 +242,8 @@ impl Net {
         let mut net = Self { is_numbered: true, ..Self::with(limits) };
         for (node, key) in net.nodes.iter_mut().zip([(1, 2), (3, 4)]) {
             let any = SocketAddr::from(([0, 0, 0, 0], RENDEZVOUS_PORT));
-            node.device.set_rendezvous(Rendezvous { port: RENDEZVOUS_PORT, key });
+            let datagram_max = DATAGRAM_MAX;
+            node.device.set_rendezvous(Rendezvous { port: RENDEZVOUS_PORT, key, datagram_max });
             let listener = node.device.create_listener(any, EndpointConfig::default(), Owner::QueuePairs);
             node.listener = Some(listener.unwrap());
         }
@@ -345,6 +342,11 @@ impl Net {
         }
     }
 
+    fn deliver_datagrams(&mut self, at: usize) {
+        let Node { device, stags, memory, stats, .. } = &mut self.nodes[at];
+        device.deliver_datagrams(self.now, &mut Env { stags, memory, stats });
+    }
+
     /// Runs both nodes until nothing is left to do; keeps the connection events.
     pub fn run(&mut self) {
         for _ in 0..100_000 {
@@ -355,6 +357,7 @@ impl Net {
                     self.nodes[at].device.run_links();
                 }
                 self.resume(at);
+                self.deliver_datagrams(at);
                 while let Some(request) = self.nodes[at].device.poll_transport() {
                     self.request(at, request);
                     moved = true;
@@ -366,7 +369,7 @@ impl Net {
             for stream in 0..if self.paused { 0 } else { self.streams.len() } {
                 moved |= self.carry(stream, 0) | self.carry(stream, 1);
             }
-            if !moved {
+            if !moved && !self.nodes.iter().any(|node| node.device.has_datagrams()) {
                 return;
             }
         }
@@ -426,6 +429,8 @@ pub struct Party {
 pub const CAP: QpCap =
     QpCap { max_send_wr: 32, max_recv_wr: 32, max_send_sge: 16, max_recv_sge: 16, max_inline_data: 64 };
 
+/// Bytes of a datagram, at most.
+pub const DATAGRAM_MAX: u16 = 1024;
 /// Length of a party's memory, bytes.
 pub const MEMORY: usize = 16_384;
 /// First address of a party's memory.
@@ -433,11 +438,16 @@ pub const BASE: u64 = 0x7f00_0000_0000;
 
 /// Creates the objects of one end of a connection; `salt` selects the contents of its memory.
 pub fn party(node: &mut Node, cap: QpCap, srq: Option<u16>, salt: u8) -> Party {
+    party_of(node, QpType::Rc, cap, srq, salt)
+}
+
+/// Creates a queue pair of a type, with the other objects.
+pub fn party_of(node: &mut Node, qp_type: QpType, cap: QpCap, srq: Option<u16>, salt: u8) -> Party {
     let pd = node.device.alloc_pd().unwrap();
     let cq = node.device.create_cq(256).unwrap();
     let recv_cq = node.device.create_cq(256).unwrap();
     let srq = srq.map(|max_wr| node.device.create_srq(pd, max_wr, 4).unwrap());
-    let init = QpInit { pd, send_cq: cq, recv_cq, srq, cap, sq_sig_all: false };
+    let init = QpInit { pd, send_cq: cq, recv_cq, srq, cap, sq_sig_all: false, qp_type };
     let qp = node.device.create_qp(init).unwrap();
     let mr = node.reg(pd, pattern(MEMORY, salt), AddressBase::At(BASE), all_access());
     let id = node.device.create_id(Some(address(0))).unwrap();

@@ -14,7 +14,7 @@ use core::net::SocketAddr;
 use core::num::NonZeroU16;
 
 use super::ids::{CmId, Owner, QpNum};
-use super::queue_pair::QpState;
+use super::queue_pair::{QpState, QpType};
 use super::silent::SilentLink;
 use super::{Device, Now, VerbsError, micros};
 use crate::endpoint::{Endpoint, EndpointConfig, EndpointInfo, MessageSizes};
@@ -116,8 +116,8 @@ pub(super) enum Stage {
 /// Parameters of an initiator's request, kept until the stream is open.
 #[derive(Debug)]
 pub(super) struct PendingConnect {
-    private_data: Box<[u8]>,
-    param: (u16, u16, u8, Option<RtrOptions>),
+    pub(super) private_data: Box<[u8]>,
+    pub(super) param: (u16, u16, u8, Option<RtrOptions>),
     /// True if the connection may have another local port than that of the id.
     pub(super) any_port: bool,
 }
@@ -344,6 +344,9 @@ impl<C: AsRef<[u8]>> Device<C> {
         if entry.stage != Stage::New || qp.state != QpState::Idle || qp.id.is_some() {
             return Err(VerbsError::State);
         }
+        if qp.init.qp_type == QpType::Ud {
+            return Err(VerbsError::Invalid);
+        }
         let ConnParam { private_data, responder_resources, initiator_depth, revision, rtr } = *param;
         if private_data.len() > self.endpoint.mpa.request_room(revision) || !matches!(revision, 1 | 2) {
             return Err(VerbsError::Invalid);
@@ -374,6 +377,9 @@ impl<C: AsRef<[u8]>> Device<C> {
         let endpoint = entry.endpoint.as_mut().filter(|_| asked).ok_or(VerbsError::State)?;
         if qp.state != QpState::Idle || qp.id.is_some() {
             return Err(VerbsError::State);
+        }
+        if qp.init.qp_type == QpType::Ud {
+            return Err(VerbsError::Invalid);
         }
         endpoint.accept(private_data).map_err(answer_error)?;
         let queues = qp.queues.take().ok_or(VerbsError::State)?;
@@ -550,8 +556,8 @@ impl<C: AsRef<[u8]>> Device<C> {
         now: Now,
         stats: &mut RdmaStats,
     ) -> Option<()> {
+        let of_link = if self.qp_of(id).is_none() { Some((self.datagram_queues()?, None)) } else { None };
         let entry = self.ids.get_mut(id.0)?;
-        let qp = self.qps.get_mut(entry.qp.current()?.0)?;
         let PendingConnect { private_data, param: (ird, ord, revision, rtr), .. } =
             *entry.details.pending_connect.take()?;
         // For responders of other makes, which a queue pair that is connected by number does not meet.
@@ -559,7 +565,12 @@ impl<C: AsRef<[u8]>> Device<C> {
         let config = EndpointConfig { send_queue: 0, receive_queue: 0, poke_after, ..self.endpoint };
         let request = ConnectRequest { private_data: &private_data, revision, ird, ord, rtr };
         let mut endpoint = Endpoint::initiator(config, stream, &request, now, stats).ok()?;
-        endpoint.adopt(*qp.queues.take()?, Some(qp.init.pd));
+        let of_qp = entry.qp.current().and_then(|number| {
+            let qp = self.qps.get_mut(number.0)?;
+            Some((*qp.queues.take()?, Some(qp.init.pd)))
+        });
+        let (queues, pd) = of_qp.or(of_link)?;
+        endpoint.adopt(queues, pd);
         (entry.endpoint, entry.stage) = (Some(Box::new(endpoint)), Stage::Connecting);
         Some(())
     }

@@ -24,6 +24,8 @@
 
 mod completion;
 mod connection;
+pub(crate) mod datagram_links;
+mod datagrams;
 mod deferred;
 mod entries;
 mod events;
@@ -48,11 +50,12 @@ use std::collections::{HashSet, VecDeque};
 
 pub use completion::{PollError, Slots, WorkCompletion};
 pub use connection::{ConnParam, Termination, TransportRequest};
+pub use datagrams::Destination;
 pub use events::{AsyncEvent, CmEvent, CmEventKind};
 pub use ids::{CmId, CqId, MwId, Owner, QpNum, SrqId};
 pub use memory::{AddressBase, MemoryRegion, MemoryWindow, MrId, inc_rkey};
-pub use queue_pair::{QpAttr, QpCap, QpInit, QpState};
-pub use rendezvous::{QP_WORKERS_MAX, RENDEZVOUS_PORT, Rendezvous, RtrAttr, RtsAttr, gid};
+pub use queue_pair::{QpAttr, QpCap, QpInit, QpState, QpType};
+pub use rendezvous::{QP_WORKERS_MAX, RENDEZVOUS_PORT, Rendezvous, RtrAttr, RtsAttr, gid, path_mtu};
 pub use shared::SrqAttr;
 pub use sizes::{cq_memory_bytes, srq_memory_bytes};
 pub use work::{Data, RecvWr, SendFlags, SendOp, SendWr};
@@ -66,6 +69,7 @@ use iwarp_counters::Histogram;
 use crate::endpoint::EndpointConfig;
 use completion::Cq;
 use connection::Id;
+use datagram_links::DatagramLinks;
 use deferred::HeldSegments;
 use looped::LoopQueue;
 use memory::{Mr, Mw, Pd};
@@ -181,6 +185,24 @@ iwarp_counters::counters! {
         qp_collisions,
         /// Queue pairs whose peer has gone.
         qp_orphans,
+        /// Links for datagrams that this side has opened, also those that failed.
+        datagram_links_opened,
+        /// Of these, those that failed: the other side was not reached, or has no such links.
+        datagram_links_failed,
+        /// Links for datagrams that others have opened.
+        datagram_links_accepted,
+        /// Datagrams that queue pairs have sent.
+        datagrams_out,
+        /// Datagrams that arrived for queue pairs.
+        datagrams_in,
+        /// Datagrams dropped because their link was not up.
+        datagrams_unreached,
+        /// Datagrams dropped because too many waited.
+        datagrams_congested,
+        /// Datagrams dropped because there was no such queue pair.
+        datagrams_no_qp,
+        /// Datagrams dropped because their key was not that of the queue pair.
+        datagrams_wrong_qkey,
     }
 }
 
@@ -226,6 +248,7 @@ pub struct Device<C> {
     without_buffer: HashSet<CmId>,
     /// Connections of queue pairs by number.
     links: Links,
+    datagrams: DatagramLinks,
     /// Segments for looped connections that are stalled.
     held: Vec<(CmId, HeldSegments)>,
     stats: DeviceStats,
@@ -272,6 +295,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             waiting: VecDeque::new(),
             without_buffer: HashSet::new(),
             links: Links::default(),
+            datagrams: DatagramLinks::new(),
             held: Vec::new(),
             stats: DeviceStats::default(),
             times: DeviceTimes::default(),

@@ -66,7 +66,11 @@ impl<C: AsRef<[u8]>> Device<C> {
                 }
             }
             Event::Close { how } => self.end_stream(id, how),
-            Event::Completion { .. } | Event::Received { .. } | Event::Immediate { .. } => {}
+            Event::Completion { .. }
+            | Event::Received { .. }
+            | Event::Immediate { .. }
+            | Event::Datagram { .. }
+            | Event::Datagrams => {}
         }
     }
 

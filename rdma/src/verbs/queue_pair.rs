@@ -66,6 +66,24 @@ impl Default for QpCap {
     }
 }
 
+/// Type of a queue pair (`ibv_qp_type`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum QpType {
+    /// It has a connection with one other (`IBV_QPT_RC`).
+    #[default]
+    Rc,
+    /// It sends datagrams to any other (`IBV_QPT_UD`).
+    Ud,
+}
+
+impl QpType {
+    #[cfg(feature = "serde")]
+    fn is_rc(&self) -> bool {
+        *self == Self::Rc
+    }
+}
+
 /// Parameters of a new queue pair (`ibv_qp_init_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -82,13 +100,17 @@ pub struct QpInit {
     pub cap: QpCap,
     /// True if every send request is signaled.
     pub sq_sig_all: bool,
+    /// Type of the queue pair.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "QpType::is_rc"))]
+    pub qp_type: QpType,
 }
 
 impl QpInit {
     /// Returns the parameters of a queue pair whose two queues complete to one completion queue, with every send
     /// request signaled.
     pub fn new(pd: PdId, cq: CqId) -> Self {
-        Self { pd, send_cq: cq, recv_cq: cq, srq: None, cap: QpCap::default(), sq_sig_all: true }
+        let qp_type = QpType::Rc;
+        Self { pd, send_cq: cq, recv_cq: cq, srq: None, cap: QpCap::default(), sq_sig_all: true, qp_type }
     }
 }
 
@@ -152,6 +174,8 @@ pub(super) struct Qp {
     pub(super) client: Option<u32>,
     /// Connection by number, from RTR on.
     pub(super) link: Option<Box<Link>>,
+    /// Key of datagrams to the queue pair, from RTR on.
+    pub(super) qkey: Option<u32>,
     /// Status of the next request that is flushed, if it is another than that of the others.
     pub(super) first_status: Option<WcStatus>,
 }
@@ -229,7 +253,7 @@ impl Qp {
         self.queues = Some(queues);
         self.posted.clear();
         (self.send_used, self.recv_used, self.unsignaled) = (0, 0, 0);
-        self.first_status = None;
+        (self.first_status, self.qkey) = (None, None);
     }
 }
 
@@ -280,6 +304,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             awaits_buffers: false,
             client: None,
             link: None,
+            qkey: None,
             first_status: None,
         };
         let number = self.qps.insert(qp).map(QpNum).ok_or(VerbsError::NoResources)?;

@@ -43,6 +43,11 @@ impl<T, const INDEX_BITS: u32, const GENERATIONS: u8> Slab<T, INDEX_BITS, GENERA
         }
     }
 
+    /// Returns a table of up to `capacity` slots that reserves none: it grows as objects are added.
+    pub(super) fn growing(capacity: u32) -> Self {
+        Self { capacity: capacity.min(1 << INDEX_BITS), ..Self::new(0) }
+    }
+
     /// Uses the slot that has been free longest, and others before it while fewer than `spare` are free: few
     /// generations then last longer.
     pub(super) fn with_spare(self, spare: usize) -> Self {
@@ -56,6 +61,11 @@ impl<T, const INDEX_BITS: u32, const GENERATIONS: u8> Slab<T, INDEX_BITS, GENERA
             self.base = base;
         }
         is_empty
+    }
+
+    /// Returns the bits of all handles above index and generation.
+    pub(super) const fn base(&self) -> u32 {
+        self.base
     }
 
     /// Returns the handle of a slot's next object.

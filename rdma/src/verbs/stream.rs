@@ -452,11 +452,14 @@ impl<C: AsRef<[u8]>> Device<C> {
     #[inline]
     fn on_event(&mut self, id: CmId, event: Event) {
         match event {
-            Event::Completion { .. } | Event::Received { .. } | Event::Immediate { .. } => {
-                if let Some(number) = self.qp_of(id) {
-                    self.on_completion(number, &event);
-                }
-            }
+            Event::Completion { .. }
+            | Event::Received { .. }
+            | Event::Datagram { .. }
+            | Event::Immediate { .. } => match self.qp_of(id) {
+                Some(number) => self.on_completion(number, &event),
+                None => self.resume_blocked(),
+            },
+            Event::Datagrams => self.datagrams_arrived(id),
             event if self.is_own(id) => self.link_event(id, event),
             event => self.connection_event(id, event),
         }
@@ -530,6 +533,11 @@ impl<C: AsRef<[u8]>> Device<C> {
             Event::Received { wr_id, bytes, solicited, invalidated, immediate } => {
                 let imm_data = immediate.map(|[a, b, c, d]| [a, b, c, d, 0, 0, 0, 0]);
                 WorkCompletion { wr_id, byte_len: bytes, solicited, invalidated, imm_data, ..wc }
+            }
+            Event::Datagram { wr_id, bytes, source, solicited, immediate } => {
+                let imm_data = immediate.map(|[a, b, c, d]| [a, b, c, d, 0, 0, 0, 0]);
+                let src_qp = Some(QpNum(source));
+                WorkCompletion { wr_id, byte_len: bytes, solicited, imm_data, src_qp, ..wc }
             }
             Event::Immediate { wr_id, data, bytes, solicited } => {
                 let opcode = WcOpcode::RecvRdmaWithImm;

@@ -1,9 +1,10 @@
 //! Work requests (`ibv_send_wr`, `ibv_recv_wr`), and the calls that post them.
 
+use super::datagrams::Destination;
 use super::ids::{MwId, QpNum};
 use super::queue_pair::{Posted, QpState};
 use super::{Bind, Device};
-use crate::qp::{Local, PostError, Sge, StreamState, WcOpcode, WorkOp, WorkRequest};
+use crate::qp::{Local, PostError, Sge, StreamState, WcOpcode, WcStatus, WorkOp, WorkRequest};
 use crate::wire::atomic::AtomicOp;
 use crate::wire::{Stag, TaggedOffset};
 
@@ -29,6 +30,14 @@ pub enum Data<'a> {
 impl Data<'_> {
     /// No bytes: an empty list.
     pub const NONE: Self = Self::List(&[]);
+
+    /// Returns the length in bytes.
+    fn len(&self) -> u64 {
+        match self {
+            Self::List(list) => list.iter().map(|sge| u64::from(sge.length)).sum(),
+            Self::Inline(bytes) => bytes.len() as u64,
+        }
+    }
 }
 
 /// Operation of a send request, with its parameters (`ibv_wr_opcode`).
@@ -44,6 +53,13 @@ pub enum SendOp {
     SendWithImm {
         /// Immediate Data for the peer.
         imm_data: [u8; 4],
+    },
+    /// Sends a datagram, of a queue pair of [`QpType::Ud`](super::QpType::Ud).
+    Datagram {
+        /// Receiver of the datagram.
+        to: Destination,
+        /// Immediate Data for the receiver.
+        imm_data: Option<[u8; 4]>,
     },
     /// Writes to the peer's memory (RFC 5040 §5.1).
     RdmaWrite {
@@ -152,7 +168,9 @@ impl SendOp {
     /// Returns the opcode of the completion.
     pub const fn opcode(&self) -> WcOpcode {
         match self {
-            Self::Send { .. } | Self::SendWithImm { .. } | Self::Immediate { .. } => WcOpcode::Send,
+            Self::Send { .. } | Self::SendWithImm { .. } | Self::Datagram { .. } | Self::Immediate { .. } => {
+                WcOpcode::Send
+            }
             Self::RdmaWrite { .. } | Self::RdmaWriteWithImm { .. } => WcOpcode::RdmaWrite,
             Self::RdmaRead { .. } | Self::RdmaReadInvalidate { .. } => WcOpcode::RdmaRead,
             Self::Atomic { op: AtomicOp::FetchAdd { .. }, .. } => WcOpcode::FetchAdd,
@@ -162,8 +180,10 @@ impl SendOp {
         }
     }
 
-    const fn work_op(&self, solicited: bool) -> WorkOp {
-        match *self {
+    /// Returns the work of the operation; `None` for a datagram, which the device knows how to reach.
+    const fn work_op(&self, solicited: bool) -> Option<WorkOp> {
+        Some(match *self {
+            Self::Datagram { .. } => return None,
             Self::Send { invalidate } => WorkOp::Send { solicited, invalidate },
             Self::SendWithImm { imm_data } => WorkOp::SendImmediate { solicited, data: imm_data },
             Self::RdmaWrite { remote_addr, rkey } => {
@@ -184,7 +204,7 @@ impl SendOp {
             }
             Self::BindMw { rkey, bind, .. } => WorkOp::Bind { window: rkey, bind },
             Self::LocalInvalidate { stag } => WorkOp::Invalidate { stag },
-        }
+        })
     }
 
     /// Returns true if the operation accepts these bytes.
@@ -193,6 +213,7 @@ impl SendOp {
             (
                 Self::Send { .. }
                 | Self::SendWithImm { .. }
+                | Self::Datagram { .. }
                 | Self::RdmaWrite { .. }
                 | Self::RdmaWriteWithImm { .. },
                 _,
@@ -214,6 +235,12 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// # Errors
     /// Reason why the request was not posted; it produces no completion then.
     pub fn post_send(&mut self, number: QpNum, wr: &SendWr<'_>) -> Result<(), PostError> {
+        let datagram = match &wr.op {
+            SendOp::Datagram { to, imm_data } => {
+                Some(self.datagram_op(number, to, (*imm_data, wr.flags.solicited))?)
+            }
+            _ => None,
+        };
         let window = match wr.op {
             SendOp::BindMw { mw, rkey, .. } => {
                 Some((self.mws.get(mw.0).ok_or(PostError::NoSuchObject)?, rkey))
@@ -249,12 +276,15 @@ impl<C: AsRef<[u8]>> Device<C> {
             return Ok(());
         };
         let queues = endpoint.queue_pair();
-        let work_op = wr.op.work_op(wr.flags.solicited);
+        let work_op = wr.op.work_op(wr.flags.solicited).or(datagram).ok_or(PostError::Operation)?;
         if work_op.is_answered() && queues.ord == 0 {
             return Err(PostError::NoReads);
         }
-        if matches!(work_op, WorkOp::SendImmediate { .. }) && !queues.extensions().send_immediate {
-            return Err(PostError::NotNegotiated);
+        if let Some(error) = queues.refuses(&work_op) {
+            return Err(error);
+        }
+        if datagram.is_some() && wr.data.len() > self.links.datagram_max() {
+            return self.refuse_long(number, wr);
         }
         queues.sq.check_room()?;
         let local = match wr.data {
@@ -273,6 +303,13 @@ impl<C: AsRef<[u8]>> Device<C> {
         qp.send_used = qp.send_used.saturating_add(1);
         self.request_transmit(id);
         Ok(())
+    }
+
+    /// Ends a queue pair for a datagram that is longer than the port's MTU.
+    #[cold]
+    fn refuse_long(&mut self, number: QpNum, wr: &SendWr<'_>) -> Result<(), PostError> {
+        let request = (wr.wr_id, wr.op.opcode());
+        self.refuse_send(number, request, WcStatus::LocalLengthError).map_err(|_| PostError::NoSuchObject)
     }
 
     /// Posts send requests in order (`ibv_post_send` of a list).

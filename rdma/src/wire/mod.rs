@@ -5,6 +5,7 @@
 //! a message sequence number.
 
 pub mod atomic;
+pub mod datagram;
 pub mod ddp;
 pub mod mpa;
 pub mod rdmap;
@@ -87,6 +88,8 @@ impl QueueNumber {
     pub const ATOMIC_RESPONSE: Self = Self(3);
     /// Progress messages, between ends that have agreed on them.
     pub const PROGRESS: Self = Self(4);
+    /// Datagrams, on links between devices that have agreed on them.
+    pub const DATAGRAM: Self = Self(5);
 }
 
 /// A message sequence number, modulo 2^32, within one untagged queue (RFC 5041 §4.3).

@@ -1,6 +1,7 @@
 //! RDMAP control field, opcodes, and the RDMA Read Request header (RFC 5040 §4, RFC 7306 §4).
 
 use super::atomic::{AtomicRequest, AtomicResponse, IMMEDIATE_LEN};
+use super::datagram::DatagramHeader;
 use super::{ParseError, QueueNumber, Stag, TERMINATE_CONTROL_LEN, TaggedOffset, halves, offset, truncated};
 
 /// The version of RFC 5040 §4.1: "01b for an RNIC that complies with this RDMA protocol specification".
@@ -34,14 +35,14 @@ pub enum Opcode {
     /// Carries the original value of an atomic operation.
     AtomicResponse,
     /// Send that carries four bytes of Immediate Data beside its payload. The RFCs do not assign its number, nor those
-    /// of the next two: only ends that have agreed on them send them (`docs/deviations.md`).
+    /// of the next three: only ends that have agreed on them send them (`docs/deviations.md`).
     SendImmediate,
     /// The same with an event at the receiver.
     SendImmediateSolicited,
     /// Tells how many messages of the peer were processed.
     Progress,
-    /// 15: not assigned to any message.
-    Reserved(u8),
+    /// Carries a datagram of a queue pair to another one.
+    Datagram,
 }
 
 /// Properties of one opcode in RFC 5040 §4.1 Figure 4, §4.2 Figure 5 and RFC 7306 §4 Figures 2 and 3.
@@ -90,7 +91,7 @@ const fn fixed(opcode: Opcode, name: &'static str, queue: QueueNumber, header_le
 }
 
 /// Assigned opcodes, and those of ends that have agreed on them, in the order of their numbers.
-pub const OPCODES: [OpcodeRow; 15] = [
+pub const OPCODES: [OpcodeRow; 16] = [
     tagged(Opcode::RdmaWrite, "RDMA Write"),
     fixed(Opcode::ReadRequest, "RDMA Read Request", QueueNumber::READ_REQUEST, ReadRequest::LEN),
     tagged(Opcode::ReadResponse, "RDMA Read Response"),
@@ -112,6 +113,10 @@ pub const OPCODES: [OpcodeRow; 15] = [
         ..send(Opcode::SendImmediateSolicited, "Send with SE and Immediate", true, false)
     },
     fixed(Opcode::Progress, "Progress", QueueNumber::PROGRESS, PROGRESS_LEN),
+    OpcodeRow {
+        payload: true,
+        ..fixed(Opcode::Datagram, "Datagram", QueueNumber::DATAGRAM, DatagramHeader::LEN)
+    },
 ];
 
 /// Length in bytes of a Progress message: the number of messages, modulo 2^32, and [flags](PROGRESS_WAITS).
@@ -140,7 +145,7 @@ impl Opcode {
             12 => Self::SendImmediate,
             13 => Self::SendImmediateSolicited,
             14 => Self::Progress,
-            other => Self::Reserved(other),
+            _ => Self::Datagram,
         }
     }
 
@@ -164,11 +169,11 @@ impl Opcode {
             Self::SendImmediate => 12,
             Self::SendImmediateSolicited => 13,
             Self::Progress => 14,
-            Self::Reserved(bits) => bits & 0x0F,
+            Self::Datagram => 15,
         }
     }
 
-    /// Returns the row of this opcode; `None` if the RFCs reserve it.
+    /// Returns the row of this opcode in [`OPCODES`].
     #[inline]
     #[must_use]
     pub fn row(self) -> Option<&'static OpcodeRow> {

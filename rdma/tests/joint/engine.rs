@@ -185,7 +185,8 @@ impl Engine {
                     | SendOp::RdmaReadInvalidate { .. }
                     | SendOp::BindMw { .. }
                     | SendOp::LocalInvalidate { .. }
-                    | SendOp::SendWithImm { .. } => unreachable!("drawn for queue pairs only"),
+                    | SendOp::SendWithImm { .. }
+                    | SendOp::Datagram { .. } => unreachable!("drawn for queue pairs only"),
                 }
             }
             Self::Verbs(conn) => {

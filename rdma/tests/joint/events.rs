@@ -57,6 +57,7 @@ impl Stream {
             Event::Immediate { wr_id, data, solicited, .. } => {
                 self.received_immediate(now, (wr_id, data, solicited))?;
             }
+            Event::Datagram { .. } | Event::Datagrams => return Err("a connection has no datagrams".into()),
             Event::TerminateSent { code, .. } => self.outcome.terminate_sent = Some(code),
             Event::TerminateReceived { code, .. } => self.outcome.terminate_received = Some(code),
             // The end of the stream follows.

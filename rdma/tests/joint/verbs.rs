@@ -347,7 +347,8 @@ fn make(
     };
     let [send_cq, recv_cq] = verbs.cqs;
     let srq = verbs.srq.filter(|_| side_plan.srq);
-    let init = QpInit { pd: verbs.pd, send_cq, recv_cq, srq, cap, sq_sig_all: !side_plan.unsignaled };
+    let init =
+        QpInit { recv_cq, srq, cap, sq_sig_all: !side_plan.unsignaled, ..QpInit::new(verbs.pd, send_cq) };
     let qp = device.create_qp(init).map_err(|error| error.to_string())?;
     Ok((own, qp))
 }

@@ -31,6 +31,7 @@ mod terminate_initiator;
 mod verbs_alloc;
 mod verbs_bounded;
 mod verbs_connection;
+mod verbs_datagrams;
 mod verbs_looped;
 mod verbs_model;
 mod verbs_numbered;

@@ -16,7 +16,8 @@ fn an_overrun_completion_queue_raises_an_event_and_ends_its_queue_pairs() {
     let (a, other) = (party(node, CAP, None, 1), party(node, CAP, None, 3));
     // Two queue pairs complete to a queue of four slots; a third uses another queue.
     let small = node.device.create_cq(4).unwrap();
-    let init = |pd, send_cq, recv_cq| QpInit { pd, send_cq, recv_cq, srq: None, cap: CAP, sq_sig_all: false };
+    let init =
+        |pd, send_cq, recv_cq| QpInit { recv_cq, cap: CAP, sq_sig_all: false, ..QpInit::new(pd, send_cq) };
     let first = Party { qp: node.device.create_qp(init(a.pd, small, a.recv_cq)).unwrap(), cq: small, ..a };
     let second = Party {
         qp: node.device.create_qp(init(other.pd, other.cq, small)).unwrap(),
@@ -62,7 +63,7 @@ fn a_completion_queue_as_long_as_its_queues_does_not_overrun() {
     let mut a = party(&mut net.nodes[0], cap, None, 1);
     let device = &mut net.nodes[0].device;
     let cq = device.create_cq(5).unwrap();
-    let init = QpInit { pd: a.pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: true };
+    let init = QpInit { cap, ..QpInit::new(a.pd, cq) };
     a.qp = device.create_qp(init).unwrap();
     let mut b = party(&mut net.nodes[1], CAP, None, 2);
     connect(&mut net, &a, &mut b);
@@ -408,7 +409,7 @@ fn sizes_and_rights_are_checked_when_objects_are_created() {
     assert_eq!(device.create_srq(pd, 0, 1), Err(VerbsError::Invalid));
     assert_eq!(device.create_srq(pd, 1, limits.sge_max + 1), Err(VerbsError::Invalid));
     let cq = device.create_cq(1).unwrap();
-    let init = QpInit { pd, send_cq: cq, recv_cq: cq, srq: None, cap: CAP, sq_sig_all: false };
+    let init = QpInit { cap: CAP, sq_sig_all: false, ..QpInit::new(pd, cq) };
     let wrong = QpCap { max_inline_data: limits.inline_max + 1, ..CAP };
     assert_eq!(device.create_qp(QpInit { cap: wrong, ..init }), Err(VerbsError::Invalid));
     let wrong = QpCap { max_send_wr: limits.qp_wr_max + 1, ..CAP };

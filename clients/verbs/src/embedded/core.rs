@@ -33,6 +33,7 @@ use tcp_stack::{ConnOptions, Instant};
 
 use self::offers::{Offers, REGIONS_MAX};
 use self::place::Place;
+use super::interfaces::MTU;
 use super::{EmbeddedOptions, no_memory, system};
 use crate::backend::Registrable;
 use crate::error::Error;
@@ -226,11 +227,11 @@ impl Core {
                 self.place = Place::take();
                 if let Place::Taken(worker, _) = self.place {
                     let port = RENDEZVOUS_PORT;
-                    self.engine.connect_by_number(NumberedConfig { port, worker, peers: None });
+                    self.engine.connect_by_number(NumberedConfig { port, worker, peers: None, mtu: MTU });
                 }
                 Ok(())
             }
-            (Request::ReadyToReceive(..), Place::Taken(worker, _)) => {
+            (Request::ReadyToReceive(..) | Request::ReadyForDatagrams(..), Place::Taken(worker, _)) => {
                 let port = RENDEZVOUS_PORT.saturating_add((*worker).into());
                 let listening = self.engine.listen_by_number(self.endpoint);
                 listening.map_err(|error| {
@@ -238,7 +239,7 @@ impl Core {
                     (VerbsError::NoResources, reason)
                 })
             }
-            (Request::ReadyToReceive(..), Place::Full) => {
+            (Request::ReadyToReceive(..) | Request::ReadyForDatagrams(..), Place::Full) => {
                 let reason = format!(
                     "{QP_WORKERS_MAX} programs of this machine have queue pairs: no TCP port from \
                      {RENDEZVOUS_PORT} on is left for connections by number"

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 /// Name of the device that has all interfaces.
 const NAME: &str = "embedded";
 /// Largest IP packet that a device states, bytes: that of an Ethernet link. The kernel cuts what is longer.
-const MTU: u16 = 1500;
+pub(super) const MTU: u16 = 1500;
 
 /// Returns the name of an interface, without the label of an address (`eth0:1`).
 fn name(interface: &Interface) -> String {

@@ -151,7 +151,7 @@ impl Host {
             max_recv_sge: 4,
             max_inline_data: 64,
         };
-        let init = QpInit { pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false };
+        let init = QpInit { cap, sq_sig_all: false, ..QpInit::new(pd, cq) };
         (pd, cq, device.create_qp(init).unwrap())
     }
 

@@ -144,6 +144,7 @@ impl<M: ContextMemory> Context<M> {
             Request::ModifyQpAccess(qp, _)
             | Request::AwaitBuffers(qp)
             | Request::ReadyToReceive(qp, _)
+            | Request::ReadyForDatagrams(qp, _)
             | Request::ReadyToSend(qp, _) => {
                 must_own(self.objects.qps.contains_key(&qp))?;
                 modify_qp(qp, request, device).map(|()| Response::Done)
@@ -445,6 +446,7 @@ fn modify_qp<C: AsRef<[u8]>>(qp: QpNum, request: &Request, device: &mut Device<C
         Request::AwaitBuffers(_) => device.await_buffers(qp),
         Request::ReadyToReceive(_, attr) => device.ready_to_receive(qp, attr),
         Request::ReadyToSend(_, attr) => device.ready_to_send(qp, attr),
+        Request::ReadyForDatagrams(_, qkey) => device.ready_for_datagrams(qp, *qkey),
         _ => Err(VerbsError::Invalid),
     }
 }

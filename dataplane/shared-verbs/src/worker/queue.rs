@@ -169,6 +169,7 @@ fn post_send<C: AsRef<[u8]>>(qp: QpNum, words: &[u64], device: &mut Device<C>) -
             | PostError::Length
             | PostError::NoReads
             | PostError::NotNegotiated
+            | PostError::Operation
             | PostError::Window,
         ) => refuse_send(qp, words, request.op.opcode(), device),
     }

@@ -218,7 +218,7 @@ fn a_shared_receive_queue_feeds_the_queue_pair_and_reports_its_limit() {
     let create = Request::CreateSrq { pd, max_wr: 4, max_sge: 2 };
     let Ok(Response::Srq(srq, place)) = lab.request(1, b.context, &create) else { panic!() };
     let mut shared = RecvQueue::new(Arc::clone(&b.memory), place, (4, 2), None).unwrap();
-    let init = QpInit { pd, send_cq: cq, recv_cq, srq: Some(srq), cap: CAP, sq_sig_all: false };
+    let init = QpInit { recv_cq, srq: Some(srq), cap: CAP, sq_sig_all: false, ..QpInit::new(pd, cq) };
     let Ok(Response::Qp(qp, places)) = lab.request(1, b.context, &Request::CreateQp(init)) else { panic!() };
     assert_eq!(places.recv, None);
     lab.request(1, b.context, &Request::DestroyQp(b.party.qp)).unwrap();
@@ -342,7 +342,7 @@ fn a_context_names_its_own_objects_only() {
     let (other, _) = lab.open(0);
     let Party { pd, cq, recv_cq, qp, id, mr } = a.party;
     let none = Vec::new;
-    let init = QpInit { pd, send_cq: cq, recv_cq, srq: None, cap: CAP, sq_sig_all: true };
+    let init = QpInit { recv_cq, cap: CAP, ..QpInit::new(pd, cq) };
     let memory = (mr.region, 0, 1);
     let requests = [
         Request::DeallocPd(pd),
@@ -361,6 +361,7 @@ fn a_context_names_its_own_objects_only() {
         Request::AwaitBuffers(qp),
         Request::ReadyToReceive(qp, rtr(&a.party, 0)),
         Request::ReadyToSend(qp, RTS),
+        Request::ReadyForDatagrams(qp, 1),
         Request::QueryQp(qp),
         Request::DestroyQp(qp),
         Request::DestroyId(id),
@@ -536,7 +537,8 @@ impl iwarp_shared_verbs::worker::Signals for Silent {
 /// Posts 1920 receive buffers: 32 of each of 60 queue pairs without a stream.
 fn post_many_buffers(lab: &mut Lab, program: &mut Program) {
     let Party { pd, cq: send_cq, recv_cq, .. } = program.party;
-    let request = Request::CreateQp(QpInit { pd, send_cq, recv_cq, srq: None, cap: CAP, sq_sig_all: false });
+    let request =
+        Request::CreateQp(QpInit { recv_cq, cap: CAP, sq_sig_all: false, ..QpInit::new(pd, send_cq) });
     for _ in 0..60 {
         let created = lab.request(program.at, program.context, &request);
         let Ok(Response::Qp(qp, places)) = created else { panic!("{created:?}") };

@@ -17,7 +17,7 @@ fn complete_many(lab: &mut Lab, program: &mut Program) {
     let Party { pd, cq: send_cq, recv_cq, .. } = program.party;
     let (at, context) = (program.at, program.context);
     for _ in 0..FLUSHED_QPS {
-        let init = QpInit { pd, send_cq, recv_cq, srq: None, cap: CAP, sq_sig_all: false };
+        let init = QpInit { recv_cq, cap: CAP, sq_sig_all: false, ..QpInit::new(pd, send_cq) };
         let Ok(Response::Qp(qp, places)) = lab.request(at, context, &Request::CreateQp(init)) else {
             panic!()
         };

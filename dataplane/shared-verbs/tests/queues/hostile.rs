@@ -23,8 +23,13 @@ fn operations() -> u64 {
 fn random_op(rng: &mut SmallRng, peer: &Party) -> SendOp {
     let rkey = if rng.random() { peer.mr.mr.rkey } else { Stag(rng.random()) };
     let remote_addr = if rng.random() { BASE + rng.random_range(0..17_000) } else { rng.random() };
-    match rng.random_range(0..8) {
+    match rng.random_range(0..9) {
         0 => SEND,
+        8 => {
+            let remote = core::net::Ipv6Addr::from_bits(rng.random()).into();
+            let to = Destination { local: remote, remote, qp_num: QpNum(rng.random()), qkey: rng.random() };
+            SendOp::Datagram { to, imm_data: None }
+        }
         1 => SendOp::Send { invalidate: Some(rkey) },
         2 => SendOp::RdmaWrite { remote_addr, rkey },
         3 => SendOp::RdmaWriteWithImm { remote_addr, rkey, imm_data: [3; 8] },
@@ -72,12 +77,16 @@ fn random_rtr(rng: &mut SmallRng, peer: &Party) -> RtrAttr {
 fn random_request(rng: &mut SmallRng, lab: &mut Lab, hostile: &Program, honest: &Program) {
     let of = if rng.random() { &hostile.party } else { &honest.party };
     let Party { pd, cq, recv_cq, qp, id, mr } = *of;
-    let request = match rng.random_range(0..16) {
+    let request = match rng.random_range(0..17) {
         0 => Request::ModifyQp(qp, if rng.random() { QpState::Error } else { QpState::Idle }),
         1 => Request::DestroyCq(cq),
         2 => Request::DestroyQp(QpNum(rng.random())),
         3 => Request::CreateCq(rng.random_range(0..10_000)),
-        4 => Request::CreateQp(QpInit { pd, send_cq: cq, recv_cq, srq: None, cap: CAP, sq_sig_all: false }),
+        4 => {
+            let qp_type = if rng.random() { QpType::Rc } else { QpType::Ud };
+            let init = QpInit { cap: CAP, recv_cq, qp_type, ..QpInit::new(pd, cq) };
+            Request::CreateQp(init)
+        }
         5 => Request::AllocMw(pd),
         6 => Request::DeregMr(mr.mr.id),
         7 => Request::Disconnect(id),
@@ -88,6 +97,7 @@ fn random_request(rng: &mut SmallRng, lab: &mut Lab, hostile: &Program, honest: 
         12 => Request::ReadyToReceive(qp, random_rtr(rng, of)),
         13 => Request::ReadyToSend(qp, RtsAttr { timeout: rng.random(), rnr_retry: rng.random(), ..RTS }),
         14 => Request::AwaitBuffers(qp),
+        15 => Request::ReadyForDatagrams(if rng.random() { qp } else { QpNum(rng.random()) }, 1),
         _ => Request::DestroyId(CmId(rng.random())),
     };
     // Any answer is right, as long as nobody else is disturbed.
@@ -126,7 +136,7 @@ fn step(rng: &mut SmallRng, lab: &mut Lab, hostile: &mut Program, peer: &Party, 
 fn random_words_disturb_nobody_else() {
     let mut rng = SmallRng::seed_from_u64(20_261_123);
     let mut lab = Lab::new();
-    lab.net.nodes[0].device.set_rendezvous(Rendezvous { port: 9000, key: (1, 2) });
+    lab.net.nodes[0].device.set_rendezvous(Rendezvous { port: 9000, key: (1, 2), datagram_max: 1024 });
     let (mut honest, mut honest_peer) = pair(&mut lab, 256);
     let mut done = 0;
     let mut refused = 0_u64;

@@ -8,19 +8,20 @@ use iwarp_shared_verbs::{QpPlaces, Request, Response};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rdma::verbs::{
-    Access, AddressBase, CmId, CqId, MrId, MwId, PdId, QpCap, QpInit, QpNum, QpState, RegionId, RtrAttr,
-    RtsAttr, SrqId, VerbsError,
+    Access, AddressBase, CmId, CqId, MrId, MwId, PdId, QpCap, QpInit, QpNum, QpState, QpType, RegionId,
+    RtrAttr, RtsAttr, SrqId, VerbsError,
 };
 use rdma::wire::mpa::RtrOptions;
 use serde_json::{Value, json};
 
 fn init() -> impl Strategy<Value = QpInit> {
-    let numbers = (any::<u32>(), any::<u32>(), any::<u32>(), any::<Option<u32>>(), any::<bool>());
-    (numbers, any::<[u16; 5]>()).prop_map(|((pd, send, recv, srq, sq_sig_all), cap)| {
+    let numbers = (any::<[u32; 3]>(), any::<Option<u32>>(), any::<bool>(), any::<bool>());
+    (numbers, any::<[u16; 5]>()).prop_map(|(([pd, send, recv], srq, sq_sig_all, is_ud), cap)| {
+        let qp_type = if is_ud { QpType::Ud } else { QpType::Rc };
         let [max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data] = cap;
         let cap = QpCap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data };
         let (pd, send_cq, recv_cq) = (PdId(pd), CqId(send), CqId(recv));
-        QpInit { pd, send_cq, recv_cq, srq: srq.map(SrqId), cap, sq_sig_all }
+        QpInit { pd, send_cq, recv_cq, srq: srq.map(SrqId), cap, sq_sig_all, qp_type }
     })
 }
 
@@ -48,6 +49,7 @@ fn request() -> impl Strategy<Value = Request> {
         init().prop_map(Request::CreateQp),
         id().prop_map(|id| Request::ModifyQp(QpNum(id), QpState::Error)),
         id().prop_map(|id| Request::AwaitBuffers(QpNum(id))),
+        (id(), id()).prop_map(|(id, qkey)| Request::ReadyForDatagrams(QpNum(id), qkey)),
         id().prop_map(|id| Request::ModifyQpAccess(QpNum(id), Access::REMOTE_READ)),
         (id(), id(), id(), address(), address(), any::<u8>()).prop_map(
             |(id, qp, rq_psn, local, remote, timer)| {

@@ -6,8 +6,10 @@ use core::time::Duration;
 use super::Input;
 use crate::qp::Extensions;
 use crate::testutil::verbs::*;
-use crate::verbs::rendezvous::wire::{Reply, Request, Status, gid};
+use crate::verbs::datagram_links::Ends;
+use crate::verbs::rendezvous::wire::{Kind, Reply, Request, Status, gid};
 use crate::verbs::*;
+use crate::wire::datagram::DatagramHeader;
 
 /// Time in which the named peer must be connected after all, whatever the forger has done.
 const LATER: Duration = Duration::from_secs(5);
@@ -17,10 +19,52 @@ const PSN: u32 = 7;
 /// The first byte selects the forger's role. Then follow changes to what would be right, or bytes as they are.
 pub fn numbered(data: &[u8]) {
     let mut input = Input(data);
-    match input.byte() % 2 {
+    match input.byte() % 3 {
         0 => requested(&mut input),
-        _ => answered(&mut input),
+        1 => answered(&mut input),
+        _ => sent(&mut input),
     }
+}
+
+/// A worker that has a link sends messages of its own making over it. Those that are a datagram to a queue pair, with
+/// its key, arrive as they are; no other reaches one.
+fn sent(input: &mut Input<'_>) {
+    const QKEY: u32 = 0x0102_0304;
+    let mut net = Net::numbered(Limits::default());
+    let victim = party_of(&mut net.nodes[1], QpType::Ud, CAP, None, 1);
+    let connected = party(&mut net.nodes[1], CAP, None, 2);
+    net.nodes[1].device.ready_for_datagrams(victim.qp, QKEY).unwrap();
+    net.run();
+    let (local, remote) = (address(0).ip(), address(1).ip());
+    let handle = net.nodes[0].device.datagram_link(Ends { local, remote, worker: 0 }, None);
+    for wr_id in 0..8 {
+        let len = 40 + input.below(100) as u32;
+        victim.post_recv(&mut net.nodes[1], wr_id, &[victim.mr.sge(0, len)]);
+        let payload = vec![input.byte(); input.below(100)];
+        let receiver = if input.sometimes() { victim.qp } else { connected.qp };
+        let (qkey, sender) = (if input.rarely() { input.u32() } else { QKEY }, input.u32() & 0xff_ffff);
+        let header = DatagramHeader { receiver: receiver.0, sender, qkey, immediate: None, solicited: false };
+        let bytes = damage(input, [&header.emit()[..], &payload].concat());
+        net.nodes[0].device.send_message(handle, &bytes);
+        net.run();
+        let expected = DatagramHeader::parse(&bytes).ok().filter(|(header, payload)| {
+            header.receiver == victim.qp.0 && header.qkey == QKEY && payload.len() + 40 <= len as usize
+        });
+        let received = net.nodes[1].poll(victim.recv_cq);
+        assert_eq!(received.len(), usize::from(expected.is_some()), "{bytes:x?}");
+        if let (Some((header, payload)), [wc]) = (expected, received.as_slice()) {
+            assert_eq!((wc.status, wc.src_qp), (WcStatus::Success, Some(QpNum(header.sender))));
+            assert_eq!(net.nodes[1].bytes(&victim.mr)[40..40 + payload.len()], *payload);
+        } else {
+            net.nodes[1].device.modify_qp(victim.qp, QpState::Error, net.now).unwrap();
+            net.nodes[1].poll(victim.recv_cq);
+            net.nodes[1].device.modify_qp(victim.qp, QpState::Idle, net.now).unwrap();
+            net.nodes[1].device.ready_for_datagrams(victim.qp, QKEY).unwrap();
+            net.run();
+        }
+        assert_eq!(victim.state(&net.nodes[1]), QpState::Rts);
+    }
+    assert_eq!(connected.state(&net.nodes[1]), QpState::Idle);
 }
 
 /// Changes bytes, cuts, extends, or replaces all.
@@ -52,6 +96,7 @@ fn requested(input: &mut Input<'_>) {
         net.nodes[1].device.ready_to_send(victim.qp, &RTS).unwrap();
     }
     let request = Request {
+        kind: Kind::QueuePairs,
         extensions: Extensions::default(),
         sender: named.qp,
         receiver: victim.qp,
@@ -64,7 +109,8 @@ fn requested(input: &mut Input<'_>) {
     };
     let bytes = damage(input, request.emit().to_vec());
     let is_right = Request::parse(&bytes).is_some_and(|sent| {
-        (sent.sender, sent.receiver) == (request.sender, request.receiver)
+        sent.kind == Kind::QueuePairs
+            && (sent.sender, sent.receiver) == (request.sender, request.receiver)
             && (sent.sender_gid, sent.receiver_gid) == (request.sender_gid, request.receiver_gid)
             && (sent.rq_psn == PSN || !sends)
             && sent.sq_psn.is_none_or(|psn| psn == PSN)
@@ -96,6 +142,7 @@ fn answered(input: &mut Input<'_>) {
     let id = asked(&mut net)[0];
     let statuses = [Status::Connected, Status::Busy, Status::Psn, Status::NoSuchQueuePair];
     let reply = Reply {
+        kind: Kind::QueuePairs,
         extensions: Extensions::default(),
         status: input.pick(&statuses),
         responder: named.qp,
@@ -107,7 +154,8 @@ fn answered(input: &mut Input<'_>) {
     let accepts = !input.sometimes();
     let is_right = accepts
         && Reply::parse(&bytes).is_some_and(|sent| {
-            sent.status == Status::Connected
+            sent.kind == Kind::QueuePairs
+                && sent.status == Status::Connected
                 && sent.responder == named.qp
                 && sent.sq_psn.is_none_or(|psn| psn == PSN)
         });

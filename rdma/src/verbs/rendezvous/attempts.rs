@@ -3,16 +3,16 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use super::wire::{Reply, Request, Status, gid};
+use super::wire::{Kind, Reply, Request, Status, gid};
 use super::{LinkStage, OFFERED};
 use crate::endpoint::Endpoint;
 use crate::memory::StreamId;
-use crate::qp::Numbered;
+use crate::qp::{Datagrams, Numbered};
 use crate::stats::count;
 use crate::verbs::Device;
 use crate::verbs::connection::{ConnParam, Details, Id, QpLink, Stage, TransportRequest};
 use crate::verbs::ids::{CmId, Owner, QpNum};
-use crate::verbs::queue_pair::QpState;
+use crate::verbs::queue_pair::{QpState, QpType};
 use crate::wire::mpa::RtrOptions;
 
 /// Pause after a failed attempt; it doubles with each further one, up to the longest.
@@ -36,6 +36,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         let Some(link) = self.link(number) else { return };
         let peer = link.peer;
         let request = Request {
+            kind: Kind::QueuePairs,
             extensions: OFFERED,
             sender: number,
             receiver: peer.dest_qp_num,
@@ -104,8 +105,8 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.request(TransportRequest::Loop { id });
     }
 
-    /// Reports that the adapter takes the output of a [`TransportRequest::Loop`] back to the same connection
-    /// ([`Self::transmit_looped`]). `stream` is as for [`Self::incoming`].
+    /// Reports that the adapter calls [`Self::transmit_to_itself`] for the output of a [`TransportRequest::Loop`].
+    /// `stream` is as for [`Self::incoming`].
     pub fn looped_to_itself(&mut self, id: CmId, stream: StreamId) {
         let config = self.endpoint;
         let Some(entry) = self.ids.get_mut(id.0).filter(|entry| entry.stage == Stage::Opening) else {
@@ -113,31 +114,41 @@ impl<C: AsRef<[u8]>> Device<C> {
         };
         let Some(number) = entry.qp.current() else { return };
         let Some(qp) = self.qps.get_mut(number.0) else { return };
-        let Some((mut queues, link)) = qp.queues.take().zip(qp.link.as_deref()) else { return };
-        queues.agree(Numbered::new(OFFERED, link.rnr_limit()));
-        let endpoint = Endpoint::to_itself(config, stream, (*queues, qp.init.pd), READS_TO_ITSELF);
+        let (numbered, reads) = match qp.link.as_deref() {
+            Some(link) => (Numbered::new(OFFERED, link.rnr_limit()), READS_TO_ITSELF),
+            None => (Numbered::of_datagrams(Datagrams::QueuePair), 0),
+        };
+        let Some(mut queues) = qp.queues.take() else { return };
+        queues.agree(numbered);
+        let endpoint = Endpoint::to_itself(config, stream, (*queues, qp.init.pd), reads);
         (entry.endpoint, entry.details.stream) = (Some(Box::new(endpoint)), Some(stream));
         self.looped.allocate();
         self.link_up(id, number);
     }
 
-    /// Returns true if a connection is that of a queue pair with itself.
+    /// Returns true if a connection is that of a queue pair with itself, or of one that sends datagrams.
     pub fn is_looped_to_itself(&self, id: CmId) -> bool {
         let entry = self.ids.get(id.0).filter(|entry| entry.owner.is_device());
         let number = entry.and_then(|entry| entry.qp.current());
         number.is_some_and(|number| {
-            let link = self.qps.get(number.0).and_then(|qp| qp.link.as_deref());
-            link.is_some_and(|link| link.peer.dest_qp_num == number && link.peer.local == link.peer.remote)
+            let qp = self.qps.get(number.0);
+            let link = qp.and_then(|qp| qp.link.as_deref());
+            let is_datagrams = qp.is_some_and(|qp| qp.init.qp_type == QpType::Ud);
+            is_datagrams
+                || link.is_some_and(|link| {
+                    link.peer.dest_qp_num == number && link.peer.local == link.peer.remote
+                })
         })
     }
 
     /// Handles the begin of full operation of a stream. `private_data` is the peer's reply, if this side has asked.
     pub(super) fn link_established(&mut self, id: CmId, private_data: &[u8]) {
-        let Some(number) = self.qp_of(id) else { return };
+        let Some(number) = self.qp_of(id) else { return self.datagram_link_up(id, private_data) };
         let Some(link) = self.link(number) else { return };
         if link.stage == LinkStage::Opening {
             let reply = Reply::parse(private_data).filter(|reply| {
-                reply.status == Status::Connected
+                reply.kind == Kind::QueuePairs
+                    && reply.status == Status::Connected
                     && reply.responder == link.peer.dest_qp_num
                     && reply.sq_psn.is_none_or(|psn| psn == link.peer.rq_psn)
             });
@@ -185,7 +196,10 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// Handles the end of a connection of the device's own, whose endpoint is gone.
     pub(in crate::verbs) fn link_ended(&mut self, id: CmId, number: Option<QpNum>) {
         match number {
-            None => self.forget_held(id),
+            None => {
+                self.forget_held(id);
+                self.datagram_link_ended(id);
+            }
             Some(number) => self.link_lost(id, number),
         }
         self.release_id(id);

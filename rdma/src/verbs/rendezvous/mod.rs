@@ -25,7 +25,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use super::connection::Termination;
 use super::ids::{CmId, QpNum};
-use super::queue_pair::QpState;
+use super::queue_pair::{QpState, QpType};
 use super::{Device, VerbsError};
 use crate::qp::{Event, Extensions, WcStatus};
 use requests::Held;
@@ -49,6 +49,18 @@ const RNR_MIN: Duration = Duration::from_secs(1);
 /// Queue pairs that are looked at per call of [`Device::run_links`].
 const LINKS_MAX: usize = 64;
 
+/// Returns the bytes of a message of InfiniBand in a packet, for a port whose IP packets have up to `mtu` bytes: the
+/// largest of InfiniBand's MTUs that fits.
+pub const fn path_mtu(mtu: u16) -> u16 {
+    match mtu {
+        ..512 => 256,
+        512..1024 => 512,
+        1024..2048 => 1024,
+        2048..4096 => 2048,
+        _ => 4096,
+    }
+}
+
 /// Where the ends of connections by number meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rendezvous {
@@ -56,6 +68,8 @@ pub struct Rendezvous {
     pub port: u16,
     /// Key of the nonces.
     pub key: (u64, u64),
+    /// Bytes of a datagram of this device, at most: the MTU of InfiniBand that fits the port's, up to 4096.
+    pub datagram_max: u16,
 }
 
 /// Attributes of the transition to RTR of a queue pair that is connected by number (`ibv_qp_attr`).
@@ -186,6 +200,23 @@ pub(super) struct Links {
     nonces: u64,
 }
 
+impl Links {
+    /// Returns where connections by number meet, if there are any.
+    pub(super) const fn rendezvous(&self) -> Option<Rendezvous> {
+        self.rendezvous
+    }
+
+    /// Returns the bytes of the longest datagram.
+    pub(super) fn datagram_max(&self) -> u64 {
+        self.rendezvous.map_or(0, |rendezvous| rendezvous.datagram_max.into())
+    }
+
+    /// Returns true if there are connections by number.
+    pub(super) const fn is_on(&self) -> bool {
+        self.rendezvous.is_some()
+    }
+}
+
 impl<C: AsRef<[u8]>> Device<C> {
     /// Sets where connections by number meet; without it, there are none. The adapter listens at the port of its
     /// [worker](Self::set_worker), for a listener of [`Owner::QueuePairs`](super::Owner::QueuePairs).
@@ -210,7 +241,8 @@ impl<C: AsRef<[u8]>> Device<C> {
     ///
     /// # Errors
     /// `NoSuchObject`. `NotPermitted`: the device makes no connections by number. `Invalid`: addresses of two families,
-    /// or not of a host, or a number of more than 24 bits. `State`: the queue pair is not `Idle`, or has a connection.
+    /// or not of a host, a number of more than 24 bits, or a
+    /// queue pair of another type. `State`: the queue pair is not `Idle`, or has a connection.
     pub fn ready_to_receive(&mut self, number: QpNum, attr: &RtrAttr) -> Result<(), VerbsError> {
         let qp = self.qps.get(number.0).ok_or(VerbsError::NoSuchObject)?;
         if self.links.rendezvous.is_none() {
@@ -220,6 +252,9 @@ impl<C: AsRef<[u8]>> Device<C> {
         let is_host = |ip: IpAddr| !ip.is_unspecified() && !ip.is_multicast();
         let is_pair = local.is_ipv4() == remote.is_ipv4() && is_host(local) && is_host(remote);
         if !is_pair || dest_qp_num.0 >= NUMBERS || rq_psn >= NUMBERS {
+            return Err(VerbsError::Invalid);
+        }
+        if qp.init.qp_type != QpType::Rc {
             return Err(VerbsError::Invalid);
         }
         if qp.state != QpState::Idle || qp.id.is_some() || qp.link.is_some() {
@@ -289,13 +324,15 @@ impl<C: AsRef<[u8]>> Device<C> {
             }
         }
         self.expire_held(now);
+        self.close_idle_datagram_links();
     }
 
     /// Returns the time at which [`Self::run_links`] is due.
     #[inline]
     pub fn next_link_deadline(&self) -> Option<Duration> {
         let held = self.links.held.front().map(|held| held.until);
-        [self.links.due.first().map(|(at, _)| *at), held].into_iter().flatten().min()
+        let due = self.links.due.first().map(|(at, _)| *at);
+        [due, held, self.datagram_deadline()].into_iter().flatten().min()
     }
 
     /// Handles an event of a connection that the device has itself.
@@ -319,7 +356,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     }
 
     /// Returns the time of the adapter's current poll.
-    fn now(&self) -> Duration {
+    pub(super) fn now(&self) -> Duration {
         Duration::from_nanos(self.now_ns)
     }
 

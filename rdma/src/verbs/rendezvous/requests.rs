@@ -1,8 +1,9 @@
 //! The responder: requests of peers are checked, held, accepted or rejected.
 
+use core::net::IpAddr;
 use core::time::Duration;
 
-use super::wire::{Reply, Request, Status, gid};
+use super::wire::{Kind, Reply, Request, Status, gid};
 use super::{LinkStage, OFFERED};
 use crate::qp::{Extensions, Numbered};
 use crate::stats::count;
@@ -30,7 +31,8 @@ pub(super) struct Held {
 fn reply(responder: QpNum, status: Status) -> Reply {
     let retry_after_ms = if status == Status::Busy { BUSY_MS } else { 0 };
     let (extensions, sq_psn, min_rnr_timer) = (Extensions::default(), None, 0);
-    Reply { extensions, status, responder, sq_psn, min_rnr_timer, retry_after_ms }
+    let kind = Kind::QueuePairs;
+    Reply { kind, extensions, status, responder, sq_psn, min_rnr_timer, retry_after_ms }
 }
 
 /// Returns the extensions that both ends offer.
@@ -50,6 +52,10 @@ impl<C: AsRef<[u8]>> Device<C> {
             return self.transport_lost(id);
         }
         match Request::parse(private_data) {
+            Some(request) if request.kind == Kind::Datagrams => match self.ends_of_request(id, &request) {
+                Some(ends) => self.accept_datagram_link(id, &request, ends),
+                None => self.refuse(id, request.receiver, Status::AnotherPeer),
+            },
             Some(request) => self.answer(id, request),
             None => self.refuse(id, QpNum(0), Status::Malformed),
         }
@@ -89,14 +95,8 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Returns true if a request is to be accepted now, and false if it is to be held.
     fn judge(&mut self, id: CmId, request: &Request) -> Result<bool, Status> {
-        let ends = self.ids.get(id.0).map(|entry| &*entry.details);
-        let Some(Details { local: Some(local), peer: Some(peer), .. }) = ends else {
-            return Err(Status::AnotherPeer);
-        };
-        let (local, peer) = (gid(local.ip()), gid(peer.ip()));
-        if request.sender_gid != peer || request.receiver_gid != local {
-            return Err(Status::AnotherPeer);
-        }
+        let (local, peer) = self.ends_of_request(id, request).ok_or(Status::AnotherPeer)?;
+        let (local, peer) = (gid(local), gid(peer));
         let qp = self.qps.get(request.receiver.0).ok_or(Status::NoSuchQueuePair)?;
         let Some(link) = qp.link.as_deref() else { return Ok(false) };
         let expected = &link.peer;
@@ -118,6 +118,13 @@ impl<C: AsRef<[u8]>> Device<C> {
             // The peer has begun anew. This end follows once its program does.
             LinkStage::Up | LinkStage::Orphan => Ok(false),
         }
+    }
+
+    /// Returns the local and the peer's address of a request's connection; `None` if it names others.
+    fn ends_of_request(&self, id: CmId, request: &Request) -> Option<(IpAddr, IpAddr)> {
+        let Details { local, peer, .. } = &*self.ids.get(id.0)?.details;
+        let (local, peer) = (local.as_ref()?.ip(), peer.as_ref()?.ip());
+        (request.sender_gid == gid(peer) && request.receiver_gid == gid(local)).then_some((local, peer))
     }
 
     fn hold(&mut self, id: CmId, request: Request) {

@@ -1,9 +1,10 @@
-//! Private data of the connections between queue pairs that are connected by number: a request, and its reply.
+//! Private data of the connections between queue pairs that are connected by number, and of links for datagrams: a
+//! request, and its reply.
 //!
 //! ```text
 //! request, 68 bytes                                     reply, 24 bytes (accept or reject)
 //!  0  "IWQ1"                                             0  "IWQ1"
-//!  4  type: 1                                            4  type: 1
+//!  4  type: 1 two queue pairs, 2 link for datagrams      4  type
 //!  5  length of this header; more may follow             5  length
 //!  6  extensions offered (2)                             6  extensions granted (2)
 //!  8  sender's queue pair number                         8  status (1)
@@ -15,7 +16,8 @@
 //! 56  nonce (8): random, new at each transition to RTR
 //! 64  sender's min_rnr_timer (1), zero (3)
 //! ```
-//! All numbers are big-endian. Bytes behind the known ones are ignored, and unknown extensions are not granted.
+//! All numbers are big-endian. Of a link, the numbers name workers, and PSNs, nonce and timer are 0. Bytes behind the
+//! known ones are ignored, and unknown extensions are not granted.
 
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -28,8 +30,6 @@ pub(crate) const REQUEST_LEN: usize = 68;
 pub(crate) const REPLY_LEN: usize = 24;
 
 const MAGIC: [u8; 4] = *b"IWQ1";
-/// Type of a connection between two queue pairs.
-const QUEUE_PAIRS: u8 = 1;
 /// A PSN that is not known: PSNs have 24 bits.
 const UNKNOWN: u32 = u32::MAX;
 
@@ -61,9 +61,19 @@ const fn extensions_of(bits: u16) -> Extensions {
     }
 }
 
+/// Type of a connection, of both ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Between two queue pairs.
+    QueuePairs = 1,
+    /// Between two workers, for the datagrams of all their queue pairs.
+    Datagrams = 2,
+}
+
 /// Request of the queue pair that opens the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
+    pub(crate) kind: Kind,
     pub(crate) extensions: Extensions,
     pub(crate) sender: QpNum,
     pub(crate) receiver: QpNum,
@@ -78,6 +88,7 @@ pub(crate) struct Request {
 /// Answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
+    pub(crate) kind: Kind,
     pub(crate) extensions: Extensions,
     pub(crate) status: Status,
     pub(crate) responder: QpNum,
@@ -156,14 +167,18 @@ impl Words<'_> {
 }
 
 /// Returns the words of a header of at least `least` bytes; `None` if it is none.
-fn header(bytes: &[u8], least: usize) -> Option<Words<'_>> {
+fn header(bytes: &[u8], least: usize) -> Option<(Kind, Words<'_>)> {
     let (words, _) = bytes.as_chunks();
     let words = Words(words);
+    let kind = match words.byte(1, 0) {
+        1 => Kind::QueuePairs,
+        2 => Kind::Datagrams,
+        _ => return None,
+    };
     let is_header = words.0.first() == Some(&MAGIC)
-        && words.byte(1, 0) == QUEUE_PAIRS
         && usize::from(words.byte(1, 1)) >= least
         && bytes.len() >= usize::from(words.byte(1, 1));
-    is_header.then_some(words)
+    is_header.then_some((kind, words))
 }
 
 /// Writes words of four bytes.
@@ -175,10 +190,10 @@ fn emit<const LEN: usize>(words: impl IntoIterator<Item = u32>) -> [u8; LEN] {
     bytes
 }
 
-fn head(len: usize, extensions: Extensions) -> [u32; 2] {
+fn head(kind: Kind, len: usize, extensions: Extensions) -> [u32; 2] {
     let [high, low] = extension_bits(extensions).to_be_bytes();
     let len = u8::try_from(len).unwrap_or(u8::MAX);
-    [u32::from_be_bytes(MAGIC), u32::from_be_bytes([QUEUE_PAIRS, len, high, low])]
+    [u32::from_be_bytes(MAGIC), u32::from_be_bytes([kind as u8, len, high, low])]
 }
 
 const fn halves(wide: u64) -> [u32; 2] {
@@ -197,8 +212,9 @@ fn gid_words(gid: Ipv6Addr) -> [u32; 4] {
 impl Request {
     /// Parses the private data of a request.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
-        let words = header(bytes, REQUEST_LEN)?;
+        let (kind, words) = header(bytes, REQUEST_LEN)?;
         Some(Self {
+            kind,
             extensions: extensions_of(words.low(1)),
             sender: QpNum(words.at(2)),
             receiver: QpNum(words.at(3)),
@@ -213,7 +229,7 @@ impl Request {
 
     /// Returns the private data.
     pub(crate) fn emit(&self) -> [u8; REQUEST_LEN] {
-        let [magic, second] = head(REQUEST_LEN, self.extensions);
+        let [magic, second] = head(self.kind, REQUEST_LEN, self.extensions);
         let numbers = [self.sender.0, self.receiver.0, self.rq_psn, self.sq_psn.unwrap_or(UNKNOWN)];
         let last = u32::from_be_bytes([self.min_rnr_timer, 0, 0, 0]);
         let words = [magic, second].into_iter().chain(numbers);
@@ -225,8 +241,9 @@ impl Request {
 impl Reply {
     /// Parses the private data of a reply.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
-        let words = header(bytes, REPLY_LEN)?;
+        let (kind, words) = header(bytes, REPLY_LEN)?;
         Some(Self {
+            kind,
             extensions: extensions_of(words.low(1)),
             status: Status::from_number(words.byte(2, 0))?,
             responder: QpNum(words.at(3)),
@@ -238,7 +255,7 @@ impl Reply {
 
     /// Returns the private data.
     pub(crate) fn emit(&self) -> [u8; REPLY_LEN] {
-        let [magic, second] = head(REPLY_LEN, self.extensions);
+        let [magic, second] = head(self.kind, REPLY_LEN, self.extensions);
         let third = u32::from_be_bytes([self.status.number(), self.min_rnr_timer, 0, 0]);
         let psn = self.sq_psn.unwrap_or(UNKNOWN);
         emit([magic, second, third, self.responder.0, psn, self.retry_after_ms])
@@ -259,6 +276,10 @@ mod tests {
         })
     }
 
+    fn kind() -> impl Strategy<Value = Kind> {
+        prop::sample::select(vec![Kind::QueuePairs, Kind::Datagrams])
+    }
+
     fn psn() -> impl Strategy<Value = Option<u32>> {
         prop::option::of(0..1_u32 << 24)
     }
@@ -266,7 +287,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_request_is_what_was_emitted(
-            extensions in extensions(),
+            (kind, extensions) in (kind(), extensions()),
             (sender, receiver, rq_psn) in (0..1_u32 << 24, 0..1_u32 << 24, 0..1_u32 << 24),
             sq_psn in psn(),
             gids in any::<(u128, u128)>(),
@@ -276,6 +297,7 @@ mod tests {
             let (sender, receiver) = (QpNum(sender), QpNum(receiver));
             let (sender_gid, receiver_gid) = (Ipv6Addr::from_bits(gids.0), Ipv6Addr::from_bits(gids.1));
             let request = Request {
+                kind,
                 extensions, sender, receiver, rq_psn, sq_psn, sender_gid, receiver_gid, nonce, min_rnr_timer,
             };
             let mut bytes = request.emit().to_vec();
@@ -287,21 +309,21 @@ mod tests {
 
         #[test]
         fn a_reply_is_what_was_emitted(
-            extensions in extensions(),
+            (kind, extensions) in (kind(), extensions()),
             (status, responder, sq_psn) in (0..7_u8, 0..1_u32 << 24, psn()),
             (min_rnr_timer, retry_after_ms) in any::<(u8, u32)>(),
         ) {
             let status = Status::from_number(status).unwrap();
             let responder = QpNum(responder);
-            let reply = Reply { extensions, status, responder, sq_psn, min_rnr_timer, retry_after_ms };
+            let reply = Reply { kind, extensions, status, responder, sq_psn, min_rnr_timer, retry_after_ms };
             prop_assert_eq!(Reply::parse(&reply.emit()), Some(reply));
             prop_assert_eq!(Request::parse(&reply.emit()), None);
         }
 
         #[test]
-        fn any_bytes_are_parsed(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+        fn any_bytes_are_parsed(kind in 0..4_u8, bytes in prop::collection::vec(any::<u8>(), 0..100)) {
             let _ = (Request::parse(&bytes), Reply::parse(&bytes));
-            let headed = [&MAGIC[..], &[QUEUE_PAIRS], &bytes].concat();
+            let headed = [&MAGIC[..], &[kind], &bytes].concat();
             let _ = (Request::parse(&headed), Reply::parse(&headed));
         }
     }
@@ -311,6 +333,7 @@ mod tests {
         let extensions = Extensions { send_immediate: true, immediate_length: false, progress: true };
         let gid = |last| gid(IpAddr::from([10, 0, 0, last]));
         let request = Request {
+            kind: Kind::QueuePairs,
             extensions,
             sender: QpNum(0x01_0203),
             receiver: QpNum(0x04_0506),

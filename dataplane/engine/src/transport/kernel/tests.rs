@@ -78,7 +78,7 @@ impl Node {
             max_recv_sge: 1,
             ..QpCap::default()
         };
-        let init = QpInit { pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: true };
+        let init = QpInit { cap, ..QpInit::new(pd, cq) };
         let qp = device.create_qp(init).unwrap();
         End { id: CmId(0), cq, qp, pd }
     }
