@@ -10,7 +10,8 @@ use iwarp_terminal::Failure;
 use iwarp_verbs::{ClientError, Context, DeviceInfo, Error};
 
 use crate::args::Args;
-use crate::system::{self, Shown};
+use crate::system;
+use crate::tree::Shown;
 
 /// Library that must be in the folder.
 const LIBRARY: &str = "libibverbs.so.1";

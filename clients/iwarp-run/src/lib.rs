@@ -5,6 +5,7 @@ pub mod args;
 mod check;
 mod launch;
 mod system;
+mod tree;
 
 use iwarp_control::Exit;
 use iwarp_terminal::{Failure, Output};
