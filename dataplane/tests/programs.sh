@@ -288,7 +288,7 @@ transports() {
 }
 # The files of a device, which a program sees that was started with the switch, and nobody else.
 # shellcheck disable=SC2016
-roce_files() {
+roce_files() { # [COMMAND…]: the first command runs iwarp-run
     local files='cd /sys/class/infiniband/iwarp0 && cat node_type ports/1/state ports/1/gids/0
         cat ports/1/gid_attrs/types/0 device/numa_node /sys/class/net/lo/mtu
         test -c /dev/infiniband/uverbs0 && test -d /dev/shm && echo >/dev/null'
@@ -297,9 +297,53 @@ roce_files() {
         "1: CA,4: ACTIVE,0000:0000:0000:0000:0000:ffff:0a4e:000a,RoCE v2,-1,65536" ] || { cat "$LAB/files"; return 1; }
     [ ! -e /sys/class/infiniband ] && [ ! -e /dev/infiniband ]
 }
+# confined: makes a program that runs iwarp-run where no namespace may be made, by the limits of a user namespace.
+CONFINED="$LAB/confined"
+confined() {
+    mkdir -p "$LAB/runtime"
+    cat >"$CONFINED" <<SH
+#!/bin/sh
+export XDG_RUNTIME_DIR="$LAB/runtime"
+exec unshare --user --map-root-user sh -c '
+    for kind in user mnt; do echo 0 >/proc/sys/user/max_\${kind}_namespaces; done
+    ! unshare --mount true 2>/dev/null && exec "\$@"' confined "$(realpath "$RUN")" "\$@"
+SH
+    chmod 755 "$CONFINED"
+}
+# The same files by the preload library: of programs that list, ask and resolve in different ways. Sockets stay the
+# kernel's: an rsocket cannot be duplicated. What the runs before have left is gone.
+# shellcheck disable=SC2016
+led_files() {
+    local OUTSIDE=$RUN RUN=$CONFINED wanted look='cd / && ls /sys/class/infiniband /dev/infiniband
+        ls -lL /dev/infiniband/uverbs0 >&2
+        readlink /sys/class/infiniband/iwarp0 && cat "$(realpath /sys/class/infiniband/iwarp0/device)/numa_node"
+        find /sys/class/infiniband/iwarp0/ports/1/gids/ -name 0 -printf "%f\n"
+        python3 -c "import os, socket; s = socket.socket()
+print(os.listdir(\"/sys/class/infiniband\"), os.dup(s.fileno()))"'
+    roce_files && on 0 --roce bash -c "$look" >"$LAB/led" 2>"$LAB/led.err" || { cat "$LAB/led.err"; return 1; }
+    wanted="/dev/infiniband:,uverbs0,,/sys/class/infiniband:,iwarp0"
+    wanted+=",../iwarp0dev/infiniband/iwarp0,-1,0,\['iwarp0'\] [0-9]*"
+    paste -sd, "$LAB/led" | grep -qx "$wanted" &&
+        grep -q '^crw-rw-rw-' "$LAB/led.err" || { cat "$LAB/led" "$LAB/led.err"; return 1; }
+    [ "$(find "$LAB/runtime" -mindepth 1 -maxdepth 1 | wc -l)" = 1 ] || { ls -l "$LAB/runtime"; return 1; }
+    # A program that is not found leaves nothing; one that runs keeps its files while another begins.
+    ! on 0 --roce "$LAB/none" && [ -z "$(ls "$LAB/runtime")" ] || { ls -l "$LAB/runtime"; return 1; }
+    on 0 --roce bash -c "'$OUTSIDE' --socket '$LAB/0.verbs' --roce true && cat /sys/class/infiniband/iwarp0/node_type"
+}
+ucx_device() { RUN=$CONFINED on 0 --roce ucx_info -d >"$LAB/ucx" && grep -q 'Device: iwarp0:1' "$LAB/ucx"; }
+without_namespaces() { # the rows where no namespace may be made
+    check "--roce without namespaces: a place to run" confined
+    check "--roce without namespaces: files of the devices, $of" led_files
+    row "--roce without namespaces: ucx_info -d, $of" ucx_device ucx_info
+    for test in "am_lat -s 8" "put_bw -s 65536 -D zcopy"; do
+        # shellcheck disable=SC2086
+        RUN=$CONFINED of="without namespaces, $of" transports $test
+    done
+}
 as_roce() {
     local options
     check "--roce: files of the devices" roce_files
+    without_namespaces
     roce ibv_rc_pingpong -g 0 -c
     for options in "" -b "-q 16" "-e -n 100" "--use-srq -q 16"; do
         # shellcheck disable=SC2086

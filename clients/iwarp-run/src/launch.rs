@@ -1,22 +1,28 @@
 //! Start of a program with the libraries, once its devices were found.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::slice;
 
 use iwarp_control::Exit;
 use iwarp_terminal::Failure;
 use iwarp_verbs::{ClientError, Context, DeviceInfo, Error};
 
 use crate::args::Args;
+use crate::private::Folder;
 use crate::system;
-use crate::tree::Shown;
+use crate::tree::{Shown, Tree};
 
 /// Library that must be in the folder.
 const LIBRARY: &str = "libibverbs.so.1";
-/// Library that makes sockets rsockets.
+/// Library that makes sockets rsockets, and leads paths to a folder.
 const PRELOAD: &str = "librspreload.so";
+/// Variable with the peers whose sockets become rsockets; without it, all that a device of the daemon reaches.
+const PEERS: &str = "IWARP_PRELOAD_PEERS";
+/// Variable with the folder that has the files of the devices.
+const FILES: &str = "IWARP_PRELOAD_FILES";
 
 /// Returns the folders where the libraries may be: beside a program that was built here, or below `lib` of the prefix
 /// that the program is installed in.
@@ -93,8 +99,9 @@ fn check_daemon(socket: &Path, found: Result<Vec<DeviceInfo>, Error>) -> Result<
     Ok(devices)
 }
 
-/// Shows files of the devices to the program, where the system lets this user do so.
-fn show_files(socket: &Path, of_daemon: &[DeviceInfo]) -> Result<(), Failure> {
+/// Shows files of the devices to the program, where the system lets this user do so: in a mount namespace, or else in a
+/// folder that is returned, to which the preload library leads the program.
+fn show_files(socket: &Path, of_daemon: &[DeviceInfo]) -> Result<Option<Folder>, Failure> {
     let interfaces = Context::embedded_devices()
         .map_err(|error| Failure::new(Exit::Failed, "interfaces", error.to_string()))?;
     // Before a context of the daemon has a thread.
@@ -105,15 +112,20 @@ fn show_files(socket: &Path, of_daemon: &[DeviceInfo]) -> Result<(), Failure> {
         [] => interfaces.iter().map(|info| Shown { info, is_up: true }).collect(),
         devices => devices.iter().map(|info| Shown { info, is_up: is_up(info) }).collect(),
     };
-    match entered.and_then(|()| system::show(&devices, &interfaces).map_err(system::Error::Forbidden)) {
-        Ok(()) => Ok(()),
-        Err(system::Error::Forbidden(error)) => {
-            eprintln!(
-                "iwarp-run: this user may have no mount namespace ({error}): programs that look into \
-                 /sys/class/infiniband see no device there; verbs show them"
-            );
-            Ok(())
-        }
+    let tree = Tree { devices: &devices, interfaces: &interfaces };
+    match entered.and_then(|()| system::show(&tree).map_err(system::Error::Forbidden)) {
+        Ok(()) => Ok(None),
+        Err(system::Error::Forbidden(forbidden)) => match Folder::write(&tree) {
+            Ok(folder) => Ok(Some(folder)),
+            Err(error) => {
+                eprintln!(
+                    "iwarp-run: this user may have no mount namespace ({forbidden}), and no folder of its own in \
+                     /tmp ({error}): programs that look into /sys/class/infiniband see no device there; verbs show \
+                     them"
+                );
+                Ok(None)
+            }
+        },
         Err(system::Error::Lost(error)) => {
             let text = format!("cannot stay this user in a user namespace: {error}");
             let help =
@@ -124,13 +136,38 @@ fn show_files(socket: &Path, of_daemon: &[DeviceInfo]) -> Result<(), Failure> {
 }
 
 /// Returns a list of paths for the program: `first`, and what the variable had before.
-fn before_others(first: &Path, variable: &str) -> OsString {
-    let mut path = first.as_os_str().to_owned();
-    if let Some(before) = std::env::var_os(variable).filter(|before| !before.is_empty()) {
-        path.push(":");
-        path.push(before);
+fn before_others(first: &[PathBuf], variable: &str) -> OsString {
+    let before = std::env::var_os(variable).filter(|before| !before.is_empty());
+    let all: Vec<_> = first.iter().map(|path| path.as_os_str().to_owned()).chain(before).collect();
+    all.join(OsStr::new(":"))
+}
+
+/// Has the program load the library before others that makes sockets rsockets (`--preload`), and that leads paths to a
+/// folder (`files`).
+fn preload(
+    command: &mut Command,
+    args: &Args,
+    library: &Path,
+    files: Option<&Folder>,
+) -> Result<(), Failure> {
+    if !library.is_file() {
+        let text = format!("{} is not there", library.display());
+        return Err(Failure::new(Exit::Failed, "libraries", text).with_help("`make build` makes it"));
     }
-    path
+    if let Some(files) = files {
+        command.env(FILES, files.path());
+    }
+    let peers: Vec<_> = args.peers.iter().map(ToString::to_string).collect();
+    let inherited = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    if !peers.is_empty() {
+        command.env(PEERS, peers.join(","));
+    } else if args.preload {
+        command.env_remove(PEERS);
+    } else if !std::env::split_paths(&inherited).any(|path| path == library) {
+        // No peer: all sockets stay the kernel's. Where a program has the library already, they are what they were.
+        command.env(PEERS, "");
+    }
+    Ok(())
 }
 
 /// Replaces this process by the program.
@@ -148,29 +185,27 @@ pub(crate) fn launch(args: &Args) -> Result<Exit, Failure> {
     let mut command = Command::new(program);
     command
         .args(rest)
-        .env("LD_LIBRARY_PATH", before_others(&folder, "LD_LIBRARY_PATH"))
+        .env("LD_LIBRARY_PATH", before_others(slice::from_ref(&folder), "LD_LIBRARY_PATH"))
         .env("IWARP_VERBS_SOCKET", &args.socket);
     match devices {
         Devices::Daemon => command.env_remove("IWARP_EMBEDDED"),
         Devices::Embedded => command.env("IWARP_EMBEDDED", "1"),
     };
+    let mut files = None;
     if args.roce {
-        command.env("IWARP_ROCE", "1");
-        show_files(&args.socket, &of_daemon)?;
+        command.env("IWARP_ROCE", "1").env_remove(FILES);
+        files = show_files(&args.socket, &of_daemon)?;
     }
-    if args.preload {
+    let mut first = Vec::new();
+    if args.preload || files.is_some() {
         let library = folder.join(PRELOAD);
-        if !library.is_file() {
-            let text = format!("there is no {PRELOAD} in {}", folder.display());
-            return Err(Failure::new(Exit::Failed, "libraries", text).with_help("`make build` makes it"));
-        }
-        command.env("LD_PRELOAD", before_others(&library, "LD_PRELOAD"));
-        let peers: Vec<_> = args.peers.iter().map(ToString::to_string).collect();
-        match peers.is_empty() {
-            true => command.env_remove("IWARP_PRELOAD_PEERS"),
-            false => command.env("IWARP_PRELOAD_PEERS", peers.join(",")),
-        };
+        preload(&mut command, args, &library, files.as_ref())?;
+        first.push(library);
+    }
+    if !first.is_empty() {
+        command.env("LD_PRELOAD", before_others(&first, "LD_PRELOAD"));
     }
     let error = command.exec();
+    files.into_iter().for_each(Folder::remove);
     Err(Failure::file(Path::new(program), "run", &error))
 }

@@ -4,6 +4,7 @@
 pub mod args;
 mod check;
 mod launch;
+mod private;
 mod system;
 mod tree;
 

@@ -1,5 +1,4 @@
-//! Files that programs of InfiniBand look for: `/sys/class/infiniband` and `/dev/infiniband`, in a mount namespace of
-//! the program's own.
+//! The files of the devices ([`Tree`]) at their places, in a mount namespace of the program's own.
 //!
 //! In the namespace, `/sys/class` and `/dev` are folders in memory, whose entries are bind mounts of what was there
 //! when the program began. Nothing changes for other programs.
@@ -12,14 +11,13 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use iwarp_verbs::DeviceInfo;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::mount::{mount, mount_bind, mount_bind_recursive, mount_change, mount_remount, unmount};
 use rustix::process::{getegid, geteuid};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-use crate::tree::{DEVICES, Shown, describe};
+use crate::tree::{DEVICES, Tree};
 
 const CLASSES: &str = "/sys/class";
 const NODES: &str = "/dev";
@@ -33,28 +31,17 @@ pub(crate) enum Error {
     Lost(io::Error),
 }
 
-/// Shows files of the devices to this process, and to the program that it becomes. `interfaces` are those of the
-/// kernel.
-pub(crate) fn show(devices: &[Shown<'_>], interfaces: &[DeviceInfo]) -> io::Result<()> {
+/// Shows the files to this process, and to the program that it becomes.
+pub(crate) fn show(tree: &Tree<'_>) -> io::Result<()> {
     cover(Path::new(CLASSES), |folder| {
-        fs::create_dir(folder.join(DEVICES))?;
-        devices
-            .iter()
-            .enumerate()
-            .try_for_each(|(number, shown)| describe(folder, number, shown, interfaces))?;
+        tree.write_classes(folder)?;
         Ok(mount_remount(folder, MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NOEXEC, c"")?)
     })?;
-    let nodes = |folder: &Path| {
-        let folder = folder.join(DEVICES);
-        fs::create_dir(&folder)?;
-        // The libraries open none of them; programs look whether they are there.
-        (0..devices.len()).try_for_each(|number| {
-            let node = folder.join(format!("uverbs{number}"));
-            File::create(&node)?;
-            Ok(mount_bind("/dev/null", &node)?)
-        })
+    let node = |node: &Path| {
+        File::create(node)?;
+        Ok(mount_bind("/dev/null", node)?)
     };
-    cover(Path::new(NODES), nodes).inspect_err(|_| {
+    cover(Path::new(NODES), |folder| tree.write_nodes(folder, node)).inspect_err(|_| {
         let _ = unmount(CLASSES, UnmountFlags::DETACH);
     })
 }

@@ -1,4 +1,4 @@
-//! Files of the devices, as the kernel's RDMA has them below `/sys/class/infiniband`.
+//! Files of the devices, as the kernel's RDMA has them: `/sys/class/infiniband` and `/dev/infiniband`.
 
 use std::fs;
 use std::io;
@@ -20,14 +20,39 @@ pub(crate) struct Shown<'a> {
     pub(crate) is_up: bool,
 }
 
+/// The files of all devices.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tree<'a> {
+    /// Devices in the order of their numbers.
+    pub(crate) devices: &'a [Shown<'a>],
+    /// Interfaces of the kernel, of which files name those with an address of a device.
+    pub(crate) interfaces: &'a [DeviceInfo],
+}
+
+impl Tree<'_> {
+    /// Adds the devices to a folder that stands for `/sys/class`.
+    pub(crate) fn write_classes(&self, folder: &Path) -> io::Result<()> {
+        fs::create_dir(folder.join(DEVICES))?;
+        let mut numbered = self.devices.iter().enumerate();
+        numbered.try_for_each(|(number, shown)| describe(folder, number, shown, self.interfaces))
+    }
+
+    /// Adds the devices' nodes to a folder that stands for `/dev`; `make` makes each. The libraries open none of them:
+    /// programs look whether they are there.
+    pub(crate) fn write_nodes(
+        &self,
+        folder: &Path,
+        make: impl Fn(&Path) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let folder = folder.join(DEVICES);
+        fs::create_dir(&folder)?;
+        (0..self.devices.len()).try_for_each(|number| make(&folder.join(format!("uverbs{number}"))))
+    }
+}
+
 /// Writes the files of a device, as the kernel's RDMA has them (`Documentation/ABI/stable/sysfs-class-infiniband`). A
 /// device without hardware has a folder beside the classes instead of one of the PCI bus, and no NUMA node.
-pub(crate) fn describe(
-    classes: &Path,
-    number: usize,
-    shown: &Shown<'_>,
-    interfaces: &[DeviceInfo],
-) -> io::Result<()> {
+fn describe(classes: &Path, number: usize, shown: &Shown<'_>, interfaces: &[DeviceInfo]) -> io::Result<()> {
     let parent = format!("iwarp{number}dev");
     let below = format!("{parent}/{DEVICES}/iwarp{number}");
     let device = classes.join(&below);

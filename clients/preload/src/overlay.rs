@@ -3,7 +3,7 @@
 
 use std::ffi::c_int;
 use std::sync::Once;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use libc::socklen_t;
@@ -16,6 +16,14 @@ const FDS: usize = 1 << 16;
 const NONE: i32 = -1;
 
 static RSOCKETS: [AtomicI32; FDS] = [const { AtomicI32::new(NONE) }; FDS];
+
+/// True once there was an rsocket.
+static ANY_LAID: AtomicBool = AtomicBool::new(false);
+
+/// Returns true once there was an rsocket: a call for many sockets looks for none before.
+pub(crate) fn any_laid() -> bool {
+    ANY_LAID.load(Ordering::Acquire)
+}
 
 fn place(fd: c_int) -> Option<&'static AtomicI32> {
     RSOCKETS.get(usize::try_from(fd).ok()?)
@@ -85,6 +93,7 @@ pub(crate) fn lay(fd: c_int, rsocket: c_int) -> bool {
         unsafe { libc::pthread_atfork(None, None, Some(forget)) };
     });
     place(fd).is_some_and(|place| {
+        ANY_LAID.store(true, Ordering::Release);
         place.store(rsocket, Ordering::Release);
         true
     })

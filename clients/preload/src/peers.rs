@@ -35,6 +35,11 @@ impl Peers {
         variable.map_or(Self::NotLoopback, |text| Self::Of(prefixes(text)))
     }
 
+    /// Returns true if there can be no peer: all sockets stay the kernel's.
+    pub(crate) fn are_none(&self) -> bool {
+        matches!(self, Self::Of(prefixes) if prefixes.is_empty())
+    }
+
     fn contain(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         match self {

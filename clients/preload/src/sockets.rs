@@ -12,7 +12,7 @@ use errno::{Errno, errno, set_errno};
 use libc::{iovec, msghdr, sockaddr, sockaddr_storage, socklen_t};
 
 use crate::calls::{Calls, rdma, system, system_only};
-use crate::overlay::{close_at_exit, lay, remove, route, rsocket_of, uncover};
+use crate::overlay::{any_laid, close_at_exit, lay, remove, route, rsocket_of, uncover};
 use crate::peers::{leave_at_bind, leave_at_connect, leave_at_listen, peers};
 use crate::transfers::signaled;
 
@@ -106,11 +106,10 @@ pub unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_i
     // SAFETY: any arguments.
     let fd = unsafe { (system().socket)(domain, kind, protocol) };
     let is_stream = kind & 0xf == libc::SOCK_STREAM && [0, libc::IPPROTO_TCP].contains(&protocol);
-    if fd < 0 || !is_stream || ![libc::AF_INET, libc::AF_INET6].contains(&domain) {
+    if fd < 0 || !is_stream || ![libc::AF_INET, libc::AF_INET6].contains(&domain) || peers().are_none() {
         return fd;
     }
     let Some(rdma) = rdma() else { return fd };
-    peers();
     let before = errno();
     // SAFETY: any arguments.
     let rsocket = unsafe { (rdma.socket)(domain, kind, protocol) };
@@ -141,7 +140,7 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 /// As for `close_range`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    if flags & CLOSE_RANGE_CLOEXEC == 0 {
+    if flags & CLOSE_RANGE_CLOEXEC == 0 && any_laid() {
         // Above, there are no rsockets.
         (first..=last.min(u16::MAX.into()))
             .filter_map(|fd| c_int::try_from(fd).ok())

@@ -13,7 +13,7 @@ use errno::{Errno, errno, set_errno};
 use libc::{fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
 use crate::calls::{rdma, system, system_only};
-use crate::overlay::rsocket_of;
+use crate::overlay::{any_laid, rsocket_of};
 use crate::sockets::unsupported;
 
 /// Waits for descriptors, of which some have rsockets.
@@ -260,7 +260,7 @@ pub unsafe extern "C-unwind" fn select(
 ) -> c_int {
     // SAFETY: null, or the caller's set, which nobody else accesses.
     let mut sets = [read, write, except].map(|set| unsafe { set.as_mut() });
-    let mut entries: Vec<pollfd> = (0..count.clamp(0, FDS)).filter_map(|fd| wanted(fd, &sets)).collect();
+    let mut entries = all_wanted(count, &sets);
     if !any_rsocket(&entries) {
         // SAFETY: the caller's arguments.
         return unsafe { (system_only().select)(count, read, write, except, timeout) };
@@ -319,7 +319,7 @@ pub unsafe extern "C-unwind" fn pselect(
 ) -> c_int {
     // SAFETY: null, or the caller's set, which nobody else accesses.
     let mut sets = [read, write, except].map(|set| unsafe { set.as_mut() });
-    let mut entries: Vec<pollfd> = (0..count.clamp(0, FDS)).filter_map(|fd| wanted(fd, &sets)).collect();
+    let mut entries = all_wanted(count, &sets);
     if !any_rsocket(&entries) {
         // SAFETY: the caller's arguments.
         return unsafe { (system_only().pselect)(count, read, write, except, timeout, signals) };
@@ -335,6 +335,12 @@ const EVENTS: [c_short; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
 /// Events for which a descriptor stays in each of them.
 const CAUSES: [c_short; 3] =
     [libc::POLLIN | libc::POLLHUP | libc::POLLERR, libc::POLLOUT | libc::POLLERR, libc::POLLPRI];
+
+/// Returns what a program waits for; nothing, and without an allocation, before there was an rsocket.
+fn all_wanted(count: c_int, sets: &[Option<&mut fd_set>; 3]) -> Vec<pollfd> {
+    let count = if any_laid() { count.clamp(0, FDS) } else { 0 };
+    (0..count).filter_map(|fd| wanted(fd, sets)).collect()
+}
 
 /// Returns what a program waits for at a descriptor; `None` if it is in no set.
 fn wanted(fd: c_int, sets: &[Option<&mut fd_set>; 3]) -> Option<pollfd> {
