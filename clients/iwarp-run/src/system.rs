@@ -9,7 +9,9 @@ use std::fs::{self, File, FileType};
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
@@ -49,21 +51,40 @@ pub(crate) fn show(tree: &Tree<'_>) -> io::Result<()> {
 /// Enters a mount namespace of this process's own, with the rights of the user if they suffice: a user namespace would
 /// take capabilities. The process must have one thread.
 pub(crate) fn enter_namespace() -> Result<(), Error> {
-    let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
     // SAFETY: the table of descriptors stays as it is.
     if unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.is_err() {
-        // SAFETY: as above.
-        unsafe { unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNS) }
-            .map_err(|error| Error::Forbidden(error.into()))?;
-        let write = |file: &str, text: String| fs::write(Path::new("/proc/self").join(file), text);
-        // A user without privileges may keep its group only by giving up to change groups: user_namespaces(7).
-        write("setgroups", "deny".to_owned())
-            .and_then(|()| write("uid_map", format!("{uid} {uid} 1")))
-            .and_then(|()| write("gid_map", format!("{gid} {gid} 1")))
-            .map_err(Error::Lost)?;
+        try_in_child().map_err(Error::Forbidden)?;
+        return enter_user_namespace().map_err(Error::Lost);
     }
-    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
-        .map_err(|error| Error::Forbidden(error.into()))
+    leave_mounts_of_others().map_err(Error::Forbidden)
+}
+
+/// Tries in a child whether this user may have a user namespace. Some kernels let a user enter one, and forbid what
+/// follows; nobody can leave it then.
+fn try_in_child() -> io::Result<()> {
+    let mut child = Command::new("/proc/self/exe");
+    child.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // SAFETY: this process has one thread, so that its child may allocate.
+    unsafe { child.pre_exec(enter_user_namespace) };
+    child.status().map(|_| ())
+}
+
+/// Enters a user namespace, in which this user has the same identity, and a mount namespace.
+fn enter_user_namespace() -> io::Result<()> {
+    let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+    // SAFETY: the table of descriptors stays as it is.
+    unsafe { unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNS) }?;
+    let write = |file: &str, text: String| fs::write(Path::new("/proc/self").join(file), text);
+    // A user without privileges may keep its group only by giving up to change groups: user_namespaces(7).
+    write("setgroups", "deny".to_owned())?;
+    write("uid_map", format!("{uid} {uid} 1"))?;
+    write("gid_map", format!("{gid} {gid} 1"))?;
+    leave_mounts_of_others()
+}
+
+/// Has mounts of this process stay its own.
+fn leave_mounts_of_others() -> io::Result<()> {
+    Ok(mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?)
 }
 
 /// Mounts a new folder over one, with bind mounts of its entries except [`DEVICES`], and has `fill` add that.
