@@ -27,6 +27,10 @@ is "packages that iwarpctl and iwarp-run need" "$needs" libc6
 iwarpctl config check /dev/null 2>/dev/null && fail "an empty configuration is taken" || is "exit code" $? 1
 traced=$(iwarp-run sh -c 'LD_TRACE_LOADED_OBJECTS=1 "$(command -v ibv_devices)"')
 grep -q '=> /usr/lib/ironwarp/libibverbs.so.1' <<<"$traced" || fail "iwarp-run has no libraries: $traced"
+# Some programs load the libraries by the names that the linker uses.
+for library in libibverbs librdmacm; do
+    is "$library.so" "$(realpath /usr/lib/ironwarp/$library.so)" /usr/lib/ironwarp/libibverbs.so.1
+done
 step "iwarpctl and iwarp-run need the C library alone"
 
 quietly "${apt[@]}" install /root/debs/*.deb

@@ -130,6 +130,16 @@ else
     echo "not installed: libibverbs-dev librdmacm-dev"
 fi
 
+# --- the libraries by other names
+named_for_the_linker() { # programs that load a library by the name that the linker uses, as NCCL does
+    local library
+    library=$(realpath "$(dirname "$RUN")/lib/ironwarp/libibverbs.so.1")
+    on 0 python3 -c 'import ctypes; print([ctypes.CDLL(f"{name}.so") for name in ("libibverbs", "librdmacm")])
+print(open("/proc/self/maps").read())' >"$LAB/maps" || return 1
+    grep -q "$library" "$LAB/maps" && ! grep -E 'lib(ibverbs|rdmacm)' "$LAB/maps" | grep -vE "$library|CDLL"
+}
+check "libibverbs.so and librdmacm.so are there" named_for_the_linker
+
 # --- messages that have completed arrive, and memory is registered fast, by programs of ours
 ENDINGS_COUNT=${ENDINGS_COUNT:-$([ -n "$QUICK" ] && echo 200 || echo 2000)}
 endings() { # COUNT SIZE: connections whose client ends when its message has completed
