@@ -139,6 +139,31 @@ print(open("/proc/self/maps").read())' >"$LAB/maps" || return 1
     grep -q "$library" "$LAB/maps" && ! grep -E 'lib(ibverbs|rdmacm)' "$LAB/maps" | grep -vE "$library|CDLL"
 }
 check "libibverbs.so and librdmacm.so are there" named_for_the_linker
+# bundle COPY: a program whose own library has a libibverbs, as wheels of Python have, by another name, or in a folder
+# that comes before those of LD_LIBRARY_PATH
+bundle() {
+    local place="$LAB/$1"
+    local flags=(-O1 -Wall -Wextra -Werror dataplane/tests/programs/bundled.c -L "$place")
+    flags+=("-Wl,--disable-new-dtags,-rpath,\$ORIGIN")
+    mkdir -p "$place"
+    printf 'IBVERBS_1.1 { global: ibv_*; };\n' >"$place/versions"
+    cc -shared -fPIC -DCOPY "${flags[@]}" -Wl,--version-script="$place/versions" -Wl,-soname,"$1" -o "$place/$1" &&
+        cc -shared -fPIC -DTRANSPORT "${flags[@]}" -l:"$1" -o "$place/libtransport.so" &&
+        cc "${flags[@]}" -l:libtransport.so -o "$place/program"
+}
+bundled() { # COPY
+    local program="$LAB/$1/program"
+    [ "$(on 0 "$program")" = "no device" ] && [ "$(on 0 --bundled "$program")" = iwarp0 ] || return 1
+    [ "$(on 0 --bundled bash -c "'$program'")" = iwarp0 ] || return 1
+    "$RUN" --check "$program" >"$LAB/bundled" && grep "/libtransport.so comes with $1, .* --bundled" "$LAB/bundled" &&
+        "$RUN" --json --check "$program" | jq -e 'length == 3 and all(.bundled_by | endswith("/libtransport.so"))'
+}
+for copy in libibverbs-1234.so.1.14.0 libibverbs.so.1; do
+    check "bundled.c builds with $copy" bundle "$copy"
+    check "--bundled, for a program with a $copy of its own" bundled "$copy"
+done
+no_copies() { "$RUN" --check ibv_devices >"$LAB/bundled" && ! grep -e --bundled "$LAB/bundled"; }
+row "--check of a program without copies" no_copies ibv_devices
 
 # --- messages that have completed arrive, and memory is registered fast, by programs of ours
 ENDINGS_COUNT=${ENDINGS_COUNT:-$([ -n "$QUICK" ] && echo 200 || echo 2000)}

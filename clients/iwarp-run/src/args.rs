@@ -16,7 +16,8 @@ use iwarp_control::parse_prefix;
 #[derive(Debug, Parser)]
 #[command(name = "iwarp-run", version, args_conflicts_with_subcommands = true)]
 pub struct Args {
-    /// List the symbols that a program imports from the two libraries, and whether each is there
+    /// List the symbols that a program imports from the two libraries, and whether each is there; name copies of the
+    /// libraries that the program comes with
     #[arg(long, value_name = "PROGRAM")]
     pub check: Option<PathBuf>,
     /// Report as one line of JSON
@@ -42,6 +43,10 @@ pub struct Args {
     /// With --preload, --embedded needs some
     #[arg(long, value_name = "PREFIX", value_delimiter = ',', requires = "preload", value_parser = parse_prefix)]
     pub peers: Vec<IpNet>,
+    /// Run a program that comes with a copy of the libraries by another name, as wheels of Python do: calls of the copy
+    /// go to Ironwarp's libraries. --check tells
+    #[arg(long, requires = "program")]
+    pub bundled: bool,
     /// Folder of the libraries; by default the one that was installed with this program
     #[arg(long, value_name = "FOLDER", env = "IWARP_RUN_LIBRARIES")]
     pub libraries: Option<PathBuf>,

@@ -1,17 +1,15 @@
-//! `--check`: the symbols that a program imports from the two libraries.
+//! `--check`: the symbols that a program imports from the two libraries, and copies of these that it comes with.
 
 use std::path::{Path, PathBuf};
 
 use iwarp_control::Exit;
 use iwarp_terminal::{Failure, Output};
-use object::Object as _;
-use object::read::NameOrOrdinal;
 use serde::Serialize;
+
+use crate::binary::{Binary, Bundled, LIBRARIES, find_bundled};
 
 /// Symbols of the libraries, as the linker reads them.
 const SYMBOLS: &str = include_str!("../../drop-in/symbols.txt");
-/// Libraries that Ironwarp replaces.
-const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
 /// State of a symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -31,6 +29,9 @@ struct Symbol {
     symbol: String,
     library: String,
     state: State,
+    /// File that comes with the library, if that is not the system's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bundled_by: Option<PathBuf>,
 }
 
 fn state(symbol: &str) -> State {
@@ -56,51 +57,59 @@ fn locate(program: &Path) -> PathBuf {
     found.find(|file| file.is_file()).unwrap_or_else(|| program.to_owned())
 }
 
-fn imports(file: &Path) -> Result<Vec<Symbol>, Failure> {
-    let bytes = std::fs::read(file).map_err(|error| Failure::file(file, "read", &error))?;
-    let wrong = |error: object::read::Error| {
-        Failure::new(Exit::Failed, "program", format!("{} is no program: {error}", file.display()))
-    };
-    let all = object::File::parse(bytes.as_slice()).and_then(|object| {
-        let imports = object.imports()?.collect::<Result<Vec<_>, _>>()?;
-        let named = imports.iter().filter_map(|import| match import.name() {
-            NameOrOrdinal::Name(name) => Some((text(name), text(import.library()))),
-            NameOrOrdinal::Ordinal(_) => None,
-        });
-        Ok(named.collect::<Vec<_>>())
+/// Returns the symbols that a program imports from the two libraries, and that the copies are imported for.
+fn symbols(program: &Binary, copies: &[Bundled]) -> Vec<Symbol> {
+    let of_copies = copies.iter().flat_map(|copy| {
+        let symbols = copy.symbols.iter().map(|symbol| (symbol, &copy.library));
+        symbols.map(|(symbol, library)| (symbol, library, Some(&copy.by)))
     });
-    let mut symbols: Vec<Symbol> = all
-        .map_err(wrong)?
-        .into_iter()
-        .filter(|(_, library)| LIBRARIES.contains(&library.as_str()))
-        .map(|(symbol, library)| Symbol { state: state(&symbol), symbol, library })
+    let listed = |library: &String| LIBRARIES.contains(&library.as_str());
+    // A copy may have the name of the library.
+    let is_new = |library: &String| !copies.iter().any(|copy| copy.library == *library);
+    let imports = program.imports.iter().filter(|(_, library)| listed(library) && is_new(library));
+    let all = imports.map(|(symbol, library)| (symbol, library, None)).chain(of_copies);
+    let mut symbols: Vec<_> = all
+        .map(|(symbol, library, bundled_by)| Symbol {
+            state: state(symbol),
+            symbol: symbol.clone(),
+            library: library.clone(),
+            bundled_by: bundled_by.cloned(),
+        })
         .collect();
     symbols.sort_by(|a, b| (&a.library, &a.symbol).cmp(&(&b.library, &b.symbol)));
-    Ok(symbols)
+    symbols
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+/// Lists the symbols as lines, with their counts, and names the option that the copies need.
+fn report(symbols: &[Symbol], copies: &[Bundled]) -> String {
+    let name = |state| match state {
+        State::Implemented => "implemented",
+        State::Stub => "stub",
+        State::Missing => "missing",
+    };
+    let lines = symbols
+        .iter()
+        .map(|symbol| format!("{:<11}  {:<15}  {}\n", name(symbol.state), symbol.library, symbol.symbol));
+    let count = |state| symbols.iter().filter(|symbol| symbol.state == state).count();
+    let [implemented, stubs, missing] = [State::Implemented, State::Stub, State::Missing].map(count);
+    let counts = format!("{implemented} implemented, {stubs} stubs, {missing} missing\n");
+    let advice = copies.iter().map(|copy| {
+        format!(
+            "{} comes with {}, a copy of its own: run the program with --bundled\n",
+            copy.by.display(),
+            copy.library
+        )
+    });
+    lines.chain([counts]).chain(advice).collect()
 }
 
-/// Lists the symbols. Fails if one is missing.
+/// Lists the symbols, and the copies of the libraries that the program comes with. Fails if a symbol is missing.
 pub(crate) fn check(program: &Path, output: &Output) -> Result<Exit, Failure> {
     let file = locate(program);
-    let symbols = imports(&file)?;
-    output.result(&symbols, |symbols| {
-        let name = |state| match state {
-            State::Implemented => "implemented",
-            State::Stub => "stub",
-            State::Missing => "missing",
-        };
-        let lines = symbols
-            .iter()
-            .map(|symbol| format!("{:<11}  {:<15}  {}\n", name(symbol.state), symbol.library, symbol.symbol));
-        let count = |state| symbols.iter().filter(|symbol| symbol.state == state).count();
-        let counts = [State::Implemented, State::Stub, State::Missing].map(count);
-        let [implemented, stubs, missing] = counts;
-        lines.collect::<String>() + &format!("{implemented} implemented, {stubs} stubs, {missing} missing\n")
-    })?;
+    let binary = Binary::read(&file)?;
+    let copies = find_bundled(&file, &binary);
+    let symbols = symbols(&binary, &copies);
+    output.result(&symbols, |symbols| report(symbols, &copies))?;
     let missing = symbols.iter().any(|symbol| symbol.state == State::Missing);
     Ok(if missing { Exit::Failed } else { Exit::Ok })
 }

@@ -202,6 +202,10 @@ pub(crate) fn launch(args: &Args) -> Result<Exit, Failure> {
         preload(&mut command, args, &library, files.as_ref())?;
         first.push(library);
     }
+    if args.bundled {
+        // The loader looks for a symbol and its version in all libraries, in their order; not in the named one alone.
+        first.push(folder.join(LIBRARY));
+    }
     if !first.is_empty() {
         command.env("LD_PRELOAD", before_others(&first, "LD_PRELOAD"));
     }

@@ -2,6 +2,7 @@
 //! load Ironwarp's libibverbs and librdmacm instead of the system's.
 
 pub mod args;
+mod binary;
 mod check;
 mod launch;
 mod private;
