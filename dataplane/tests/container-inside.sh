@@ -104,4 +104,16 @@ plain() {
     return 1
 }
 check "rping without iwarp-run finds no device there" plain
+# A filter of system calls refuses namespaces, as those of other runtimes do by default.
+# shellcheck disable=SC2016
+files() {
+    local look='cat /sys/class/infiniband/iwarp0/node_type && test -c /dev/infiniband/uverbs0'
+    look+=' && ls "$IWARP_PRELOAD_FILES"' filter="$HOMELAND/filter.json"
+    printf '{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [%s]}' \
+        '{"names": ["unshare", "mount"], "action": "SCMP_ACT_ERRNO", "errnoRet": 1}' >"$filter"
+    as_user podman run --rm --cap-drop all --read-only --network none --security-opt seccomp="$filter" verbs \
+        iwarp-run --embedded --roce sh -c "$look" >"$LAB/out" 2>"$LAB/err" &&
+        [ "$(paste -sd, "$LAB/out")" = "1: CA,dev,sys" ] || { cat "$LAB/out" "$LAB/err"; return 1; }
+}
+check "--roce: files of the devices, where no namespace may be made" files
 score
