@@ -114,6 +114,7 @@ TOGETHER := \
     verbs \
     programs-quick \
     embedded \
+    bindings \
     container \
     serve \
     python \
@@ -143,7 +144,7 @@ BESIDE := \
 
 # Names of several suites.
 group.tcp := drivers flood forged-arp load crowd-out starve wire-proof flat idle
-group.rdma := interop verbs hostile programs-quick embedded embedded-hard hostile-peers container serve python sockets
+group.rdma := interop verbs hostile programs-quick embedded embedded-hard bindings hostile-peers container serve python sockets
 group.nfs := nfsd
 group.service := ports lifecycle operations reload session demonstration captures
 group.packages := deb-test build-debian13 publishable
@@ -186,7 +187,7 @@ suites: ## the names that SUITES takes
 
 # Suites side by side must neither install packages at the same time nor take each other's hugepages: 320 MiB each.
 prepared: root tools
-	@.ci/deps.sh $(PACKAGING) $(PODMAN) python3-venv ibverbs-utils perftest tgt ucx-utils || echo "test: goes on with what is installed" >&2
+	@.ci/deps.sh $(PACKAGING) $(PODMAN) python3-venv python3-pyverbs ibverbs-utils perftest tgt ucx-utils || echo "test: goes on with what is installed" >&2
 	@dataplane/tests/siw/prepare.sh >/dev/null
 	@dataplane/tests/wheel.sh --pack
 	@.ci/hugepages.sh 960 || true
@@ -330,6 +331,10 @@ embedded: root built ## unmodified programs without a daemon: RDMA inside them, 
 
 embedded-hard: root built ## the same with limits, refused system calls, memory that goes, kill and fork
 	dataplane/tests/embedded-hard.sh
+
+bindings: root built ## verbs in Python: rdma-core's tests of pyverbs, and the package ibverbs of PyPI
+	@.ci/deps.sh python3-venv python3-pyverbs || echo "bindings: goes on with the programs that are installed" >&2
+	dataplane/tests/bindings.sh
 
 hostile-peers: root built ## peers that break every rule, beside an honest one, and no daemon
 	dataplane/tests/hostile-peers.sh
