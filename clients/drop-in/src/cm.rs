@@ -11,6 +11,7 @@ use iwarp_verbs::{CmEvent as VerbsEvent, CmEventKind, ErrorCode};
 
 use crate::abi_cm::{Address, ConnParam, EventHead, IdHead};
 use crate::context::{OpenContext, Shared, context_at, lock};
+use crate::device_list::is_roce;
 use crate::event_channel::EventChannel;
 use crate::objects::Pd;
 use crate::qp::{ERROR, QPT_RC, Qp};
@@ -31,6 +32,7 @@ pub(crate) const ADDR_RESOLVED: c_int = 0;
 pub(crate) const ADDR_ERROR: c_int = 1;
 pub(crate) const ROUTE_RESOLVED: c_int = 2;
 pub(crate) const CONNECT_REQUEST: c_int = 4;
+const CONNECT_RESPONSE: c_int = 5;
 const CONNECT_ERROR: c_int = 6;
 const UNREACHABLE: c_int = 7;
 pub(crate) const REJECTED: c_int = 8;
@@ -109,6 +111,19 @@ pub(crate) enum Stage {
     Listening,
 }
 
+/// Who completes a connection that an id requests. On a device of RoCE, a program that connects a queue pair of its own
+/// changes it once the peer has answered, and establishes the connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Handshake {
+    /// The library: the program gets `RDMA_CM_EVENT_ESTABLISHED`.
+    #[default]
+    OfLibrary,
+    /// The program, which waits for the peer's answer.
+    Requested,
+    /// The program, by `rdma_establish`: the peer has accepted.
+    Answered,
+}
+
 /// Variable state of an id.
 #[derive(Debug, Default)]
 pub(crate) struct Inner {
@@ -126,6 +141,8 @@ pub(crate) struct Inner {
     pub(crate) resolutions: u64,
     /// Traffic class of its packets (`RDMA_OPTION_ID_TOS`).
     pub(crate) traffic_class: u8,
+    /// Who completes the connection that the id has requested.
+    pub(crate) handshake: Handshake,
     /// True once the program has closed the connection.
     pub(crate) closed: bool,
     /// True once the connection has ended, or could not be made.
@@ -259,6 +276,21 @@ impl IdState {
         drop(self.changed.wait_while(inner, |_| self.unacknowledged.load(Ordering::Acquire) > 0));
     }
 
+    /// Returns the event for the peer's answer, or for a connection that was accepted.
+    fn answer(&self) -> c_int {
+        let mut inner = lock(&self.inner);
+        if inner.handshake != Handshake::Requested {
+            return ESTABLISHED;
+        }
+        inner.handshake = Handshake::Answered;
+        CONNECT_RESPONSE
+    }
+
+    /// Returns true for a connection that the program is about to establish.
+    pub(crate) fn is_answered(&self) -> bool {
+        lock(&self.inner).handshake == Handshake::Answered
+    }
+
     fn end(&self) {
         lock(&self.inner).ended = true;
         self.changed.notify_all();
@@ -342,6 +374,24 @@ impl Id {
         self.head.port_num.store(1, Ordering::Release);
     }
 
+    /// Notes, before the request, who is to complete the connection: the event may come first.
+    pub(crate) fn begin_handshake(&self) {
+        let by_program = is_roce() && self.head.qp.load(Ordering::Acquire).is_null();
+        lock(&self.state.inner).handshake =
+            if by_program { Handshake::Requested } else { Handshake::OfLibrary };
+    }
+
+    /// Completes a connection of an id without a queue pair, whose peer has answered. It carries messages already: an
+    /// iWARP connection is established by its first.
+    pub(crate) fn establish(&self) -> Result<(), c_int> {
+        let mut inner = lock(&self.state.inner);
+        if inner.handshake != Handshake::Answered || !self.head.qp.load(Ordering::Acquire).is_null() {
+            return Err(libc::EINVAL);
+        }
+        inner.handshake = Handshake::OfLibrary;
+        Ok(())
+    }
+
     pub(crate) fn is_sync(&self) -> bool {
         lock(&self.state.inner).sync
     }
@@ -381,7 +431,7 @@ pub(crate) fn dispatch(shared: &Arc<Shared>, event: VerbsEvent) {
         CmEventKind::Established { private_data, responder_resources, initiator_depth, .. } => {
             let depths = (depth(responder_resources), depth(initiator_depth));
             state.with_qp(|qp| qp.established(depths));
-            Entry { private_data, depths, ..entry(ESTABLISHED, 0) }
+            Entry { private_data, depths, ..entry(state.answer(), 0) }
         }
         CmEventKind::AddressError => {
             lock(&state.inner).refused = true;

@@ -217,6 +217,7 @@ fn connect(id: &Id, given: &ConnParam) -> Result<(), c_int> {
     }
     let qp = qp_of(id, given)?;
     let private_data = array(given.private_data, given.private_data_len.into());
+    id.begin_handshake();
     connect_with(id, &qp, &param(given, private_data))?;
     complete(id)
 }
@@ -461,9 +462,8 @@ export_waiting! {
         answer(connect(id, given.unwrap_or(&ConnParam::default())))
     }
 
-    fn rdma_establish(_id: Option<&Id>) -> c_int {
-        // An iWARP connection is established by its first message: nothing waits for this call.
-        answer(Err(libc::EINVAL))
+    fn rdma_establish(id: Option<&Id>) -> c_int {
+        answer(id.ok_or(libc::EINVAL).and_then(Id::establish))
     }
 
     fn rdma_listen(id: Option<&Id>, backlog: c_int) -> c_int {

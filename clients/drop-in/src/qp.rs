@@ -286,7 +286,10 @@ fn modify(qp: &Qp, attr: &QpAttr, mask: c_int) -> Result<(), c_int> {
     if is_by_number(mask) || numbered.is_some() && !leaves {
         return by_number(qp, (attr, mask), (numbered, now), rights);
     }
-    if has(!MASK_KNOWN) || has(MASK_STATE) && !may_enter(attr.qp_state, now) {
+    // A connection whose peer has answered has made the change already; the program makes it before it establishes it.
+    let connection = lock(&qp.connection).clone();
+    let is_made = attr.qp_state == INIT && connection.is_some_and(|id| id.is_answered());
+    if has(!MASK_KNOWN) || has(MASK_STATE) && !may_enter(attr.qp_state, now) && !is_made {
         return Err(libc::EINVAL);
     }
     allow(qp, rights)?;

@@ -5,8 +5,9 @@ rdma_core_tests.py FOLDER LIST DEVICE ADDRESS
 FOLDER has rdma-core's tests in a folder `tests`. LIST has a heading for each result, `passes`, `skips: REASON` or
 `fails: REASON`, and under it the tests, indented. The reason is a part of what the test says; `|` separates
 alternatives. Every test must be in the list and have that result, also if it skips or fails there: a test that begins
-to pass belongs under `passes`. ADDRESS is the device's, for tests of librdmacm, which look for a network interface of
-the device below /sys. With `-` instead of LIST, the results are printed.
+to pass belongs under `passes`. A heading that begins with `iWARP` or `RoCE` is for a device of that alone. ADDRESS is
+the device's, for tests of librdmacm, which look for a network interface of the device below /sys. With `-` instead of
+LIST, the results are printed.
 """
 
 import importlib
@@ -60,17 +61,21 @@ class Results(unittest.TestResult):
 
 
 def expected(path):
-    """Returns the result and the reasons of each test in the list."""
-    tests, heading = {}, None
+    """Returns the result and the reasons of each test in the list, for this device."""
+    tests, heading, skipped = {}, None, False
+    other = "iWARP" if os.environ.get("IWARP_ROCE") == "1" else "RoCE"
     with open(path, encoding="utf-8") as lines:
         for line in lines:
             if not line.strip() or line.startswith("#"):
                 continue
             if not line.startswith(" "):
                 word, _, reason = line.strip().partition(":")
-                heading = (word, [part.strip() for part in reason.split("|")])
+                heading = (word.split()[-1], [part.strip() for part in reason.split("|")])
+                skipped = word.startswith(other)
                 continue
             name = line.strip()
+            if skipped:
+                continue
             if name in tests:
                 sys.exit(f"{path}: {name} is there twice")
             tests[name] = heading
