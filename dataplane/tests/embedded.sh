@@ -140,7 +140,8 @@ row "ib_send_lat -R -e" events ib_send_lat
 numbered_builds() { cc -O1 -Wall -Wextra -Werror -o "$LAB/numbered" dataplane/tests/programs/numbered.c -libverbs; }
 check "numbered.c builds" numbered_builds
 check "queue pairs by number, a program of ours" alone "$NS" "$LAB/numbered" 100
-for test in "ibv_rc_pingpong -g 0 -c" "ibv_srq_pingpong -g 0 -q 16 -c" "ib_write_bw -d iwarp0 -n 200 -F"; do
+for test in "ibv_rc_pingpong -g 0 -c" "ibv_srq_pingpong -g 0 -q 16 -c" "ib_write_bw -d iwarp0 -n 200 -F" \
+    "ibv_ud_pingpong -g 0 -s 1024"; do
     # shellcheck disable=SC2086
     by_number() { pair 18515 $2 -- $2 127.0.0.1; }
     row "$test, by number" by_number "${test%% *}" "$test"

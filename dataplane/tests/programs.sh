@@ -282,6 +282,8 @@ by_number() { # the rows of programs-quick
     numbered ib_read_bw -d iwarp0 -n "$ROUNDS" -q 16
     roce ib_send_bw -d iwarp0 -n "$ROUNDS"
     transports am_lat -s 8
+    unconnected ibv_ud_pingpong -g 0 -s 1024
+    protocols tag_bw -s 100000
 }
 by_number_all() { # ib_send_bw waits for credits here, which an iWARP device needs: docs/programs.md
     local program test
@@ -416,6 +418,10 @@ datagrams() {
     for options in "" "-s 1" "-I 64 -s 64" -e; do
         # shellcheck disable=SC2086
         unconnected ib_send_lat -d iwarp0 -c UD -n 1000 $options
+    done
+    for options in "" "-s 64 -I 64" -b; do
+        # shellcheck disable=SC2086
+        roce ib_send_bw -d iwarp0 -c UD -n 4000 $options
     done
     transports_of ud_verbs am_lat -s 8
     transports_of ud_verbs am_bw -s 800 -D bcopy

@@ -32,8 +32,10 @@ use crate::wire::{MessageOffset, Msn, QueueNumber};
 
 /// Datagrams that a queue pair sends per call of [`Device::transmit_to_itself`], before others have their turn.
 const DATAGRAMS_MAX: usize = 32;
-/// Datagrams that wait at a queue pair whose buffers another thread fills. Those beyond are dropped.
-const HELD_MAX: usize = 64;
+/// Datagrams that wait at a queue pair whose buffers another thread fills, and at all of them: programs expect that
+/// their buffers are used, and may post thousands. Those beyond are dropped.
+const HELD_MAX: usize = 4096;
+const HELD_OF_ALL_MAX: usize = 4 * HELD_MAX;
 /// Q_Keys with this bit stand for the sender's own one (InfiniBand Architecture Specification, volume 1, §10.2.5).
 const OWN_QKEY: u32 = 1 << 31;
 
@@ -277,7 +279,9 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// Keeps a datagram for a queue pair that waits for deferred copies.
     #[cold]
     fn hold_datagram(&mut self, id: CmId, ulpdu: &[u8]) {
+        let of_all: usize = self.held.iter().map(|(_, held)| held.len()).sum();
         match self.held.iter_mut().find(|(of, _)| *of == id) {
+            _ if of_all >= HELD_OF_ALL_MAX => count(&mut self.stats.datagrams_congested, 1),
             Some((_, held)) if held.len() < HELD_MAX => held.push_back(ulpdu.into()),
             Some(_) => count(&mut self.stats.datagrams_congested, 1),
             None => self.hold_segments(id, HeldSegments::from([ulpdu.into()])),
