@@ -90,6 +90,12 @@ impl Qp {
         matches!(op, SendOp::SendWithImm { .. }) && self.datagrams.is_none() && lock(&self.numbered).is_none()
     }
 
+    /// Returns true for a queue pair of datagrams that is in `IBV_QPS_RESET`.
+    #[inline]
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.datagrams.is_some() && self.head.state.load(Ordering::Relaxed) == RESET
+    }
+
     /// Returns true for a queue pair that sends datagrams.
     #[inline]
     pub(crate) const fn sends_datagrams(&self) -> bool {
@@ -228,7 +234,10 @@ fn query(qp: &Qp) -> Result<(u32, Access), c_int> {
     let state = match (attr.state, numbered) {
         // Its stream comes and goes; the program does not see that.
         (QpState::Idle | QpState::Rts, Some(numbered)) => numbered.state,
-        (QpState::Idle | QpState::Rts, None) if qp.sends_datagrams() => qp.head.state.load(Ordering::Acquire),
+        (QpState::Idle | QpState::Rts, None) if qp.sends_datagrams() => {
+            let state = qp.head.state.load(Ordering::Acquire);
+            if is_roce() { state } else { state.max(INIT) }
+        }
         // A device of InfiniBand tells them apart. RTR before a connection of librdmacm has no effect.
         (QpState::Idle, None) if is_roce() => qp.head.state.load(Ordering::Acquire).min(INIT),
         (QpState::Idle, None) => INIT,
@@ -275,7 +284,7 @@ fn modify(qp: &Qp, attr: &QpAttr, mask: c_int) -> Result<(), c_int> {
     let leaves = has(MASK_STATE) && matches!(attr.qp_state, RESET | ERROR);
     if let Some(held) = qp.datagrams.as_ref().filter(|_| !leaves) {
         let mut held = lock(held);
-        held.qp_state = now;
+        held.qp_state = if now == ERROR { ERROR } else { qp.head.state.load(Ordering::Acquire) };
         let changed = datagrams::changed(&held, attr, mask)?;
         datagrams::enter(qp, &changed).map_err(|error| number(&error))?;
         *held = changed;

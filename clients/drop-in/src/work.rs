@@ -246,7 +246,13 @@ pub(crate) extern "C" fn post_recv(
     first: Option<&RecvWr>,
     bad: Option<&mut *const RecvWr>,
 ) -> c_int {
-    let Some(qp) = qp else { return libc::EINVAL };
+    // Before INIT, a queue pair of InfiniBand takes no buffers. One of iWARP begins there.
+    let Some(qp) = qp.filter(|qp| !qp.is_fresh()) else {
+        if let Some((bad, first)) = bad.zip(first) {
+            *bad = first;
+        }
+        return libc::EINVAL;
+    };
     post_buffers(first, bad, |buffers| qp.qp.post_recv(buffers))
 }
 
