@@ -98,6 +98,7 @@ ALONE := \
     hostile \
     hostile-peers \
     embedded-hard \
+    bindings \
     flat \
     load \
     crowd-out \
@@ -114,7 +115,6 @@ TOGETHER := \
     verbs \
     programs-quick \
     embedded \
-    bindings \
     container \
     serve \
     python \

@@ -454,8 +454,8 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.datagrams.check_at
     }
 
-    /// Lets queue pairs go on that have waited for too long, closes the links that nobody uses, and forgets those without
-    /// a connection.
+    /// Lets queue pairs go on that have waited for too long, closes the links that nobody uses, and forgets those
+    /// without a connection.
     pub(super) fn close_idle_datagram_links(&mut self) {
         let now = self.now();
         if self.datagrams.check_at.is_none_or(|at| at > now) {
