@@ -38,7 +38,7 @@ pub struct DatagramHeader {
     pub sender: u32,
     /// Key that the receiver must have.
     pub qkey: u32,
-    /// Immediate Data.
+    /// Immediate Data of the datagram, if it has some.
     pub immediate: Option<[u8; 4]>,
     /// True if the receiver is asked for an event.
     pub solicited: bool,
