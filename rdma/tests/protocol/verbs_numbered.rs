@@ -60,6 +60,30 @@ fn either_end_may_be_first() {
     }
 }
 
+/// A Read Response tells that what precedes its request was processed, and nothing of what follows: here a Send waits
+/// for a buffer meanwhile.
+#[test]
+fn an_answer_completes_nothing_behind_its_request() {
+    let mut net = net();
+    let (a, b) = numbered_pair(&mut net, [CAP, CAP], None);
+    for round in 0..3 {
+        let node = &mut net.nodes[0];
+        a.post(node, 1, b.write_to(1000), &[a.mr.sge(0, 64)]);
+        a.post(node, 2, b.read_from(0), &[a.mr.sge(8000, 5000)]);
+        a.post(node, 3, SEND, &[a.mr.sge(0, 64)]);
+        a.post(node, 4, b.write_to(2000), &[a.mr.sge(0, 64)]);
+        net.run();
+        let done = ends(&net.nodes[0].poll(a.cq));
+        assert_eq!(done, [(1, WcStatus::Success), (2, WcStatus::Success)], "round {round}");
+        b.post_recv(&mut net.nodes[1], 5, &[b.mr.sge(6000, 64)]);
+        net.run();
+        let done = ends(&net.nodes[0].poll(a.cq));
+        assert_eq!(done, [(3, WcStatus::Success), (4, WcStatus::Success)], "round {round}");
+        assert_eq!(ends(&net.nodes[1].poll(b.recv_cq)), [(5, WcStatus::Success)]);
+    }
+    assert_eq!(states(&net, &a, &b), UP);
+}
+
 /// Messages of either direction arrive; requests complete in order, no matter which end has opened.
 #[test]
 fn messages_flow_in_both_directions() {

@@ -35,8 +35,10 @@ struct End {
     sent: u32,
     /// Sends that the device does not take yet.
     waiting: VecDeque<u32>,
-    /// Sends that have not completed.
+    /// Sends and Reads that have not completed.
     outstanding: VecDeque<u32>,
+    /// Those of this round that are Reads.
+    reads: HashSet<u32>,
     buffers: u64,
     /// Content that was received last.
     last: Option<Content>,
@@ -59,6 +61,7 @@ impl Model {
             sent: 0,
             waiting: VecDeque::new(),
             outstanding: VecDeque::new(),
+            reads: HashSet::new(),
             buffers: 0,
             last: None,
         };
@@ -90,6 +93,7 @@ impl Model {
         (end.state, end.round, end.sent, end.buffers) = (State::Idle, end.round + 1, 0, 0);
         end.waiting.clear();
         end.outstanding.clear();
+        end.reads.clear();
     }
 
     fn post_recv(&mut self, at: usize, pair: usize) {
@@ -102,9 +106,13 @@ impl Model {
         }
     }
 
-    fn send(&mut self, at: usize, pair: usize) {
+    /// Has the end send, or read from its peer: several segments.
+    fn send(&mut self, at: usize, pair: usize, reads: bool) {
         let end = &mut self.ends[at][pair];
         if end.state == State::Rts && end.outstanding.len() < 8 {
+            if reads {
+                end.reads.insert(end.sent);
+            }
             end.waiting.push_back(end.sent);
             end.outstanding.push_back(end.sent);
             end.sent += 1;
@@ -116,13 +124,18 @@ impl Model {
         self.net.run();
         for at in 0..2 {
             for pair in 0..PAIRS {
+                let source = self.ends[1 - at][pair].party;
                 let end = &mut self.ends[at][pair];
                 while let Some(number) = end.waiting.front().copied() {
                     let content: [u32; 3] = [pair as u32, end.round, number];
                     let bytes = content.map(u32::to_le_bytes);
                     let data = Data::Inline(bytes.as_flattened());
                     let flags = SendFlags::SIGNALED;
-                    let wr = SendWr { wr_id: number.into(), op: SEND, data, flags };
+                    let (op, sink) = (source.read_from(4000), [end.party.mr.sge(4000, 5000)]);
+                    let wr = match end.reads.contains(&number) {
+                        true => SendWr { wr_id: number.into(), op, data: Data::List(&sink), flags },
+                        false => SendWr { wr_id: number.into(), op: SEND, data, flags },
+                    };
                     match self.net.nodes[at].device.post_send(end.party.qp, &wr) {
                         Ok(()) => end.waiting.pop_front(),
                         Err(PostError::State) => break,
@@ -163,7 +176,7 @@ impl Model {
                 assert_eq!(number.map(u64::from), Some(wc.wr_id), "in order, and once");
                 let content = (pair as u32, end.round, wc.wr_id as u32);
                 assert!(
-                    self.received[1 - at].contains(&content),
+                    end.reads.contains(&number.unwrap_or(0)) || self.received[1 - at].contains(&content),
                     "{content:?} has completed, and was not received"
                 );
             }
@@ -175,7 +188,10 @@ impl Model {
         match (self.rng.random_range(0..100), self.ends[at][pair].state) {
             (0..25, State::Idle) => self.enter_rtr(at, pair),
             (0..25, State::Rtr) => self.enter_rts(at, pair),
-            (25..50, _) => self.send(at, pair),
+            (25..50, _) => {
+                let reads = self.rng.random_range(0..3) == 0;
+                self.send(at, pair, reads);
+            }
             (50..75, State::Idle | State::Rtr | State::Rts) => self.post_recv(at, pair),
             (75..79, _) => self.reset(at, pair),
             (79..81, _) => self.net.break_streams(),
@@ -205,7 +221,7 @@ impl Model {
         for _ in 0..6 {
             for pair in 0..PAIRS {
                 for at in 0..2 {
-                    self.send(at, pair);
+                    self.send(at, pair, false);
                     self.post_recv(at, pair);
                 }
             }
