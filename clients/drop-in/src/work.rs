@@ -280,8 +280,8 @@ pub(crate) fn completion(wc: &WorkCompletion) -> Wc {
         byte_len: wc.byte_len,
         imm_data,
         qp_num: wc.qp_num.0,
-        src_qp: wc.src_qp.map_or(0, |source| source.0),
-        wc_flags: wc_flags | if wc.src_qp.is_some() { WITH_GRH } else { 0 },
+        src_qp: wc.src_qp.0,
+        wc_flags: wc_flags | if wc.src_qp.0 == 0 { 0 } else { WITH_GRH },
         ..Wc::default()
     }
 }

@@ -252,15 +252,14 @@ impl<T: Transport, M: Memory> Engine<T, M> {
         self.post_of_contexts();
         self.transport.receive(now, frames);
         self.handle_events(now, pool);
-        self.deliver_datagrams(now);
         if due {
             self.handle_timeouts(now, pool);
         }
         if self.device.deferred() > 0 {
             self.resume_deferred(now);
         }
-        self.serve_clients();
         self.run_numbered(now);
+        self.serve_clients();
         self.apply_requests(now);
         self.transmit_to_itself(now);
         self.service_tx_ready(now, pool);

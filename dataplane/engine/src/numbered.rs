@@ -104,25 +104,29 @@ impl<T: Transport, M: Memory> Engine<T, M> {
         !is_by_number || self.numbered.peers.as_deref().is_none_or(admits)
     }
 
-    /// Opens connections, and ends what has waited for too long.
+    /// Passes the datagrams that have arrived to their queue pairs, opens connections, and ends what has waited for too
+    /// long.
     #[inline]
     pub(super) fn run_numbered(&mut self, now: Instant) {
-        if self.device.next_link_deadline().is_some_and(|due| due <= since_start(now)) {
-            self.device.run_links();
+        if self.device.has_links() {
+            self.run_links(now);
+        }
+    }
+
+    #[cold]
+    fn run_links(&mut self, now: Instant) {
+        let Self { device, rdma, .. } = self;
+        let at = since_start(now);
+        if device.has_datagrams() {
+            device.deliver_datagrams(at, &mut rdma.env());
+        }
+        if device.next_link_deadline().is_none_or(|due| due <= at) {
+            device.run_links();
         }
     }
 
     pub(super) fn numbered_deadline(&self) -> Option<Instant> {
         self.device.next_link_deadline().map(instant)
-    }
-
-    /// Passes the datagrams that have arrived to their queue pairs.
-    #[inline]
-    pub(super) fn deliver_datagrams(&mut self, now: Instant) {
-        let Self { device, rdma, .. } = self;
-        if device.has_datagrams() {
-            device.deliver_datagrams(since_start(now), &mut rdma.env());
-        }
     }
 
     /// Queues the output of a queue pair without a transport; ignores any other connection.

@@ -57,7 +57,7 @@ pub fn encode_completion(wc: &WorkCompletion, slots: Slots) -> [u64; COMPLETION_
     let imm = if imm_data.is_some() { HAS_IMM } else { 0 };
     let invalidates = if invalidated.is_some() { HAS_INVALIDATED } else { 0 };
     let solicited = if solicited { SOLICITED } else { 0 };
-    let source = if src_qp.is_some() { HAS_SOURCE } else { 0 };
+    let source = if src_qp == QpNum(0) { 0 } else { HAS_SOURCE };
     let (receive, count) = match slots {
         Slots::Send(count) => (0, u16::try_from(count).unwrap_or(u16::MAX)),
         Slots::Receive => (RECEIVE, 1),
@@ -69,7 +69,8 @@ pub fn encode_completion(wc: &WorkCompletion, slots: Slots) -> [u64; COMPLETION_
         wr_id,
         halves(u32::from_le_bytes(control), byte_len),
         u64::from_le_bytes(imm_data.unwrap_or_default()),
-        halves(qp_num.0, src_qp.map(|qp| qp.0).or(invalidated.map(|stag| stag.0)).unwrap_or(0)),
+        // A datagram invalidates no STag.
+        halves(qp_num.0, src_qp.0 | invalidated.map_or(0, |stag| stag.0)),
     ]
 }
 
@@ -99,7 +100,7 @@ pub fn decode_completion(words: &[u64; COMPLETION_WORDS]) -> Result<(WorkComplet
         invalidated: (flags & (HAS_INVALIDATED | HAS_SOURCE) == HAS_INVALIDATED).then_some(Stag(other)),
         solicited: flags & SOLICITED != 0,
         qp_num: QpNum(qp),
-        src_qp: (flags & HAS_SOURCE != 0).then_some(QpNum(other)),
+        src_qp: QpNum(if flags & HAS_SOURCE == 0 { 0 } else { other }),
     };
     let count = usize::from(u16::from_le_bytes([low, high]));
     Ok((wc, if flags & RECEIVE == 0 { Slots::Send(count) } else { Slots::Receive }))

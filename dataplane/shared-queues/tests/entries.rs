@@ -146,12 +146,12 @@ proptest! {
         opcode in proptest::sample::select(OPCODES.to_vec()),
         imm_data in proptest::option::of(any::<[u8; 8]>()),
         invalidated in proptest::option::of(stag()),
-        source in proptest::option::of(any::<u32>()),
+        source in prop_oneof![Just(0), any::<u32>()],
         solicited: bool,
         slots in prop_oneof![Just(Slots::Receive), (0..=65_535_usize).prop_map(Slots::Send)],
     ) {
         let qp_num = QpNum(qp);
-        let (src_qp, invalidated) = (source.map(QpNum), invalidated.filter(|_| source.is_none()));
+        let (src_qp, invalidated) = (QpNum(source), invalidated.filter(|_| source == 0));
         let wc = WorkCompletion {
             wr_id, status, opcode, byte_len, imm_data, invalidated, solicited, qp_num, src_qp,
         };

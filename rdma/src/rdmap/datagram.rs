@@ -8,11 +8,15 @@ use crate::mpa::Fpdu;
 use crate::qp::{Event, QueuePair, Stop, WcStatus};
 use crate::stats::count;
 use crate::terminate::StreamError;
+use crate::wire::QueueNumber;
 use crate::wire::datagram::{DATAGRAM_MAX, DatagramHeader};
 use crate::wire::ddp::UntaggedHeader;
 
 impl QueuePair {
-    /// Processes a segment of a datagram. `rest` begins with its header.
+    /// Processes a segment of a datagram, if this is an end of them. `rest` begins with its header. Apart from the
+    /// other messages, which are more frequent.
+    #[cold]
+    #[inline(never)]
     pub(super) fn datagram<C: AsRef<[u8]>, M: Memory>(
         &mut self,
         header: &UntaggedHeader,
@@ -20,6 +24,12 @@ impl QueuePair {
         fpdu: &Fpdu<'_, C>,
         env: &mut Env<'_, M>,
     ) -> Result<(), Stop> {
+        if !self.takes_datagrams() {
+            return Err(StreamError::UnexpectedOpcode.into());
+        }
+        if header.queue != QueueNumber::DATAGRAM {
+            return Err(StreamError::QueueNumber.into());
+        }
         if self.arrived().is_none() {
             return self.place_datagram(rest, fpdu, env);
         }

@@ -295,17 +295,13 @@ impl QueuePair {
                 of_queue(QueueNumber::PROGRESS)?;
                 Ok(self.progress(header, rest, len, env)?)
             }
-            Opcode::Datagram if self.takes_datagrams() => {
-                of_queue(QueueNumber::DATAGRAM)?;
-                self.datagram(header, rest, fpdu, env)
-            }
+            Opcode::Datagram => self.datagram(header, rest, fpdu, env),
             // Tagged messages whose T bit is wrong, and what the ends have not agreed on.
             Opcode::RdmaWrite
             | Opcode::ReadResponse
             | Opcode::SendImmediate
             | Opcode::SendImmediateSolicited
-            | Opcode::Progress
-            | Opcode::Datagram => Err(StreamError::UnexpectedOpcode.into()),
+            | Opcode::Progress => Err(StreamError::UnexpectedOpcode.into()),
         }
     }
 

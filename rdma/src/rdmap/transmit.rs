@@ -157,11 +157,7 @@ impl QueuePair {
                 header.ulp_word = invalidate.map_or(0, |stag| stag.0);
                 self.send_message(&work, SegmentHeader::Untagged(header), env, sink)
             }
-            WorkOp::Datagram { .. } => {
-                let header =
-                    untagged(Opcode::Datagram, QueueNumber::DATAGRAM, self.out_sends, work.progress, true);
-                self.send_message(&work, SegmentHeader::Untagged(header), env, sink)
-            }
+            WorkOp::Datagram { .. } => self.send_datagram(&work, env, sink),
             WorkOp::SendImmediate { solicited, data } => {
                 let opcode = if solicited { Opcode::SendImmediateSolicited } else { Opcode::SendImmediate };
                 let mut header = untagged(opcode, QueueNumber::SEND, self.out_sends, work.progress, true);
@@ -169,6 +165,30 @@ impl QueuePair {
                 self.send_message(&work, SegmentHeader::Untagged(header), env, sink)
             }
         }
+    }
+
+    /// Sends a datagram of a queue pair to its device, or one that a link carries.
+    #[cold]
+    #[inline(never)]
+    fn send_datagram<M: Memory>(
+        &mut self,
+        work: &WorkRequest,
+        env: &mut Env<'_, M>,
+        sink: &mut impl Sink,
+    ) -> SendOutcome {
+        let (queue, msn) = (QueueNumber::DATAGRAM, self.out_sends);
+        let front = SegmentHeader::Untagged(untagged(Opcode::Datagram, queue, msn, work.progress, true));
+        let left = work.local.len().saturating_sub(work.progress) as usize;
+        let run = self.push_gathered(work, front, left, env, sink);
+        let SendOutcome::Sent { .. } = run.step else { return run.step };
+        if run.ended {
+            self.current = None;
+            self.message_sent(work, env);
+        } else if let Some(next) = self.sq.next() {
+            next.progress = next.progress.saturating_add(u32::try_from(run.payload).unwrap_or(u32::MAX));
+            self.current = Some(Source::Work);
+        }
+        run.step
     }
 
     /// Sends the rest of a Write or a Send, as far as the transport takes it.

@@ -29,8 +29,9 @@ pub struct WorkCompletion {
     pub solicited: bool,
     /// Queue pair of the request.
     pub qp_num: QpNum,
-    /// Queue pair that has sent a datagram, whose bytes follow 40 bytes of a global route header (`IBV_WC_GRH`).
-    pub src_qp: Option<QpNum>,
+    /// Queue pair that has sent a datagram, whose bytes follow 40 bytes of a global route header (`IBV_WC_GRH`); 0,
+    /// which no queue pair has, for any other completion.
+    pub src_qp: QpNum,
 }
 
 impl WorkCompletion {

@@ -7,7 +7,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::connection::{ConnParam, Details, Id, PendingConnect, Stage, TransportRequest};
 use super::ids::{CmId, Owner, QpNum};
@@ -86,7 +86,7 @@ pub(super) struct DatagramLinks {
     message: Vec<u8>,
     pub(super) placed: Vec<u8>,
     /// Queue pairs that wait for room at a link.
-    blocked: Vec<CmId>,
+    blocked: HashSet<CmId>,
     /// Time of the next search for idle links, and for queue pairs that have waited for too long.
     check_at: Option<Duration>,
 }
@@ -112,7 +112,7 @@ impl DatagramLinks {
             sent: Vec::new(),
             message: Vec::new(),
             placed: Vec::new(),
-            blocked: Vec::new(),
+            blocked: HashSet::new(),
             check_at: None,
         }
     }
@@ -178,6 +178,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         let handle = self.datagrams.links.insert(link)?;
         self.datagrams.by_ends.insert(ends, handle);
         self.datagrams.check_at.get_or_insert(now.saturating_add(IDLE_CHECK));
+        self.links.activate();
         Some(handle)
     }
 
@@ -225,14 +226,19 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
         let until = link.stalled_since.get_or_insert(now).saturating_add(STALL_MAX);
         if now < until {
-            self.datagrams.blocked.push(queue_pair);
+            self.datagrams.blocked.insert(queue_pair);
             self.datagrams.check_at = self.datagrams.check_at.map_or(Some(until), |at| Some(at.min(until)));
         }
         now >= until
     }
 
     /// Lets the queue pairs go on that have waited for room at a link.
+    #[cold]
+    #[inline(never)]
     pub(super) fn resume_blocked(&mut self) {
+        if self.datagrams.blocked.is_empty() {
+            return;
+        }
         for id in core::mem::take(&mut self.datagrams.blocked) {
             self.request_transmit(id);
         }
@@ -427,8 +433,10 @@ impl<C: AsRef<[u8]>> Device<C> {
     }
 
     /// Notes that datagrams have arrived at a connection.
+    #[cold]
     pub(super) fn datagrams_arrived(&mut self, id: CmId) {
         self.datagrams.arrived.push(id);
+        self.links.activate();
     }
 
     /// Notes that a connection is used, and returns the addresses of the other end and of this one.

@@ -118,13 +118,14 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(())
     }
 
-    /// Returns the work of a datagram.
-    pub(super) fn datagram_op(
+    /// Returns the link and the Q_Key of a datagram.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn datagram_route(
         &mut self,
         number: QpNum,
         to: &Destination,
-        (immediate, solicited): (Option<[u8; 4]>, bool),
-    ) -> Result<WorkOp, PostError> {
+    ) -> Result<(u32, u32), PostError> {
         let qp = self.qps.get(number.0).ok_or(PostError::NoSuchObject)?;
         if qp.init.qp_type != QpType::Ud {
             return Err(PostError::Operation);
@@ -132,9 +133,8 @@ impl<C: AsRef<[u8]>> Device<C> {
         let Destination { local, remote, qp_num, qkey } = *to;
         let qkey = if qkey & OWN_QKEY == 0 { qkey } else { qp.qkey.unwrap_or(qkey) };
         let client = qp.client;
-        let ends = Ends { local, remote, worker: qp_num.worker() };
-        let link = self.datagram_link(ends, client);
-        Ok(WorkOp::Datagram { link, dest: qp_num.0, qkey, immediate, solicited })
+        let link = self.datagram_link(Ends { local, remote, worker: qp_num.worker() }, client);
+        Ok((link, qkey))
     }
 
     /// Sends output of a queue pair that has no transport, up to a limit: to itself, or datagrams. `is_local` tells
@@ -238,7 +238,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         now: Duration,
         env: &mut Env<'_, M>,
     ) {
-        let qp = self.qps.get(header.receiver);
+        let qp = self.qps.get(header.receiver).filter(|_| header.sender != 0);
         let Some((id, qkey)) = qp.and_then(|qp| qp.id.zip(qp.qkey)) else {
             return count(&mut self.stats.datagrams_no_qp, 1);
         };

@@ -536,7 +536,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             }
             Event::Datagram { wr_id, bytes, source, solicited, immediate } => {
                 let imm_data = immediate.map(|[a, b, c, d]| [a, b, c, d, 0, 0, 0, 0]);
-                let src_qp = Some(QpNum(source));
+                let src_qp = QpNum(source);
                 WorkCompletion { wr_id, byte_len: bytes, solicited, imm_data, src_qp, ..wc }
             }
             Event::Immediate { wr_id, data, bytes, solicited } => {

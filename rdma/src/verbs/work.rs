@@ -180,10 +180,12 @@ impl SendOp {
         }
     }
 
-    /// Returns the work of the operation; `None` for a datagram, which the device knows how to reach.
-    const fn work_op(&self, solicited: bool) -> Option<WorkOp> {
-        Some(match *self {
-            Self::Datagram { .. } => return None,
+    /// Returns the work of the operation; of a datagram, with its link and its Q_Key.
+    const fn work_op(&self, solicited: bool, (link, qkey): (u32, u32)) -> WorkOp {
+        match *self {
+            Self::Datagram { to, imm_data: immediate } => {
+                WorkOp::Datagram { link, dest: to.qp_num.0, qkey, immediate, solicited }
+            }
             Self::Send { invalidate } => WorkOp::Send { solicited, invalidate },
             Self::SendWithImm { imm_data } => WorkOp::SendImmediate { solicited, data: imm_data },
             Self::RdmaWrite { remote_addr, rkey } => {
@@ -204,7 +206,7 @@ impl SendOp {
             }
             Self::BindMw { rkey, bind, .. } => WorkOp::Bind { window: rkey, bind },
             Self::LocalInvalidate { stag } => WorkOp::Invalidate { stag },
-        })
+        }
     }
 
     /// Returns true if the operation accepts these bytes.
@@ -235,11 +237,9 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// # Errors
     /// Reason why the request was not posted; it produces no completion then.
     pub fn post_send(&mut self, number: QpNum, wr: &SendWr<'_>) -> Result<(), PostError> {
-        let datagram = match &wr.op {
-            SendOp::Datagram { to, imm_data } => {
-                Some(self.datagram_op(number, to, (*imm_data, wr.flags.solicited))?)
-            }
-            _ => None,
+        let route = match &wr.op {
+            SendOp::Datagram { to, .. } => self.datagram_route(number, to)?,
+            _ => (0, 0),
         };
         let window = match wr.op {
             SendOp::BindMw { mw, rkey, .. } => {
@@ -276,14 +276,14 @@ impl<C: AsRef<[u8]>> Device<C> {
             return Ok(());
         };
         let queues = endpoint.queue_pair();
-        let work_op = wr.op.work_op(wr.flags.solicited).or(datagram).ok_or(PostError::Operation)?;
+        let work_op = wr.op.work_op(wr.flags.solicited, route);
         if work_op.is_answered() && queues.ord == 0 {
             return Err(PostError::NoReads);
         }
         if let Some(error) = queues.refuses(&work_op) {
             return Err(error);
         }
-        if datagram.is_some() && wr.data.len() > self.links.datagram_max() {
+        if matches!(work_op, WorkOp::Datagram { .. }) && wr.data.len() > self.links.datagram_max() {
             return self.refuse_long(number, wr);
         }
         queues.sq.check_room()?;

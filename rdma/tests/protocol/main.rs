@@ -32,6 +32,7 @@ mod verbs_alloc;
 mod verbs_bounded;
 mod verbs_connection;
 mod verbs_datagrams;
+mod verbs_datagrams_model;
 mod verbs_looped;
 mod verbs_model;
 mod verbs_numbered;

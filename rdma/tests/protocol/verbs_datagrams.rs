@@ -73,7 +73,7 @@ fn a_receiver_sees_bytes_and_sender() {
                 imm_data: imm_data.map(|_| *b"imm!\0\0\0\0"),
                 solicited: len == 77,
                 qp_num: peer.qp,
-                src_qp: Some(own.qp),
+                src_qp: own.qp,
                 ..WorkCompletion::default()
             };
             assert_eq!(received(&mut net, at, &peer), [expected], "{len} bytes");
@@ -110,7 +110,7 @@ fn a_queue_pair_reaches_any_other() {
     net.run();
     for (at, party) in [(0, &a), (1, &b), (0, &c), (1, &d)] {
         let all = received(&mut net, at, party);
-        assert_eq!(all.iter().map(|wc| (wc.wr_id, wc.src_qp)).collect::<Vec<_>>(), [(6, Some(a.qp))]);
+        assert_eq!(all.iter().map(|wc| (wc.wr_id, wc.src_qp)).collect::<Vec<_>>(), [(6, a.qp)]);
         assert_eq!(&net.nodes[at].bytes(&party.mr)[40..50], b"a datagram");
     }
     assert_eq!(net.nodes[0].poll(a.cq).len(), 4);

@@ -48,12 +48,15 @@ fn sent(input: &mut Input<'_>) {
         net.nodes[0].device.send_message(handle, &bytes);
         net.run();
         let expected = DatagramHeader::parse(&bytes).ok().filter(|(header, payload)| {
-            header.receiver == victim.qp.0 && header.qkey == QKEY && payload.len() + 40 <= len as usize
+            header.receiver == victim.qp.0
+                && header.sender != 0
+                && header.qkey == QKEY
+                && payload.len() + 40 <= len as usize
         });
         let received = net.nodes[1].poll(victim.recv_cq);
         assert_eq!(received.len(), usize::from(expected.is_some()), "{bytes:x?}");
         if let (Some((header, payload)), [wc]) = (expected, received.as_slice()) {
-            assert_eq!((wc.status, wc.src_qp), (WcStatus::Success, Some(QpNum(header.sender))));
+            assert_eq!((wc.status, wc.src_qp), (WcStatus::Success, QpNum(header.sender)));
             assert_eq!(net.nodes[1].bytes(&victim.mr)[40..40 + payload.len()], *payload);
         } else {
             net.nodes[1].device.modify_qp(victim.qp, QpState::Error, net.now).unwrap();

@@ -198,9 +198,16 @@ pub(super) struct Links {
     held: VecDeque<Held>,
     /// Nonces that were drawn.
     nonces: u64,
+    /// False if nothing of this, nor of the links for datagrams, waits: most polls read this one alone.
+    is_active: bool,
 }
 
 impl Links {
+    /// Notes that something waits.
+    pub(super) const fn activate(&mut self) {
+        self.is_active = true;
+    }
+
     /// Returns where connections by number meet, if there are any.
     pub(super) const fn rendezvous(&self) -> Option<Rendezvous> {
         self.rendezvous
@@ -325,14 +332,26 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
         self.expire_held(now);
         self.close_idle_datagram_links();
+        self.links.is_active = self.has_datagrams() || self.first_link_deadline().is_some();
     }
 
     /// Returns the time at which [`Self::run_links`] is due.
     #[inline]
     pub fn next_link_deadline(&self) -> Option<Duration> {
-        let held = self.links.held.front().map(|held| held.until);
+        if self.links.is_active { self.first_link_deadline() } else { None }
+    }
+
+    #[cold]
+    fn first_link_deadline(&self) -> Option<Duration> {
         let due = self.links.due.first().map(|(at, _)| *at);
+        let held = self.links.held.front().map(|held| held.until);
         [due, held, self.datagram_deadline()].into_iter().flatten().min()
+    }
+
+    /// Returns true if [`Self::run_links`] or [`Self::deliver_datagrams`] may have something to do, now or later.
+    #[inline]
+    pub const fn has_links(&self) -> bool {
+        self.links.is_active
     }
 
     /// Handles an event of a connection that the device has itself.
@@ -404,6 +423,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
         if let Some(next) = next {
             self.links.due.insert((next, number));
+            self.links.activate();
         }
     }
 

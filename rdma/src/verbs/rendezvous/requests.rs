@@ -137,6 +137,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         count(&mut self.stats.qp_requests_held, 1);
         let until = self.now().saturating_add(self.endpoint.mpa.timeout.mul_f32(HELD_PART));
         self.links.held.push_back(Held { id, request, until });
+        self.links.activate();
     }
 
     fn refuse(&mut self, id: CmId, responder: QpNum, status: Status) {
