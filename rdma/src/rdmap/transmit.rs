@@ -181,14 +181,7 @@ impl QueuePair {
         let left = work.local.len().saturating_sub(work.progress) as usize;
         let run = self.push_gathered(work, front, left, env, sink);
         let SendOutcome::Sent { .. } = run.step else { return run.step };
-        if run.ended {
-            self.current = None;
-            self.message_sent(work, env);
-        } else if let Some(next) = self.sq.next() {
-            next.progress = next.progress.saturating_add(u32::try_from(run.payload).unwrap_or(u32::MAX));
-            self.current = Some(Source::Work);
-        }
-        run.step
+        self.part_sent(work, run, env)
     }
 
     /// Sends the rest of a Write or a Send, as far as the transport takes it.
@@ -215,6 +208,12 @@ impl QueuePair {
         };
         let SendOutcome::Sent { .. } = run.step else { return run.step };
         self.fetched(run.payload, env);
+        self.part_sent(work, run, env)
+    }
+
+    /// Notes what was sent of a message: its end, or how far it has come.
+    #[inline]
+    fn part_sent<M>(&mut self, work: &WorkRequest, run: Run, env: &mut Env<'_, M>) -> SendOutcome {
         if run.ended {
             self.current = None;
             self.message_sent(work, env);

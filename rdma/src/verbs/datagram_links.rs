@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 use super::connection::{ConnParam, Details, Id, PendingConnect, Stage, TransportRequest};
 use super::ids::{CmId, Owner, QpNum};
 use super::rendezvous::wire::{Kind, Reply, Request, Status};
-use super::rendezvous::{Rendezvous, gid};
+use super::rendezvous::{Rendezvous, are_hosts, gid, pause_after};
 use super::slab::Slab;
 use super::{Device, micros};
 use crate::endpoint::Endpoint;
@@ -36,9 +36,6 @@ const STALL_MAX: Duration = Duration::from_millis(100);
 const IDLE: Duration = Duration::from_secs(60);
 /// Time between two searches for idle links.
 const IDLE_CHECK: Duration = Duration::from_secs(10);
-/// Time after a failed attempt in which no other is made; it doubles with each further one, up to the longest.
-const PAUSE: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Handle that names no link.
 const NO_LINK: u32 = 0;
 
@@ -134,8 +131,7 @@ fn queues(most: u16) -> QueuePair {
 impl<C: AsRef<[u8]>> Device<C> {
     /// Returns the handle of the link to another worker, which is made if there is room for it.
     pub(crate) fn datagram_link(&mut self, ends: Ends, client: Option<u32>) -> u32 {
-        let is_host = |ip: IpAddr| !ip.is_unspecified() && !ip.is_multicast();
-        if ends.local.is_ipv4() != ends.remote.is_ipv4() || !is_host(ends.local) || !is_host(ends.remote) {
+        if !are_hosts(ends.local, ends.remote) {
             return NO_LINK;
         }
         match self.datagrams.by_ends.get(&ends) {
@@ -424,9 +420,8 @@ impl<C: AsRef<[u8]>> Device<C> {
     fn datagram_link_failed(&mut self, handle: u32) {
         let now = self.now();
         let Some(link) = self.datagrams.links.get_mut(handle) else { return };
-        let pause = PAUSE.saturating_mul(1_u32.checked_shl(link.failures).unwrap_or(u32::MAX)).min(PAUSE_MAX);
+        link.retry_at = now.saturating_add(pause_after(link.failures));
         link.failures = link.failures.saturating_add(1);
-        link.retry_at = now.saturating_add(pause);
         count(&mut self.stats.datagram_links_failed, 1);
         count(&mut self.stats.datagrams_unreached, link.waiting.len());
         link.waiting.clear();

@@ -13,10 +13,10 @@
 use core::net::IpAddr;
 use core::time::Duration;
 
-use super::connection::{Details, Id, QpLink, Stage, TransportRequest};
+use super::connection::Details;
 use super::datagram_links::{DatagramLinks, Ends};
 use super::deferred::HeldSegments;
-use super::ids::{CmId, Owner, QpNum};
+use super::ids::{CmId, QpNum};
 use super::queue_pair::{QpState, QpType};
 use super::rendezvous::gid;
 use super::{Device, VerbsError};
@@ -108,13 +108,10 @@ impl<C: AsRef<[u8]>> Device<C> {
         if qp.state != QpState::Idle {
             return Err(VerbsError::State);
         }
-        let owner = qp.client.map_or(Owner::QueuePairs, Owner::QueuePairOf);
-        let (stage, link) = (Stage::Opening, QpLink::Of(number));
-        // It is freed with its endpoint.
-        let id = Id { owner, stage, qp: link, destroyed: true, ..Id::new(Details::NONE) };
-        let id = self.ids.insert(id).map(CmId).ok_or(VerbsError::NoResources)?;
-        (qp.qkey, qp.id) = (Some(qkey), Some(id));
-        self.request(TransportRequest::Loop { id });
+        self.request_loop(number, Details::NONE).ok_or(VerbsError::NoResources)?;
+        if let Some(qp) = self.qps.get_mut(number.0) {
+            qp.qkey = Some(qkey);
+        }
         Ok(())
     }
 

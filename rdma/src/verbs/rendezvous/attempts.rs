@@ -21,6 +21,11 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Reads at a time of a queue pair that is connected with itself.
 const READS_TO_ITSELF: usize = 16;
 
+/// Returns the pause after an attempt that has failed, behind this many others in a row.
+pub(in crate::verbs) fn pause_after(failures: u32) -> Duration {
+    PAUSE.saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX)).min(PAUSE_MAX)
+}
+
 impl<C: AsRef<[u8]>> Device<C> {
     /// Returns an id of the device's own, for a queue pair.
     fn link_id(&mut self, number: QpNum, details: Details) -> Option<CmId> {
@@ -79,9 +84,8 @@ impl<C: AsRef<[u8]>> Device<C> {
     fn pause(&mut self, number: QpNum) {
         let now = self.now();
         let Some(link) = self.link(number) else { return };
-        let pause = PAUSE.saturating_mul(1_u32.checked_shl(link.failures).unwrap_or(u32::MAX));
+        let pause = pause_after(link.failures).max(core::mem::take(&mut link.retry_after));
         link.failures = link.failures.saturating_add(1);
-        let pause = pause.min(PAUSE_MAX).max(core::mem::take(&mut link.retry_after));
         link.stage = LinkStage::Pausing(now.saturating_add(pause));
         self.arm(number);
     }
@@ -93,9 +97,14 @@ impl<C: AsRef<[u8]>> Device<C> {
         link.stage = LinkStage::Opening;
         link.peer_timer = link.peer.min_rnr_timer;
         let details = Details { local: Some(local), peer: Some(peer), ..Details::NONE };
-        let Some(id) = self.link_id(number, details) else {
-            return self.pause(number);
-        };
+        if self.request_loop(number, details).is_none() {
+            self.pause(number);
+        }
+    }
+
+    /// Gives a queue pair a connection without a transport. `None`: no id is free.
+    pub(in crate::verbs) fn request_loop(&mut self, number: QpNum, details: Details) -> Option<()> {
+        let id = self.link_id(number, details)?;
         if let Some(entry) = self.ids.get_mut(id.0) {
             (entry.stage, entry.qp) = (Stage::Opening, QpLink::Of(number));
         }
@@ -103,6 +112,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             qp.id = Some(id);
         }
         self.request(TransportRequest::Loop { id });
+        Some(())
     }
 
     /// Reports that the adapter calls [`Self::transmit_to_itself`] for the output of a [`TransportRequest::Loop`].

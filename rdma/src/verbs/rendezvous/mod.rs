@@ -28,6 +28,7 @@ use super::ids::{CmId, QpNum};
 use super::queue_pair::{QpState, QpType};
 use super::{Device, VerbsError};
 use crate::qp::{Event, Extensions, WcStatus};
+pub(super) use attempts::pause_after;
 use requests::Held;
 pub use wire::gid;
 
@@ -59,6 +60,16 @@ pub const fn path_mtu(mtu: u16) -> u16 {
         2048..4096 => 2048,
         _ => 4096,
     }
+}
+
+/// Returns true for two addresses of hosts, of one family.
+pub(super) const fn are_hosts(local: IpAddr, remote: IpAddr) -> bool {
+    let is_one_family = local.is_ipv4() == remote.is_ipv4();
+    is_one_family
+        && !local.is_unspecified()
+        && !local.is_multicast()
+        && !remote.is_unspecified()
+        && !remote.is_multicast()
 }
 
 /// Where the ends of connections by number meet.
@@ -256,9 +267,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             return Err(VerbsError::NotPermitted);
         }
         let RtrAttr { dest_qp_num, rq_psn, local, remote, min_rnr_timer: _ } = *attr;
-        let is_host = |ip: IpAddr| !ip.is_unspecified() && !ip.is_multicast();
-        let is_pair = local.is_ipv4() == remote.is_ipv4() && is_host(local) && is_host(remote);
-        if !is_pair || dest_qp_num.0 >= NUMBERS || rq_psn >= NUMBERS {
+        if !are_hosts(local, remote) || dest_qp_num.0 >= NUMBERS || rq_psn >= NUMBERS {
             return Err(VerbsError::Invalid);
         }
         if qp.init.qp_type != QpType::Rc {
