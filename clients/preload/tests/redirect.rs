@@ -1,4 +1,4 @@
-//! Which paths the preload library leads to a folder, and where.
+//! The preload library leads the paths of RDMA devices to a folder, and no others.
 
 #![allow(clippy::unwrap_used, reason = "tests may end their process")]
 

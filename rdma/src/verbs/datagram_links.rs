@@ -3,7 +3,7 @@
 //! A worker opens a link at its first datagram to another worker, and closes it when it has been idle for a while.
 //! Either end sends on it. If both open one, each sends on its own, and both receive on either. A queue pair waits for
 //! room at its link, as on a network with flow control; but not for long, since its next datagram may go elsewhere.
-//! What then cannot be sent is dropped, and so is what is sent while the other worker is not reached.
+//! A datagram that cannot be sent then is dropped, and so is one to a worker that is not reached.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
