@@ -314,6 +314,12 @@ canceled_sockets() {
 }
 shows "the same in a program of plain sockets, of which some become rsockets" canceled_sockets
 
+destroyed() {
+    runs "$LAB/client.out" destroyed "$AT" "$PORT" $((SECONDS_EACH * 8000)) || return 1
+    detail "$(cat "$LAB/client.out")"
+}
+shows "objects that are destroyed while their events come: nobody hears of them afterwards" destroyed
+
 strangers() {
     runs "$LAB/client.out" strangers "$AT" "$PORT" $((SECONDS_EACH * 60)) || return 1
     detail "$(cat "$LAB/client.out")"

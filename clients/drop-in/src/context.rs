@@ -369,42 +369,39 @@ impl Shared {
             next = self.context.poll_event();
         }
         while let Some(cq) = self.context.poll_completion() {
-            let state = lock(&self.cqs).get(&cq).cloned();
-            if let Some(state) = state {
-                state.notify();
-            }
+            // Under the lock of their table the objects exist: none has an event once it is destroyed.
+            lock(&self.cqs).get(&cq).into_iter().for_each(CqState::notify);
         }
     }
 
     fn dispatch_async(&self, event: AsyncEvent) {
         // Under the lock of their table the objects exist.
-        let qp = |number: QpNum| lock(&self.qps).get(&number).and_then(|route| self.events_of(route.address));
-        // Values of `enum ibv_event_type`.
-        let (element, kind) = match event {
-            AsyncEvent::CqError(cq) => {
-                (lock(&self.cqs).get(&cq).and_then(|state| self.events_of(state.address())), 0)
-            }
-            AsyncEvent::QpFatal(number, _) | AsyncEvent::QpTerminated(number, _) => (qp(number), 1),
-            AsyncEvent::QpRequestError(number, _) => (qp(number), 2),
-            AsyncEvent::QpAccessError(number, _) => (qp(number), 3),
-            AsyncEvent::SrqLimitReached(srq) => {
-                (lock(&self.srqs).get(&srq.0).and_then(|address| self.events_of(*address)), 15)
-            }
-            AsyncEvent::QpLastWqeReached(number) => (qp(number), 16),
+        let report_qp = |number: QpNum, kind| {
+            lock(&self.qps).get(&number).into_iter().for_each(|route| self.report(route.address, kind));
         };
-        if let Some((element, asyncs)) = element {
-            asyncs.push_once(AsyncEntry { element, kind });
+        // Values of `enum ibv_event_type`.
+        match event {
+            AsyncEvent::CqError(cq) => {
+                lock(&self.cqs).get(&cq).into_iter().for_each(|state| self.report(state.address(), 0));
+            }
+            AsyncEvent::QpFatal(number, _) | AsyncEvent::QpTerminated(number, _) => report_qp(number, 1),
+            AsyncEvent::QpRequestError(number, _) => report_qp(number, 2),
+            AsyncEvent::QpAccessError(number, _) => report_qp(number, 3),
+            AsyncEvent::SrqLimitReached(srq) => {
+                lock(&self.srqs).get(&srq.0).into_iter().for_each(|address| self.report(*address, 15));
+            }
+            AsyncEvent::QpLastWqeReached(number) => report_qp(number, 16),
         }
     }
 
-    /// Returns the address of an object that is not destroyed yet, and the events of its context. All objects begin
-    /// with the address of their context.
-    fn events_of(&self, address: usize) -> Option<(usize, Arc<Queue<AsyncEntry>>)> {
+    /// Reports an event of an object that is not destroyed meanwhile to its context. All objects begin with the address
+    /// of their context.
+    fn report(&self, address: usize, kind: c_int) {
         let object = std::ptr::with_exposed_provenance::<*const OpenContext>(address);
-        let context = crate::raw::object(object)?.addr();
-        let opens = lock(&self.opens);
-        let (_, asyncs) = opens.iter().find(|(open, _)| *open == context)?;
-        Some((address, Arc::clone(asyncs)))
+        let Some(context) = crate::raw::object(object).map(|context| context.addr()) else { return };
+        if let Some((_, asyncs)) = lock(&self.opens).iter().find(|(open, _)| *open == context) {
+            asyncs.push_once(AsyncEntry { element: address, kind });
+        }
     }
 
     /// Reports an event of the port to all contexts.
@@ -431,8 +428,7 @@ impl Shared {
         self.report_port(8);
         let ids: Vec<_> = lock(&self.ids).values().cloned().collect();
         ids.iter().for_each(cm::device_removed);
-        let cqs: Vec<_> = lock(&self.cqs).values().cloned().collect();
-        cqs.iter().for_each(|cq| cq.notify());
+        lock(&self.cqs).values().for_each(CqState::notify);
     }
 }
 

@@ -102,7 +102,13 @@ impl CqState {
         self.address.load(Ordering::Acquire)
     }
 
-    /// Queues an event of this queue.
+    /// Counts an event that the program receives.
+    fn count_received(&self) {
+        let mut unacknowledged = lock(&self.unacknowledged);
+        *unacknowledged = unacknowledged.saturating_add(1);
+    }
+
+    /// Queues an event of this queue, which its table holds: a queue that is destroyed has left it.
     pub(crate) fn notify(self: &Arc<Self>) {
         if let Some(channel) = &self.channel {
             channel.push(Arc::clone(self));
@@ -136,8 +142,10 @@ fn raise_left_events(channel: &Channel) {
     let is_here = |state: &&Arc<CqState>| {
         state.channel.as_ref().is_some_and(|queue| Arc::ptr_eq(queue, &channel.queue))
     };
-    let cqs: Vec<_> = lock(&context.shared.cqs).values().filter(is_here).cloned().collect();
-    for state in cqs.iter().filter(|state| state.queue.take_left_event()) {
+    // Under the lock of their table, as all events.
+    for state in
+        lock(&context.shared.cqs).values().filter(is_here).filter(|state| state.queue.take_left_event())
+    {
         state.notify();
     }
 }
@@ -269,12 +277,10 @@ export_waiting! {
             return null::<()>(libc::EINVAL).map_or(-1, |()| 0);
         };
         raise_left_events(channel);
-        let state = match channel.queue.take() {
+        let state = match channel.queue.take_noting(|state| state.count_received()) {
             Ok(state) => state,
             Err(error) => return failed_read(&error),
         };
-        let mut unacknowledged = lock(&state.unacknowledged);
-        *unacknowledged = unacknowledged.saturating_add(1);
         *cq = state.address();
         let pointer = ptr::with_exposed_provenance::<Cq>(*cq);
         *cq_context = object(pointer).map_or(ptr::null_mut(), |cq| cq.head.cq_context.load(Ordering::Acquire));

@@ -93,6 +93,7 @@ int canceled_sockets(char **arguments)
 {
 	unsigned rounds = number_of(arguments[0]), descriptors;
 	int pair[2], streams[2];
+	struct pollfd entry = { .events = POLLIN };
 	pthread_t thread;
 	void *end;
 	char byte = 0;
@@ -104,6 +105,9 @@ int canceled_sockets(char **arguments)
 	NEED((streams[0] = accept(listener, NULL, NULL)) >= 0);
 	NEED(pthread_join(thread, &end) == 0);
 	streams[1] = (int)(intptr_t)end;
+	/* A thread keeps the counter on which it sleeps. */
+	entry.fd = streams[0];
+	NEED(poll(&entry, 1, 1) == 0);
 	descriptors = settled_descriptors(0);
 	for (unsigned round = 0; round < rounds; round++)
 		for (int which = 0; which < 2 * CALLS; which++) {

@@ -101,6 +101,17 @@ static void close_streams(void)
 	NEED(rclose(streams[0]) == 0 && rclose(streams[1]) == 0 && rclose(listener) == 0);
 }
 
+/* What a device opens once, it keeps, and so does a thread: the counter on which it sleeps. */
+static void open_what_stays(void)
+{
+	struct pollfd entry;
+
+	open_streams();
+	entry = (struct pollfd){ .fd = streams[1], .events = POLLIN };
+	NEED(rpoll(&entry, 1, 1) == 0);
+	close_streams();
+}
+
 static void cancel(void *(*call)(void *), unsigned after_us)
 {
 	pthread_t thread;
@@ -133,9 +144,7 @@ int canceled(char **arguments)
 	device = id->verbs;
 	NEED(device && (completions = ibv_create_comp_channel(device)));
 	NEED((cq = ibv_create_cq(device, 4, NULL, completions, 0)));
-	/* What a device opens once, it keeps. */
-	open_streams();
-	close_streams();
+	open_what_stays();
 	descriptors = settled_descriptors(0);
 	open_streams();
 	NEED(pthread_create(&peers, NULL, comes_and_goes, NULL) == 0);

@@ -50,6 +50,20 @@ static unsigned descriptors(void)
 	return count;
 }
 
+static void list_descriptors(void)
+{
+	char link[32], target[128];
+
+	for (int fd = 0; fd < 1024; fd++) {
+		ssize_t length;
+
+		snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+		length = readlink(link, target, sizeof(target));
+		if (length > 0)
+			fprintf(stderr, "descriptor %d: %.*s\n", fd, (int)length, target);
+	}
+}
+
 unsigned settled_descriptors(unsigned expected)
 {
 	unsigned count = descriptors(), last;
@@ -59,6 +73,8 @@ unsigned settled_descriptors(unsigned expected)
 		last = count;
 		count = descriptors();
 	}
+	if (expected && count > expected)
+		list_descriptors();
 	return count;
 }
 

@@ -84,6 +84,7 @@ int stream(char **arguments);
 int fork_beside(char **arguments);
 int canceled(char **arguments);
 int canceled_sockets(char **arguments);
+int destroyed(char **arguments);
 int strangers(char **arguments);
 int no_answers(char **arguments);
 int few_descriptors(char **arguments);

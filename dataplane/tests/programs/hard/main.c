@@ -22,6 +22,7 @@
  *   hard canceled ADDRESS PORT COUNT        threads that are canceled, COUNT in each call that waits
  *   hard canceled-sockets ADDRESS PORT COUNT
  *                                           the same, of plain sockets
+ *   hard destroyed ADDRESS PORT COUNT       objects destroyed while their events come, COUNT by each thread
  *   hard strangers ADDRESS PORT COUNT       peers of an rsocket that are none
  *   hard no-answers ADDRESS PORT            servers of TCP that do not answer as iWARP peers do
  *   hard few-descriptors ADDRESS PORT       calls of a process that has hardly a descriptor left
@@ -59,6 +60,7 @@ static const struct command commands[] = {
 	{ "fork", 2, 0, fork_beside },
 	{ "canceled", 1, 0, canceled },
 	{ "canceled-sockets", 1, 0, canceled_sockets },
+	{ "destroyed", 1, 0, destroyed },
 	{ "strangers", 1, 0, strangers },
 	{ "no-answers", 0, 0, no_answers },
 	{ "few-descriptors", 0, 0, few_descriptors },
