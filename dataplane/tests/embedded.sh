@@ -133,6 +133,26 @@ for test in ib_write_bw ib_read_bw ib_send_bw ib_write_lat ib_read_lat ib_send_l
 done
 sizes() { CLIENT=$NS-far pair 18515 ib_write_bw -R -a -n 50 -F -- ib_write_bw -R -a -n 50 -F 10.79.0.1; }
 row "ib_write_bw -R -a between two namespaces" sizes ib_write_bw
+# Frames as they are on a wire: without the kernel's segmentation below TCP.
+segments() {
+    local seen=$LAB/segments.pcap pid size status=0
+    ip netns exec "$NS-far" ethtool -K far tso off gso off >/dev/null 2>&1 || return 1
+    ip netns exec "$NS" tcpdump -Uni near -B 65536 -w "$seen" 'tcp dst port 18514' 2>"$LAB/tcpdump.log" &
+    pid=$!
+    becomes 1 5 grep -c 'listening on' "$LAB/tcpdump.log" || status=1
+    for size in 65536 4093; do
+        CLIENT=$NS-far pair 18514 ib_write_bw -p 18514 -R -n 200 -s "$size" -F -- \
+            ib_write_bw -p 18514 -R -n 200 -s "$size" -F 10.79.0.1 || status=1
+    done
+    kill "$pid"
+    wait "$pid"
+    ip netns exec "$NS-far" ethtool -K far tso on gso on >/dev/null 2>&1
+    # The first segment of each stream is its Request Frame.
+    tshark -n -r "$seen" -Y 'tcp.len > 0 && tcp.seq > 1' -T fields -e tcp.payload 2>"$LAB/tshark.err" |
+        python3 dataplane/tests/segments.py 9000 || status=1
+    return "$status"
+}
+row "each TCP segment holds whole FPDUs" segments ib_write_bw
 events() { pair 18515 ib_send_lat -R -e -n 200 -F -- ib_send_lat -R -e -n 200 -F 127.0.0.1; }
 row "ib_send_lat -R -e" events ib_send_lat
 

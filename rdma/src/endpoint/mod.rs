@@ -34,6 +34,12 @@ pub trait Sink {
     /// Returns the payload bytes of one TCP segment now.
     fn fpdu_max(&self) -> usize;
 
+    /// Returns the bytes that the TCP segment before still takes, for the beginning of a message that is longer than a
+    /// segment; those of a whole segment if they are few, or if segments are not shared.
+    fn fpdu_rest(&self) -> usize {
+        self.fpdu_max()
+    }
+
     /// Returns the bytes that the transport takes now. They must repeatedly reach [`Self::fpdu_max`], or the stream
     /// stalls.
     fn room(&self) -> usize;

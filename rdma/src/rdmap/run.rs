@@ -109,7 +109,7 @@ impl QueuePair {
     ) -> Run {
         let (mut fpdus, mut bytes, mut payload, mut ended) = (0_usize, 0_usize, 0_usize, false);
         let mut stopped = SendOutcome::NoRoom;
-        while let Some(segment) = cut(self.framer.ulpdu_max(sink.fpdu_max()), front.len(), fetch.len()) {
+        while let Some(segment) = cut(self.framer.ulpdu_max(sink.fpdu_rest()), front.len(), fetch.len()) {
             if segment.last && more {
                 break;
             }

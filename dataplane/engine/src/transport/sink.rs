@@ -95,6 +95,11 @@ impl<T: Transport, P: BufPool<Buf = T::Buf>> Sink for StreamSink<'_, T, P> {
     }
 
     #[inline]
+    fn fpdu_rest(&self) -> usize {
+        if T::STAGES { self.transport.segment_rest(self.conn).min(self.segment) } else { self.segment }
+    }
+
+    #[inline]
     fn room(&self) -> usize {
         self.transport.send_capacity(self.conn).min(self.budget)
     }

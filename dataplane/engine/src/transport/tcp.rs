@@ -110,6 +110,12 @@ pub trait Transport {
     /// Returns the largest segment, bytes: the effective maximum segment size, by which MPA cuts FPDUs (RFC 5044 §4.5).
     fn emss(&self, conn: ConnId) -> usize;
 
+    /// Returns the bytes that the last queued segment has room for, of [`Self::append`]; those of a whole one if they
+    /// are few.
+    fn segment_rest(&self, conn: ConnId) -> usize {
+        self.emss(conn)
+    }
+
     /// Returns the bytes that the send queue has room for.
     fn send_capacity(&self, conn: ConnId) -> usize;
 

@@ -132,6 +132,11 @@ impl Conn {
         if may_send { STAGED_MAX.saturating_sub(self.end) } else { 0 }
     }
 
+    /// Returns the bytes that the last segment has room for; those of a whole one if they are few.
+    pub(super) fn segment_rest(&self) -> usize {
+        self.segments.as_ref().map_or(self.emss, |segments| segments.rest(self.emss))
+    }
+
     /// Has `build` write `len` bytes behind those that wait. Returns false if there is no room for them.
     pub(super) fn stage(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool {
         if len > self.room() {
@@ -155,14 +160,13 @@ impl Conn {
     pub(super) fn flush(&mut self) -> Flushed {
         let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let has_more = self.waiting() > self.emss;
-        if let Some(segments) = &mut self.segments {
-            flags |= SendFlags::EOR;
-            if has_more {
-                segments.cork(&self.socket, true);
-            }
+        if has_more && let Some(segments) = &mut self.segments {
+            segments.cork(&self.socket, true);
         }
         while self.first < self.end {
             let end = self.segments.as_ref().and_then(Segments::first).filter(|end| *end > self.first);
+            let ends_segment = self.segments.as_ref().is_some_and(|of| end.is_some() || !of.is_full());
+            flags.set(SendFlags::EOR, ends_segment);
             let end = end.unwrap_or(self.end);
             let bytes = self.staged.get(self.first..end).unwrap_or_default();
             match send(self.socket.as_fd(), bytes, flags) {

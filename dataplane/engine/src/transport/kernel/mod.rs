@@ -538,6 +538,10 @@ impl Transport for KernelTcp {
         self.get(id).map_or(0, |conn| conn.emss)
     }
 
+    fn segment_rest(&self, id: ConnId) -> usize {
+        self.get(id).map_or(0, Conn::segment_rest)
+    }
+
     fn send_capacity(&self, id: ConnId) -> usize {
         self.get(id).map_or(0, Conn::room)
     }

@@ -2,8 +2,10 @@
 //!
 //! RFC 5044 §5.1 wants each FPDU in one TCP segment, and soft-iWARP drops a connection with CRCs if the trailer of an
 //! FPDU arrives in two of its buffers. The kernel cuts the stream into full segments, so that FPDUs of a segment's
-//! length stay aligned. Where a shorter one follows that does not fit behind those before, the segment ends before that
-//! one (MSG_EOR of send(2)).
+//! length stay aligned. A long message begins with an FPDU that fills the segment in which the message before ends.
+//! Where one follows that does not fit behind those before, the segment ends before that one (MSG_EOR of send(2)).
+//!
+//! Each such end costs a packet of the kernel's, and a timer if the kernel paces its packets (BBR).
 //!
 //! An FPDU is a multiple of four bytes (RFC 5044 §4.1): where the EMSS is not, the longest FPDU is up to three bytes
 //! shorter than the segment, and the next ones start that much before theirs. To end each of these segments would cost
@@ -20,33 +22,54 @@ use rustix::net::sockopt::set_tcp_cork;
 
 /// Bytes after which a segment must end: about the size of one packet that the kernel passes down.
 const RUN_BYTES: usize = 62 << 10;
+/// The same where FPDUs fill segments: the kernel may change the segment's size before the next look at it.
+const ALIGNED_RUN_BYTES: usize = 4 << 20;
+/// A shorter rest of a segment stays empty: an FPDU has 20 bytes or more beside its data.
+const REST_MIN: usize = 96;
 
 /// Positions in staged bytes at which a segment must end.
 #[derive(Debug, Default)]
 pub(super) struct Segments {
     /// Positions, ascending.
     ends: VecDeque<usize>,
-    /// Bytes behind the last end.
+    /// Bytes behind the last end, and the length of segments.
     run: usize,
+    emss: usize,
     is_corked: bool,
 }
 
 impl Segments {
     /// Notes that `len` bytes of one FPDU are staged at `start`, for segments of `emss` bytes.
     pub(super) fn push(&mut self, start: usize, len: usize, emss: usize) {
-        let longest = (emss & !3).max(4);
+        let longest = longest(emss);
+        let is_cut_anew = std::mem::replace(&mut self.emss, emss) != emss;
         let used = self.run % longest;
-        if used > 0 && used.saturating_add(len) > longest {
+        if is_cut_anew && self.run > 0 || used > 0 && used.saturating_add(len) > longest {
             self.end_at(start);
         }
         self.run = self.run.saturating_add(len);
-        if self.run >= RUN_BYTES {
+        if self.run >= if emss == longest { ALIGNED_RUN_BYTES } else { RUN_BYTES } {
             self.end_at(start.saturating_add(len));
         }
     }
 
+    /// Returns the bytes that the last segment has room for; those of a whole one if they are few.
+    pub(super) fn rest(&self, emss: usize) -> usize {
+        let longest = longest(emss);
+        let rest = longest.saturating_sub(self.run % longest);
+        if rest < REST_MIN { longest } else { rest }
+    }
+
+    /// Returns true if the last segment is full.
+    pub(super) const fn is_full(&self) -> bool {
+        self.emss > 0 && longest(self.emss) == self.emss && self.run.is_multiple_of(self.emss)
+    }
+
+    /// Ends a segment at a position. What was sent before position 0 has filled its segment.
     fn end_at(&mut self, position: usize) {
-        self.ends.push_back(position);
+        if position > 0 {
+            self.ends.push_back(position);
+        }
         self.run = 0;
     }
 
@@ -65,10 +88,12 @@ impl Segments {
         self.ends.iter_mut().for_each(|end| *end = end.saturating_sub(bytes));
     }
 
-    /// Notes that no bytes are staged: the last of them has ended its segment.
+    /// Notes that no bytes are staged: the last of them has ended its segment, or filled it.
     pub(super) fn clear(&mut self) {
         self.ends.clear();
-        self.run = 0;
+        if !self.is_full() {
+            self.run = 0;
+        }
     }
 
     /// Has the kernel keep a segment that is not full, or send it. Only the alignment depends on that, so that a
@@ -78,6 +103,11 @@ impl Segments {
             let _ = set_tcp_cork(socket, is_corked);
         }
     }
+}
+
+/// Returns the length of the longest FPDU that a segment has room for.
+const fn longest(emss: usize) -> usize {
+    if emss < 4 { 4 } else { emss & !3 }
 }
 
 #[cfg(test)]
@@ -102,6 +132,44 @@ mod tests {
         assert_eq!(ends(1448, &[1448, 84, 1448]), [1448 + 84]);
         assert!(ends(1448, &[84, 1364, 1448]).is_empty());
         assert!(ends(1447, &[1444, 1444]).is_empty());
+    }
+
+    #[test]
+    fn a_long_message_fills_the_segment_before_unless_that_has_little_room() {
+        let mut segments = Segments::default();
+        assert_eq!(segments.rest(1448), 1448);
+        for (at, len, rest) in [(0, 1448, 1448), (1448, 448, 1000), (1896, 904, 96), (2800, 4, 1448)] {
+            segments.push(at, len, 1448);
+            assert_eq!(segments.rest(1448), rest, "behind {len} bytes at {at}");
+            assert_eq!(segments.is_full(), at == 0);
+        }
+        segments.push(2804, 1448, 1448);
+        assert_eq!(segments.first(), Some(2804), "the short rest stays empty");
+        assert!(segments.is_full());
+    }
+
+    #[test]
+    fn a_segment_that_is_full_needs_no_end_and_one_of_another_length_begins_anew() {
+        let mut segments = Segments::default();
+        segments.push(0, 1448, 1448);
+        segments.clear();
+        segments.push(0, 500, 1448);
+        segments.push(500, 948, 1448);
+        assert!(segments.is_full());
+        segments.push(1448, 1400, 1400);
+        assert_eq!(segments.first(), Some(1448));
+        segments.sent(1448);
+        segments.push(2848, 100, 1400);
+        segments.clear();
+        segments.push(0, 1400, 1400);
+        assert_eq!(segments.first(), None, "the short segment was ended with the last byte");
+        segments.clear();
+        segments.push(0, 1448, 1448);
+        assert_eq!(segments.first(), None, "nothing waits that could end");
+        // One that is no multiple of four has no full segment.
+        segments.clear();
+        segments.push(0, 1444, 1447);
+        assert!(!segments.is_full());
     }
 
     #[test]
