@@ -152,7 +152,7 @@ segments() {
         python3 dataplane/tests/segments.py 9000 || status=1
     return "$status"
 }
-row "each TCP segment holds whole FPDUs" segments ib_write_bw
+row "TCP segments hold whole FPDUs" segments ib_write_bw
 events() { pair 18515 ib_send_lat -R -e -n 200 -F -- ib_send_lat -R -e -n 200 -F 127.0.0.1; }
 row "ib_send_lat -R -e" events ib_send_lat
 
