@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
 use tcp_stack::Instant;
 
 use super::core::now;
@@ -18,12 +19,17 @@ use crate::exchange::OwnThread;
 use crate::threads::start_thread;
 
 /// Shortest and longest time after which a thread looks if the program still runs the engine.
-pub(super) const PAUSE_MIN: Duration = Duration::from_micros(100);
+pub(super) const PAUSE_MIN: Duration = Duration::from_micros(20);
 pub(super) const PAUSE_MAX: Duration = Duration::from_millis(16);
 /// Times in a row without anything to do from which on the helper leaves the sockets to the program.
 const VAIN_MAX: u32 = 3;
 /// Time after which a thread that hands events on, and has not slept anew, is taken to have left.
 const OWNER_MAX: Duration = Duration::from_millis(900);
+/// Longest time for which a sleep for the sockets begins with looks at them. It does after one that was as short, if no
+/// other thread of the process runs: peers that wait for answers send again soon, and to wake a thread takes longer.
+const SPIN_MAX: Duration = Duration::from_micros(50);
+/// Time between two looks at how much the other threads run. The kernel counts that per tick.
+const OTHERS_AGE: Duration = Duration::from_millis(20);
 /// Longest sleep without a deadline of the engine.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 /// Longest time for which connections of a closed context may end.
@@ -42,11 +48,40 @@ pub(super) struct Helping {
     runs: u32,
     /// True if nothing has ended its last sleep before its time.
     has_slept: bool,
+    /// True if the sockets have ended its last sleep for them at once.
+    spins: bool,
+    others: Others,
+}
+
+/// The other threads of the process. A program that spins on memory calls nothing, and shall have its CPU.
+#[derive(Debug)]
+struct Others {
+    /// Time that they have run, at the last look, and the time of that.
+    ran: Duration,
+    looked_at: Instant,
+    /// True if they ran for more than a quarter of the time before the last look.
+    are_busy: bool,
+}
+
+impl Others {
+    /// Returns true if they were busy lately.
+    fn are_busy(&mut self, now: Instant) -> bool {
+        let time = now.saturating_since(self.looked_at);
+        if time >= OTHERS_AGE {
+            let of = |clock| Duration::try_from(clock_gettime(clock)).unwrap_or_default();
+            let ran = of(ClockId::ProcessCPUTime).saturating_sub(of(ClockId::ThreadCPUTime));
+            self.are_busy = ran.saturating_sub(self.ran) > time / 4;
+            (self.ran, self.looked_at) = (ran, now);
+        }
+        self.are_busy
+    }
 }
 
 impl Default for Helping {
     fn default() -> Self {
-        Self { pause: PAUSE_MIN, vain: 0, activity: 0, dispatches: 0, runs: 0, has_slept: false }
+        let others = Others { ran: Duration::ZERO, looked_at: Instant::ZERO, are_busy: true };
+        let (activity, dispatches, runs) = (0, 0, 0);
+        Self { pause: PAUSE_MIN, vain: 0, activity, dispatches, runs, has_slept: false, spins: false, others }
     }
 }
 
@@ -236,7 +271,7 @@ fn sleep(
     let mut readable = vec![false; all.len()];
     let alarm = (device.alarm.as_fd(), PollFlags::IN);
     let listening = device.listen(!fds.is_empty());
-    let polled = poll_with(&all, &mut readable, alarm, time);
+    let polled = look(helping, (&all, &mut readable), alarm, (sockets.is_some(), time));
     drop(listening);
     let called = match polled {
         // A signal ends the sleep early: everything is looked at again.
@@ -257,4 +292,27 @@ fn sleep(
     } else {
         Woken::Time
     })
+}
+
+/// Waits as [`poll_with`]. If the sockets have ended the last wait for them at once, looks at them first.
+fn look(
+    helping: &mut Helping,
+    (fds, readable): (&[BorrowedFd<'_>], &mut [bool]),
+    alarm: (BorrowedFd<'_>, PollFlags),
+    (for_sockets, time): (bool, Duration),
+) -> Result<bool, Errno> {
+    let (began, mut spun) = (now(), Duration::ZERO);
+    loop {
+        let is_look = for_sockets && helping.spins && spun < SPIN_MAX.min(time);
+        let time = if is_look { Duration::ZERO } else { time.saturating_sub(spun) };
+        let polled = poll_with(fds, readable, alarm, time);
+        spun = now().saturating_since(began);
+        if !is_look || polled != Ok(false) || readable.contains(&true) {
+            if for_sockets {
+                let was_short = readable.last() == Some(&true) && spun < SPIN_MAX;
+                helping.spins = was_short && !helping.others.are_busy(now());
+            }
+            return polled;
+        }
+    }
 }
