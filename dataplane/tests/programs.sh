@@ -118,6 +118,7 @@ classified() { # a SYN of daemon 1 has the class of its id, and no ECN bits that
 if [ -f /usr/include/infiniband/verbs.h ] && [ -f /usr/include/rdma/rdma_cma.h ]; then
     check "objects.c builds" builds objects
     check "numbered.c builds" builds numbered
+    check "pairs.c builds" builds pairs
     check "table.c builds" builds table
     check "every symbol of libibverbs, and objects destroyed in many orders" \
         on 0 "$LAB/table" clients/drop-in/symbols.txt
@@ -275,8 +276,13 @@ numbered() {
     READY="hears 18515" \
         row "$program $*, by number, $of" pair "$program" "$@" -- "$program" "$@" 127.0.0.1
 }
+at_once() { # COUNT [one-by-one]
+    pair "$LAB/pairs" 10.78.0.10 -- "$LAB/pairs" "10.78.0.1$CLIENT" 10.78.0.10 "$@"
+}
 by_number() { # the rows of programs-quick
     [ "$CLIENT" = 1 ] || check "queue pairs by number, a program of ours" on 0 "$LAB/numbered" 100
+    READY="hears 18517" check "200 queue pairs that both ends connect at once, $of" at_once 200
+    READY="hears 18517" check "connections by number and by rdma_cm, by turns, $of" at_once 10 one-by-one
     numbered ibv_rc_pingpong -g 0 -c
     numbered ibv_srq_pingpong -g 0 -q 16 -c
     numbered ib_write_bw -d iwarp0 -n "$ROUNDS"
