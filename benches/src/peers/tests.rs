@@ -47,13 +47,15 @@ fn a_veth_pair_that_fails_is_reported() {
 fn time_is_limited() {
     let veth = Veth::new(VethConfig { mtu: 1500, offloads: true }).unwrap();
     let installed = PROGRAMS.iter().filter(|(program, _)| process::is_installed(program)).count();
-    for (limit_s, begun) in [(0, 0), (1, 1)] {
+    for limit_s in [0, 1] {
         let (options, mut report) = (Options { duration: 30, ..OPTIONS() }, PeersReport::default());
         let budget = budget(limit_s);
         measure(&options, &veth, (&Progress::new(1), &budget), &mut report);
         assert!(report.iperf3.is_empty() && report.ucx.is_empty() && report.sockperf.is_empty());
         let not_begun = report.absent.iter().filter(|absent| absent.why == "no time was left for it").count();
-        assert_eq!(not_begun, installed.saturating_sub(begun), "{:?}", report.absent);
+        // One that fails at once leaves its time to the next.
+        let most = if limit_s == 0 { installed } else { installed.saturating_sub(1) };
+        assert!(not_begun <= most && (limit_s > 0 || not_begun == most), "{:?}", report.absent);
         assert!(budget.watch.elapsed().as_secs() < limit_s + 10);
     }
 }
