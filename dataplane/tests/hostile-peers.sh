@@ -9,7 +9,8 @@
 source "$(dirname "$0")/lib.sh"
 
 RUN=${RUN:-${BUILT:-target/release}/iwarp-run}
-CASES=${CASES:-garbage requests violations trickle reads endings silent burst held endless unread again programs}
+CASES=${CASES:-garbage requests violations trickle reads endings silent burst held endless unread again programs
+    numbers}
 SECONDS_EACH=${SECONDS_EACH:-0.3}
 IDLE_MS=${IDLE_MS:-200}
 GAP_MS=2000
@@ -256,6 +257,34 @@ case_programs() {
     wait "$SERVER"
 }
 
+# A program with a queue pair that waits for its peer, and with the port at which these connect: it has connected
+# another one before. The peer comes behind the attack.
+waits_for_peer() {
+    local number before peer status=0
+    export CONTROL=10.79.0.1
+    serves "$LAB/iwarp-run" --embedded "$LAB/pairs" 10.79.0.1
+    awaits "$SERVER" "$LAB/server" hears 18517 || return 1
+    spawn "$LAB/peer" alone "$NS-far" "$LAB/iwarp-run" --embedded "$LAB/pairs" 10.79.0.2 10.79.0.1 1 paused
+    peer=$PID
+    awaits "$peer" "$LAB/peer" grep -q ^0x "$LAB/peer" || return 1
+    number=$(grep ^0x "$LAB/peer")
+    before=$(descriptors)
+    attack "$LAB/hostile_peers.py" numbers 10.79.0.1 4791 "$number" 0
+    wait_at_most 60 "$HOSTILE" || { cat "$LAB/attack"; status=1; }
+    told="$(tail -n 1 "$LAB/attack")"
+    becomes "$before" 5 descriptors || { ls -l "/proc/$SERVER/fd"; status=1; }
+    kill -USR1 "$peer"
+    wait_at_most 5 "$peer" && wait_at_most 5 "$SERVER" || { cat "$LAB/peer" "$LAB/server"; status=1; }
+    echo "RESULT $told, then $(tail -n 1 "$LAB/peer")"
+    return "$status"
+}
+case_numbers() {
+    kill "$SERVER" 2>/dev/null
+    wait "$SERVER" 2>/dev/null
+    cc -O2 -Wall -Wextra -Werror -o "$LAB/pairs" dataplane/tests/programs/pairs.c -libverbs -lrdmacm
+    try "requests for queue pairs that are connected by number" waits_for_peer
+}
+
 serves() { # COMMAND…: starts the server
     spawn "$LAB/server" alone "$NS" env LD_PRELOAD="$LAB/heap.so" HEAP="$HEAP" "$@"
     SERVER=$PID
@@ -278,6 +307,6 @@ HONEST=put_and_get
 begin=$SECONDS
 check "iwarpctl serve starts" serves_regions
 for case in $CASES; do "case_$case"; done
-[[ " $CASES " == *" programs "* ]] || check "the server ends with 0" ends
+[[ $CASES =~ programs|numbers ]] || check "the server ends with 0" ends
 echo "whole run $((SECONDS - begin)) s"
 score

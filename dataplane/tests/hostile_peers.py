@@ -10,6 +10,9 @@ trickle     a Write and a Read of honest peers, one byte at a time: both are don
 reads       RDMA Reads of one byte, as many at once as the service takes
 endings     a reset, a close and a half-close at each stage of a connection
 early       the same at the stages before a whole MPA Request: for a program that takes any request
+numbers     requests for queue pairs that are connected by number, at their port, each rejected with its status. REGION:
+            the number of a queue pair there that waits for its peer, for whose sake 10,000 requests are held or
+            rejected, at most 64 of this host's at a time
 
 This one goes on until it is ended, after the line "all are open":
 
@@ -18,6 +21,7 @@ unread      COUNT connections (an argument behind SECONDS) that ask for 2 GiB by
 import itertools
 import random
 import resource
+import select
 import socket
 import struct
 import sys
@@ -338,6 +342,96 @@ def endings(early=False):
     return count
 
 
+def global_id(address):
+    """Returns an IPv4 address as a GID of RoCE v2."""
+    return bytes(10) + b"\xff\xff" + socket.inet_aton(address)
+
+
+def link_request(receiver, sender_gid, receiver_gid, kind=1, sender=5, magic=b"IWQ1"):
+    """Returns the private data of rdma/src/verbs/rendezvous/wire.rs."""
+    head = magic + struct.pack(">BBHIIII", kind, 68, 7, sender, receiver, 77, 0xFFFFFFFF)
+    return head + sender_gid + receiver_gid + random.randbytes(8) + bytes((12, 0, 0, 0))
+
+
+def rejection(what, sock):
+    """Returns the status of the reply, which must reject."""
+    head = receive(sock, 20)
+    private = receive(sock, struct.unpack(">H", head[18:])[0])
+    if head[:16] != REPLY_KEY or not head[16] & 0x20 or private[:4] != b"IWQ1":
+        sys.exit(f"{what}: answered by {(head + private).hex()}")
+    sock.close()
+    return private[8]
+
+
+NO_SUCH, HELD_TOO_LONG, ANOTHER_PEER, BUSY, MALFORMED = 1, 2, 3, 5, 6
+
+
+def all_links(waiting, own, peer):
+    """Yields the name of a request, its private data, and the status that rejects it."""
+    good, other = link_request(waiting, own, peer), global_id("10.79.0.9")
+    for length in range(len(good)):
+        yield f"{length} bytes", good[:length], MALFORMED
+    for kind in (0, 3, 255):
+        yield f"type {kind}", link_request(waiting, own, peer, kind), MALFORMED
+    yield "magic", link_request(waiting, own, peer, magic=b"IWR1"), MALFORMED
+    for kind in (1, 2):
+        yield f"a third host's GID, type {kind}", link_request(waiting, other, peer, kind), ANOTHER_PEER
+        yield f"for a third host, type {kind}", link_request(waiting, own, other, kind), ANOTHER_PEER
+        yield f"an IPv6 GID, type {kind}", link_request(waiting, bytes(15) + b"\1", peer, kind), ANOTHER_PEER
+    for number in (0, waiting ^ 1 << 17, waiting + (1 << 18), 0xFFFFFF, 0xFFFFFFFF):
+        yield f"queue pair {number:#x}", link_request(number, own, peer), NO_SUCH
+
+
+def numbers():
+    waiting = int(REGION, 0)
+    first = connect()
+    own, peer = global_id(first.getsockname()[0]), global_id(HOST)
+    first.close()
+    count = 0
+    for name, private, status in all_links(waiting, own, peer):
+        sock = connect()
+        send(sock, mpa_request(private))
+        answer = rejection(name, sock)
+        if answer != status:
+            sys.exit(f"{name}: rejected with status {answer}, not {status}")
+        count += 1
+    halves = [connect() for _ in range(100)]
+    for sock in halves:
+        send(sock, mpa_request(link_request(waiting, own, peer))[:60])
+    open_now, done = [], 0
+    while done + len(open_now) < 10000:
+        batch = [connect() for _ in range(100)]
+        for sock in batch:
+            send(sock, mpa_request(link_request(waiting, own, peer)))
+        open_now += batch
+        done += answered(open_now, 64)
+        if done == 36:
+            time.sleep(0.2)
+            if answered(open_now, 64) > 0 or len(open_now) != 64:
+                sys.exit(f"{len(open_now)} requests of a host are held, not 64")
+    for sock in halves + open_now:
+        reset(sock)
+    return count + len(halves) + len(open_now) + done
+
+
+def answered(open_now, most):
+    """Takes rejections until this many connections are without, and returns their number."""
+    deadline, count = time.monotonic() + 3 * ENDS_S, 0
+    while True:
+        left = 0 if len(open_now) <= most else max(0, deadline - time.monotonic())
+        ready = select.select(open_now, [], [], left)[0]
+        if not ready and len(open_now) <= most:
+            return count
+        if not ready:
+            sys.exit(f"{len(open_now)} requests of a host have no answer, more than {most} are held")
+        for sock in ready:
+            status = rejection("one of many", sock)
+            if status not in (BUSY, HELD_TOO_LONG):
+                sys.exit(f"one of many: rejected with status {status}")
+            open_now.remove(sock)
+        count += len(ready)
+
+
 def unread(count):
     held = [granted() for _ in range(count)]
     print("all are open", flush=True)
@@ -354,7 +448,7 @@ def unread(count):
 
 
 ATTACKS = {"requests": requests, "violations": violations, "trickle": trickle, "reads": reads, "endings": endings,
-           "early": lambda: endings(early=True)}
+           "early": lambda: endings(early=True), "numbers": numbers}
 ATTACK, HOST, PORT, REGION = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4].encode()
 SECONDS = float(sys.argv[5])
 most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

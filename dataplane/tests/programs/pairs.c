@@ -1,6 +1,6 @@
 /*
- * The time until queue pairs are connected. Two processes, which agree by a socket of the kernel's at 127.0.0.1; each
- * has a daemon of its own.
+ * The time until queue pairs are connected. Two processes, which agree by a socket of the kernel's at 127.0.0.1, or at
+ * the address in the variable CONTROL.
  *
  *   pairs ADDRESS                  the server, whose device has this address
  *   pairs ADDRESS SERVER COUNT     COUNT queue pairs at once by number, which both ends connect: the time until the
@@ -8,9 +8,13 @@
  *   pairs ADDRESS SERVER COUNT one-by-one
  *                                  COUNT connections by number and by rdma_cm, by turns: the median times of the client
  *                                  from the call that connects to the completion of a message behind it
+ *   pairs ADDRESS SERVER COUNT paused
+ *                                  COUNT queue pairs twice. The second time the client prints the number of one of the
+ *                                  server's, and both connect once the client gets SIGUSR1
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,6 +54,12 @@ static double now(void)
 	return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
+/* Returns 0 if the other end has gone instead. */
+static int may_hear(void *what, size_t bytes)
+{
+	return recv(control, what, bytes, MSG_WAITALL) == (ssize_t)bytes;
+}
+
 static void tell(const void *what, size_t bytes)
 {
 	NEED(write(control, what, bytes) == (ssize_t)bytes);
@@ -57,12 +67,7 @@ static void tell(const void *what, size_t bytes)
 
 static void hear(void *what, size_t bytes)
 {
-	for (size_t have = 0; have < bytes;) {
-		ssize_t got = read(control, (char *)what + have, bytes - have);
-
-		NEED(got > 0);
-		have += (size_t)got;
-	}
+	NEED(may_hear(what, bytes));
 }
 
 /* Both ends come here. */
@@ -140,8 +145,20 @@ static void connect_to(struct ibv_qp *qp, const struct end *to)
 		IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
 }
 
-/* Returns the seconds until the last of `count` queue pairs has sent a message and received one. */
-static double at_once(unsigned count)
+static void pause_at(const struct end *server)
+{
+	sigset_t awaited;
+	int signal;
+
+	NEED(sigemptyset(&awaited) == 0 && sigaddset(&awaited, SIGUSR1) == 0);
+	NEED(sigprocmask(SIG_BLOCK, &awaited, NULL) == 0);
+	printf("%#x\n", server->number);
+	fflush(stdout);
+	NEED(sigwait(&awaited, &signal) == 0);
+}
+
+/* Connects `count` queue pairs, and prints the time until the last has sent a message and received one. */
+static void at_once(unsigned count, int is_paused)
 {
 	struct end *ends = calloc(count, sizeof(*ends)), *others = calloc(count, sizeof(*others));
 	struct ibv_qp **qps = calloc(count, sizeof(*qps));
@@ -154,6 +171,8 @@ static double at_once(unsigned count)
 		tell(&ends[i], sizeof(*ends));
 		hear(&others[i], sizeof(*others));
 	}
+	if (is_paused)
+		pause_at(&others[0]);
 	meet();
 	began = now();
 	for (unsigned i = 0; i < count; i++) {
@@ -168,7 +187,7 @@ static double at_once(unsigned count)
 	free(ends);
 	free(others);
 	free(qps);
-	return began;
+	printf("%u queue pairs in %.3f s\n", count, began);
 }
 
 /* As a client, the seconds of a connection by rdma_cm. */
@@ -269,11 +288,11 @@ static void serve_one_by_one(unsigned count)
 /* The socket of the kernel's. */
 static void agree(int is_client)
 {
-	struct sockaddr_in here = {
-		.sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-	};
+	struct sockaddr_in here = { .sin_family = AF_INET, .sin_port = htons(PORT) };
 	int end = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+	const char *at = getenv("CONTROL");
 
+	NEED(inet_pton(AF_INET, at ? at : "127.0.0.1", &here.sin_addr) == 1);
 	if (is_client) {
 		NEED(connect(end, (struct sockaddr *)&here, sizeof(here)) == 0);
 		control = end;
@@ -285,32 +304,46 @@ static void agree(int is_client)
 	close(end);
 }
 
-int main(int argc, char **argv)
+/* Does what the client wants, as either end. */
+static void fulfill(struct wish wish, int is_client, int is_paused)
 {
-	int is_client = argc > 3;
-	struct wish wish;
-
-	alarm(90);
-	NEED(argc > 1 && inet_pton(AF_INET, argv[1], &own.sin_addr) == 1);
-	agree(is_client);
-	if (is_client) {
-		NEED(inet_pton(AF_INET, argv[2], &peer.sin_addr) == 1);
-		peer.sin_port = htons(CM_PORT);
-		wish = (struct wish){ .count = (uint32_t)atoi(argv[3]), .one_by_one = argc > 4 };
-		tell(&wish, sizeof(wish));
-	} else {
-		hear(&wish, sizeof(wish));
-	}
-	NEED(rdma_create_id(NULL, &device, NULL, RDMA_PS_TCP) == 0);
-	NEED(rdma_bind_addr(device, (struct sockaddr *)&own) == 0);
 	NEED((cq = ibv_create_cq(device->verbs, 2 * (int)wish.count + 8, NULL, NULL, 0)) != NULL);
 	if (!wish.one_by_one)
-		printf("%u queue pairs in %.3f s\n", wish.count, at_once(wish.count));
+		at_once(wish.count, is_paused);
 	else if (is_client)
 		one_by_one(wish.count);
 	else
 		serve_one_by_one(wish.count);
 	NEED(ibv_destroy_cq(cq) == 0);
+}
+
+static void ask(struct wish wish, int is_paused)
+{
+	tell(&wish, sizeof(wish));
+	fulfill(wish, 1, is_paused);
+}
+
+int main(int argc, char **argv)
+{
+	const char *how = argc > 4 ? argv[4] : "";
+	struct wish wish;
+
+	alarm(90);
+	NEED(argc > 1 && inet_pton(AF_INET, argv[1], &own.sin_addr) == 1);
+	agree(argc > 3);
+	NEED(rdma_create_id(NULL, &device, NULL, RDMA_PS_TCP) == 0);
+	NEED(rdma_bind_addr(device, (struct sockaddr *)&own) == 0);
+	if (argc > 3) {
+		NEED(inet_pton(AF_INET, argv[2], &peer.sin_addr) == 1);
+		peer.sin_port = htons(CM_PORT);
+		wish = (struct wish){ .count = (uint32_t)atoi(argv[3]), .one_by_one = !strcmp(how, "one-by-one") };
+		ask(wish, 0);
+		if (!strcmp(how, "paused"))
+			ask(wish, 1);
+	} else {
+		while (may_hear(&wish, sizeof(wish)))
+			fulfill(wish, 0, 0);
+	}
 	NEED(rdma_destroy_id(device) == 0);
 	return 0;
 }
