@@ -1,6 +1,7 @@
 //! Queues of events with a descriptor for poll and epoll: of completions, asynchronous events and connections.
 
 use std::collections::VecDeque;
+use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -9,8 +10,9 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::context::lock;
-use crate::foreground::{self, Woken};
-use crate::raw::read_counter;
+use crate::foreground;
+use crate::raw::{end_if_canceled, poll_descriptors, restarts_calls};
+use crate::rsocket::PollEntry;
 use crate::sleepers::{Limit, Sleepers};
 
 /// Events, and a descriptor that is readable while there are some. The program may make it non-blocking.
@@ -46,8 +48,10 @@ impl<T> Queue<T> {
     }
 
     pub(crate) fn push(&self, item: T) {
-        lock(&self.items).push_back(item);
+        let mut items = lock(&self.items);
+        items.push_back(item);
         if let Some(sleepers) = self.sleepers.get() {
+            drop(items);
             sleepers.wake();
             return;
         }
@@ -76,14 +80,24 @@ impl<T> Queue<T> {
         // descriptor may be closed meanwhile.
         let queue = Arc::clone(self);
         loop {
-            queue.sleep()?;
-            queue.count_down()?;
-            let mut items = lock(&queue.items);
-            if let Some(item) = items.pop_front() {
-                note(&item);
+            // Before an event is taken, which would be lost.
+            end_if_canceled();
+            if let Some(item) = queue.take_now(&note) {
                 return Ok(item);
             }
+            if !queue.waits() {
+                return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+            }
+            queue.sleep().map_err(io::Error::from_raw_os_error)?;
         }
+    }
+
+    fn take_now(&self, note: &impl Fn(&T)) -> Option<T> {
+        let mut items = lock(&self.items);
+        let item = items.pop_front()?;
+        note(&item);
+        self.count_down();
+        Some(item)
     }
 
     /// Takes the oldest event of a queue that wakes threads.
@@ -95,22 +109,30 @@ impl<T> Queue<T> {
         lock(&self.items).is_empty()
     }
 
-    fn count_down(&self) -> io::Result<()> {
-        read_counter(self.counter.as_fd()).map_err(io::Error::from_raw_os_error)
+    /// Counts one event less. The caller has the lock of the events: a read whose count another thread takes first would
+    /// wait for the next event.
+    fn count_down(&self) {
+        let mut set = [PollFd::from_borrowed_fd(self.counter.as_fd(), PollFlags::IN)];
+        // A program may have read it by itself.
+        if poll(&mut set, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1) {
+            // Not as a call that waits: what destroys an object goes on to its end.
+            let _ = rustix::io::read(&self.counter, &mut [0; 8]);
+        }
     }
 
-    /// Sleeps until there is an event, if the descriptor is blocking and the device is inside this process: this thread
-    /// runs the device meanwhile. Elsewhere the read sleeps.
-    fn sleep(&self) -> io::Result<()> {
-        while self.is_empty()
-            && self.waits()
-            && let Some(woken) = foreground::sleep(self.counter.as_fd(), Limit::Never)
-        {
-            if woken.map_err(io::Error::from_raw_os_error)? == Woken::Readable {
-                break;
-            }
+    /// Sleeps until there may be an event. This thread runs the device meanwhile, if that is inside this process.
+    ///
+    /// # Errors
+    /// EINTR after a signal, if the program has a handler that does not restart calls (`signal(7)`).
+    fn sleep(&self) -> Result<(), c_int> {
+        if let Some(woken) = foreground::sleep(self.counter.as_fd(), Limit::Never) {
+            return woken.map(drop);
         }
-        Ok(())
+        let mut own = [PollEntry { fd: self.fd(), events: libc::POLLIN, revents: 0 }];
+        match poll_descriptors(&mut own, Limit::Never.milliseconds()) {
+            Err(libc::EINTR) if restarts_calls() => Ok(()),
+            woken => woken.map(drop),
+        }
     }
 
     /// Removes the events that `is_it` names, and returns them.
@@ -119,15 +141,54 @@ impl<T> Queue<T> {
         let all = std::mem::take(&mut *items);
         let (removed, kept): (VecDeque<_>, _) = all.into_iter().partition(is_it);
         *items = kept;
+        removed.iter().for_each(|_| self.count_down());
         drop(items);
-        for _ in &removed {
-            let mut set = [PollFd::from_borrowed_fd(self.counter.as_fd(), PollFlags::IN)];
-            // Another thread may have counted one of them, and finds it gone.
-            if poll(&mut set, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1) {
-                // Not as a call that waits: what destroys an object goes on to its end.
-                let _ = rustix::io::read(&self.counter, &mut [0; 8]);
-            }
-        }
         removed.into()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    /// Returns true if the descriptor tells of an event.
+    fn is_readable(queue: &Queue<u32>) -> bool {
+        let mut set = [PollFd::from_borrowed_fd(queue.counter.as_fd(), PollFlags::IN)];
+        poll(&mut set, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
+    }
+
+    #[test]
+    fn events_that_are_removed_while_a_thread_takes_them_block_nobody() {
+        const END: u32 = u32::MAX;
+        let queue = Arc::new(Queue::new().unwrap());
+        let takers = [0, 1].map(|_| {
+            let queue = Arc::clone(&queue);
+            std::thread::spawn(move || {
+                std::iter::repeat_with(|| queue.take().unwrap()).find(|item| *item == END)
+            })
+        });
+        for item in 0..50_000 {
+            queue.push(item);
+            assert!(queue.remove(|other| *other == item).len() <= 1);
+        }
+        takers.iter().for_each(|_| queue.push(END));
+        for taker in takers {
+            assert_eq!(taker.join().unwrap(), Some(END));
+        }
+        assert!(queue.is_empty() && !is_readable(&queue), "the descriptor counts the events");
+    }
+
+    #[test]
+    fn the_descriptor_is_readable_while_there_are_events() {
+        let queue = Arc::new(Queue::new().unwrap());
+        (0..4).for_each(|item| queue.push(item));
+        queue.push_once(3);
+        assert_eq!(queue.remove(|item| item % 2 == 1), [1, 3]);
+        assert!(is_readable(&queue));
+        assert_eq!((queue.take().unwrap(), queue.take().unwrap()), (0, 2));
+        assert!(!is_readable(&queue));
+        rustix::fs::fcntl_setfl(&queue.counter, OFlags::NONBLOCK).unwrap();
+        assert_eq!(queue.take().unwrap_err().raw_os_error(), Some(libc::EAGAIN));
     }
 }
