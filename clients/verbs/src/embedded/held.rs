@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use tcp_stack::Instant;
 
-use super::helper::PAUSE_MAX;
 use crate::backend::Posted;
 
 /// Longest time between two posts, or between the engine's run and a post, in quick succession.
@@ -18,7 +17,7 @@ const HELD_MAX: u32 = 128;
 /// Longest time for which requests wait for the program to run the engine, and for which receive buffers do. Those have
 /// an effect of their own only on a queue pair in error, whose buffers complete at once.
 const HELD_FOR: Duration = Duration::from_millis(1);
-const RECEIVES_HELD_FOR: Duration = PAUSE_MAX;
+const RECEIVES_HELD_FOR: Duration = Duration::from_millis(16);
 
 /// Outcome of a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,7 +20,9 @@ use crate::threads::start_thread;
 
 /// Shortest and longest time after which a thread looks if the program still runs the engine.
 pub(super) const PAUSE_MIN: Duration = Duration::from_micros(20);
-pub(super) const PAUSE_MAX: Duration = Duration::from_millis(16);
+pub(super) const PAUSE_MAX: Duration = Duration::from_millis(1);
+/// Time after which a thread looks at descriptors that another one may have left, or at connections that end.
+const LEFT_MAX: Duration = Duration::from_millis(16);
 /// Times in a row without anything to do from which on the helper leaves the sockets to the program.
 const VAIN_MAX: u32 = 3;
 /// Time after which a thread that hands events on, and has not slept anew, is taken to have left.
@@ -183,7 +185,7 @@ fn help_once(
         return sleep_long(device, helping, fds, longest);
     }
     // A thread that hands events on may have left: its descriptors are looked at soon.
-    let longest = if is_closing || leaves_events { longest.min(PAUSE_MAX) } else { longest };
+    let longest = if is_closing || leaves_events { longest.min(LEFT_MAX) } else { longest };
     let woken = sleep(device, helping, fds, Some(device.sockets.as_fd()), longest)?;
     if device.held.is_left(&mut helping.runs) || woken == Woken::Due || is_closing {
         device.run_once();
