@@ -109,8 +109,8 @@ impl<T> Queue<T> {
         lock(&self.items).is_empty()
     }
 
-    /// Counts one event less. The caller has the lock of the events: a read whose count another thread takes first would
-    /// wait for the next event.
+    /// Counts one event less. The caller has the lock of the events: a read whose count another thread takes first
+    /// would wait for the next event.
     fn count_down(&self) {
         let mut set = [PollFd::from_borrowed_fd(self.counter.as_fd(), PollFlags::IN)];
         // A program may have read it by itself.
