@@ -256,9 +256,10 @@ doctests: build-deps ## examples in the documentation of our crates
 
 # The library of programs, and what it needs, as crates.io would get them.
 PUBLISHED := iwarp-counters tcp-stack iwarp-rdma iwarp-control iwarp-shared-queues iwarp-shared-verbs iwarp-engine iwarp-verbs
-# Cargo keeps what it has unpacked of a package, by the path of the target folder, although the package has changed.
+# Cargo keeps what it has unpacked of a package, by the path of the target folder, and compiled of it, although the
+# package has changed.
 publishable: ## packages of the crates that are published, each compiled by itself, but not uploaded
-	rm -rf $(foreach crate,$(PUBLISHED),$${CARGO_HOME:-$$HOME/.cargo}/registry/src/-*/$(crate)-[0-9]*)
+	rm -rf target/published $(foreach crate,$(PUBLISHED),$${CARGO_HOME:-$$HOME/.cargo}/registry/src/-*/$(crate)-[0-9]*)
 	$(CARGO) publish --dry-run --locked --allow-dirty --target-dir target/published $(addprefix -p ,$(PUBLISHED))
 
 # Each once, as a test; `cargo bench -p benches` measures.
