@@ -213,6 +213,11 @@ digest() { sha256sum "$1" | cut -d' ' -f1; }
 # A user without a privilege: what runs a command as this user.
 NOBODY=(setpriv --reuid 65534 --regid 65534 --clear-groups --bounding-set=-all --)
 
+# median_of FILE: the median of numbers, one per line, and their range
+median_of() {
+    sort -n "$1" | awk '{ rate[NR] = $1 } END { print rate[int((NR + 1) / 2)] " (" rate[1] " to " rate[NR] ")" }'
+}
+
 # far_open: a second namespace, $NS-far, and a pair of interfaces between both: 10.79.0.1 and fd79::1 in $NS, 2 there.
 far_open() {
     local end namespace interface number

@@ -109,12 +109,17 @@ impl<T> Queue<T> {
         lock(&self.items).is_empty()
     }
 
+    /// Returns true if the descriptor tells of an event.
+    fn is_readable(&self) -> bool {
+        let mut set = [PollFd::from_borrowed_fd(self.counter.as_fd(), PollFlags::IN)];
+        poll(&mut set, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
+    }
+
     /// Counts one event less. The caller has the lock of the events: a read whose count another thread takes first
     /// would wait for the next event.
     fn count_down(&self) {
-        let mut set = [PollFd::from_borrowed_fd(self.counter.as_fd(), PollFlags::IN)];
         // A program may have read it by itself.
-        if poll(&mut set, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1) {
+        if self.is_readable() {
             // Not as a call that waits: what destroys an object goes on to its end.
             let _ = rustix::io::read(&self.counter, &mut [0; 8]);
         }
@@ -152,12 +157,6 @@ impl<T> Queue<T> {
 mod tests {
     use super::*;
 
-    /// Returns true if the descriptor tells of an event.
-    fn is_readable(queue: &Queue<u32>) -> bool {
-        let mut set = [PollFd::from_borrowed_fd(queue.counter.as_fd(), PollFlags::IN)];
-        poll(&mut set, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
-    }
-
     #[test]
     fn events_that_are_removed_while_a_thread_takes_them_block_nobody() {
         const END: u32 = u32::MAX;
@@ -176,7 +175,7 @@ mod tests {
         for taker in takers {
             assert_eq!(taker.join().unwrap(), Some(END));
         }
-        assert!(queue.is_empty() && !is_readable(&queue), "the descriptor counts the events");
+        assert!(queue.is_empty() && !queue.is_readable(), "the descriptor counts the events");
     }
 
     #[test]
@@ -185,9 +184,9 @@ mod tests {
         (0..4).for_each(|item| queue.push(item));
         queue.push_once(3);
         assert_eq!(queue.remove(|item| item % 2 == 1), [1, 3]);
-        assert!(is_readable(&queue));
+        assert!(queue.is_readable());
         assert_eq!((queue.take().unwrap(), queue.take().unwrap()), (0, 2));
-        assert!(!is_readable(&queue));
+        assert!(!queue.is_readable());
         rustix::fs::fcntl_setfl(&queue.counter, OFlags::NONBLOCK).unwrap();
         assert_eq!(queue.take().unwrap_err().raw_os_error(), Some(libc::EAGAIN));
     }

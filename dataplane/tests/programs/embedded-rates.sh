@@ -111,15 +111,13 @@ for _ in $(seq "$RUNS"); do
     ironwarp ib_write_bw 65536 "$WRITES" 4 >>"$LAB/apart"
     ucx ucp_put_bw 65536 "$WRITES" 7 | awk '{ printf "%.3f\n", $1 * 8 * 1048576 / 1e9 }' >>"$LAB/ucx.apart"
 done
-median() { # FILE: the median of the rates, and their range
-    sort -n "$1" | awk '{ rate[NR] = $1 } END { print rate[int((NR + 1) / 2)] " (" rate[1] " to " rate[NR] ")" }'
-}
-echo "rping's client, from its start to its end: $(median "$LAB/start") ms; its server without a client: \
+echo "rping's client, from its start to its end: $(median_of "$LAB/start") ms; its server without a client: \
 $(awk '{ print $1 / 10 }' "$LAB/idle") % of a CPU, $(<"$LAB/memory") KiB"
-echo "64 KiB: ib_write_bw $(median "$LAB/bulk"), ucx put $(median "$LAB/ucx.bulk") Gbit/s"
-echo "64 KiB, CPU s/GiB: ib_write_bw $(median "$LAB/cpu.bulk"), ucx put $(median "$LAB/cpu.ucx")"
-echo "64 KiB between namespaces: ib_write_bw $(median "$LAB/apart"), ucx put $(median "$LAB/ucx.apart") Gbit/s"
-echo "64 B:   ib_write_bw $(median "$LAB/small"), ucx put $(median "$LAB/ucx.small") million/s"
-echo "64 B, asleep: blocking call $(median "$LAB/block"), own epoll $(median "$LAB/epoll"), ib_send_lat -e \
-$(median "$LAB/sleep"), sockperf $(median "$LAB/tcp.sleep") µs"
-echo "64 B:   ib_write_lat $(median "$LAB/lat"), ib_send_lat $(median "$LAB/send"), ucx put $(median "$LAB/ucx.lat") µs"
+echo "64 KiB: ib_write_bw $(median_of "$LAB/bulk"), ucx put $(median_of "$LAB/ucx.bulk") Gbit/s"
+echo "64 KiB, CPU s/GiB: ib_write_bw $(median_of "$LAB/cpu.bulk"), ucx put $(median_of "$LAB/cpu.ucx")"
+echo "64 KiB between namespaces: ib_write_bw $(median_of "$LAB/apart"), ucx put $(median_of "$LAB/ucx.apart") Gbit/s"
+echo "64 B:   ib_write_bw $(median_of "$LAB/small"), ucx put $(median_of "$LAB/ucx.small") million/s"
+echo "64 B, asleep: blocking call $(median_of "$LAB/block"), own epoll $(median_of "$LAB/epoll"), ib_send_lat -e \
+$(median_of "$LAB/sleep"), sockperf $(median_of "$LAB/tcp.sleep") µs"
+echo "64 B:   ib_write_lat $(median_of "$LAB/lat"), ib_send_lat $(median_of "$LAB/send"), \
+ucx put $(median_of "$LAB/ucx.lat") µs"

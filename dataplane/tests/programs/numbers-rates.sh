@@ -51,15 +51,12 @@ for _ in $(seq "$RUNS"); do
     awk '{ print $6 }' "$LAB/times" >>"$LAB/setup.-R"
     pairs "$PAIRS" | awk '{ print $5 }' >>"$LAB/at-once"
 done
-median() { # FILE: the median of the rates, and their range
-    sort -n "$1" | awk '{ rate[NR] = $1 } END { print rate[int((NR + 1) / 2)] " (" rate[1] " to " rate[NR] ")" }'
-}
-beside() { echo "by number $(median "$LAB/$1.by-number"), by rdma_cm $(median "$LAB/$1.-R")"; }
+beside() { echo "by number $(median_of "$LAB/$1.by-number"), by rdma_cm $(median_of "$LAB/$1.-R")"; }
 echo "ib_write_bw, 64 KiB: $(beside write) Gbit/s"
 echo "ib_read_bw, 64 KiB:  $(beside read) Gbit/s"
 echo "ib_write_bw, 64 B:   $(beside small) million/s"
 echo "set-up:              $(beside setup) µs"
-echo "$PAIRS queue pairs at once, connected from both ends: $(median "$LAB/at-once") s"
+echo "$PAIRS queue pairs at once, connected from both ends: $(median_of "$LAB/at-once") s"
 for file in write read small setup; do
     [ "$(grep -c . "$LAB/$file.by-number")" = "$RUNS" ] && [ "$(grep -c . "$LAB/$file.-R")" = "$RUNS" ] || exit 1
 done

@@ -52,10 +52,7 @@ for _ in $(seq "$RUNS"); do
     ucx off >>"$LAB/off.rates"
 done
 load=$(cut -d' ' -f1 /proc/loadavg)
-median() { # FILE: the median of the rates, and their range
-    sort -n "$1" | awk '{ rate[NR] = $1 } END { print rate[int((NR + 1) / 2)] " (" rate[1] " to " rate[NR] ")" }'
-}
-echo "ib_write_bw, two daemons:            $(median "$LAB/ironwarp.rates") Gbit/s"
-echo "ucx_perftest, kernel TCP, offloads:  $(median "$LAB/on.rates") Gbit/s"
-echo "ucx_perftest, kernel TCP without:    $(median "$LAB/off.rates") Gbit/s"
+echo "ib_write_bw, two daemons:            $(median_of "$LAB/ironwarp.rates") Gbit/s"
+echo "ucx_perftest, kernel TCP, offloads:  $(median_of "$LAB/on.rates") Gbit/s"
+echo "ucx_perftest, kernel TCP without:    $(median_of "$LAB/off.rates") Gbit/s"
 echo "load $load on $(nproc) cores, $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)"

@@ -339,7 +339,7 @@ impl SendQueue {
         self.confirmed = self.confirmed.saturating_add(1);
     }
 
-    /// Notes that the first request, of so many messages, has left the queue.
+    /// Notes that the first request has left the queue; `messages` is the number of its messages.
     fn forget_confirmed(&mut self, messages: u8) {
         match self.confirmed.checked_sub(1) {
             Some(confirmed) => self.confirmed = confirmed,
