@@ -137,7 +137,7 @@ row "ib_write_bw -R -a between two namespaces" sizes ib_write_bw
 segments() {
     local seen=$LAB/segments.pcap pid size status=0
     ip netns exec "$NS-far" ethtool -K far tso off gso off >/dev/null 2>&1 || return 1
-    ip netns exec "$NS" tcpdump -Uni near -B 65536 -w "$seen" 'tcp dst port 18514' 2>"$LAB/tcpdump.log" &
+    ip netns exec "$NS" tcpdump -Uni near -B 65536 -w "$seen" 'tcp port 18514' 2>"$LAB/tcpdump.log" &
     pid=$!
     becomes 1 5 grep -c 'listening on' "$LAB/tcpdump.log" || status=1
     for size in 65536 4093; do
@@ -147,9 +147,8 @@ segments() {
     kill "$pid"
     wait "$pid"
     ip netns exec "$NS-far" ethtool -K far tso on gso on >/dev/null 2>&1
-    # The first segment of each stream is its Request Frame.
-    tshark -n -r "$seen" -Y 'tcp.len > 0 && tcp.seq > 1' -T fields -e tcp.payload 2>"$LAB/tshark.err" |
-        python3 dataplane/tests/segments.py 9000 || status=1
+    tshark -n -r "$seen" -T fields -e tcp.stream -e tcp.dstport -e tcp.seq -e tcp.ack -e tcp.window_size \
+        -e tcp.payload 2>"$LAB/tshark.err" | python3 dataplane/tests/segments.py 18514 9000 || status=1
     return "$status"
 }
 row "TCP segments hold whole FPDUs" segments ib_write_bw

@@ -161,7 +161,7 @@ impl Conn {
         let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let has_more = self.waiting() > self.emss;
         if has_more && let Some(segments) = &mut self.segments {
-            segments.cork(&self.socket, true);
+            segments.cork(&self.socket);
         }
         while self.first < self.end {
             let end = self.segments.as_ref().and_then(Segments::first).filter(|end| *end > self.first);
@@ -195,7 +195,7 @@ impl Conn {
         self.first = 0;
         if let Some(segments) = &mut self.segments {
             segments.clear();
-            segments.cork(&self.socket, false);
+            segments.send_last(&self.socket);
         }
         // A connection that has calmed down gives its memory back.
         if self.staged.len() > STAGED_MIN && (self.is_closing || used <= STAGED_MIN / 2) {

@@ -12,18 +12,20 @@
 //! a system call and a packet of the kernel's for each FPDU, an order of magnitude in rate; they are realigned every
 //! [`RUN_BYTES`] instead.
 //!
-//! While more waits than a segment, the socket is corked: otherwise the kernel would send the half of an FPDU that
-//! still fits its buffer.
+//! From the first bytes on that are longer than a segment, the socket is corked: otherwise the kernel would send the
+//! part of an FPDU that still fits its buffer or the peer's window, and every segment behind it would be cut there.
+//! Setting TCP_NODELAY sends the last segment, which is not full, in spite of the cork (`tcp_nagle_check`).
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 
-use rustix::net::sockopt::set_tcp_cork;
+use rustix::net::sockopt::{set_tcp_cork, set_tcp_nodelay};
 
 /// Bytes after which a segment must end: about the size of one packet that the kernel passes down.
 const RUN_BYTES: usize = 62 << 10;
-/// The same where FPDUs fill segments: the kernel may change the segment's size before the next look at it.
-const ALIGNED_RUN_BYTES: usize = 4 << 20;
+/// The same where FPDUs fill segments. If a full one is pushed while the peer's window ends within the next, the kernel
+/// sends the part that fits, and the segments up to the next end follow that cut.
+const ALIGNED_RUN_BYTES: usize = 4 * RUN_BYTES;
 /// A shorter rest of a segment stays empty: an FPDU has 20 bytes or more beside its data.
 const REST_MIN: usize = 96;
 
@@ -96,11 +98,18 @@ impl Segments {
         }
     }
 
-    /// Has the kernel keep a segment that is not full, or send it. Only the alignment depends on that, so that a
-    /// failure is no error.
-    pub(super) fn cork(&mut self, socket: impl AsFd, is_corked: bool) {
-        if std::mem::replace(&mut self.is_corked, is_corked) != is_corked {
-            let _ = set_tcp_cork(socket, is_corked);
+    /// Has the kernel keep each segment that is not full until [`Self::send_last`]. Only the alignment depends on that,
+    /// so that a failure is no error.
+    pub(super) fn cork(&mut self, socket: impl AsFd) {
+        if !self.is_corked {
+            self.is_corked = set_tcp_cork(socket, true).is_ok();
+        }
+    }
+
+    /// Has the kernel send the last segment too.
+    pub(super) fn send_last(&self, socket: impl AsFd) {
+        if self.is_corked {
+            let _ = set_tcp_nodelay(socket, true);
         }
     }
 }
