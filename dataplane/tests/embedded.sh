@@ -284,7 +284,6 @@ row "port 80 is refused as the kernel refuses it" privileged_port rping
 # --- iwarpd as the peer, in both roles: our own TCP on one side, the kernel's on the other
 source dataplane/tests/programs/two.sh
 ip -n "$NS" addr add 10.78.0.1/24 dev switch
-in_ns ethtool -K switch tx off >/dev/null 2>&1
 check "a daemon starts" start 0
 listens() { "$IWARPCTL" --socket "$LAB/0.control" -j app list | jq -e 'length > 0' >/dev/null; }
 daemon_serves() { # PROGRAM OPTIONS… -- CLIENT OPTIONS…: the server is a program of the daemon

@@ -96,16 +96,19 @@ daemon_stop() {
     wait "$pid"
 }
 
-# veth [MTU]: creates a pair of kernel interfaces, wire0 for iwarpd and wire1 for the kernel's stack, with all hardware
-# offloads off.
+# frame_by_frame INTERFACE…: each frame there is one packet, with its checksum: for programs that read or lose frames.
+frame_by_frame() {
+    local interface
+    for interface; do in_ns ethtool -K "$interface" tso off gso off gro off tx off rx off >/dev/null 2>&1; done
+}
+# veth [MTU]: creates a pair of kernel interfaces, wire0 for iwarpd and wire1 for the kernel's stack. Without $AS_FOUND
+# each frame is one packet.
 veth() {
     local interface
     in_ns ip link del wire0 2>/dev/null
     in_ns ip link add wire0 type veth peer name wire1
-    for interface in wire0 wire1; do
-        in_ns ethtool -K "$interface" tso off gso off gro off tx off rx off >/dev/null 2>&1
-        in_ns ip link set "$interface" mtu "${1:-1500}" up
-    done
+    [ -n "${AS_FOUND:-}" ] || frame_by_frame wire0 wire1
+    for interface in wire0 wire1; do in_ns ip link set "$interface" mtu "${1:-1500}" up; done
 }
 
 # terminal_open COLUMNS ROWS: starts a terminal of that size, in the namespace, so that lab_close ends it. It runs a

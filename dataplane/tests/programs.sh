@@ -523,6 +523,7 @@ head -c 20000001 /dev/urandom >"$LAB/file"
 
 # With LOSS=1, one frame in a hundred is lost between the daemons, in either direction.
 if [ -n "$LOSS" ]; then
+    frame_by_frame v0 v1
     in_ns nft -f - <<'NFT'
 table bridge lossy {
     counter lost { }

@@ -164,7 +164,6 @@ check "the default is to read, also a file that the user may not write" read_onl
 # shellcheck source=dataplane/tests/programs/two.sh
 source dataplane/tests/programs/two.sh
 ip -n "$NS" addr add 10.78.0.1/24 dev switch
-in_ns ethtool -K switch tx off >/dev/null 2>&1
 printf '[[listener]]\nport = 7400\nservice = "region"\n' >>"$LAB/0.toml"
 check "a daemon starts" start 0
 copied() {

@@ -20,7 +20,7 @@ source "$(dirname "$0")/lib.sh"
 
 case $DRIVER in
     tap) KERNEL=iw0 PORT='interface = "iw0"' BIG=256 MTUS="1280" ;;
-    af_packet) KERNEL=wire1 PORT='interface = "wire0"' BIG=64 MTUS="1280" ;;
+    af_packet) AS_FOUND=1 KERNEL=wire1 PORT='interface = "wire0"' BIG=64 MTUS="1280 9000" ;;
     af_xdp) KERNEL=wire1 PORT='interface = "wire0"' BIG=64 MTUS="1280 3400" ;;
     pcap) KERNEL=wire1 PORT='interface = "wire0"' BIG=64 MTUS="1280 9000" ;;
     memif) KERNEL=iw0 PORT='' BIG=64 MTUS="" ;;
@@ -257,6 +257,7 @@ check "served after all that" put_get 10.77.0.2 "$LAB/10M" lab
 
 # --- 1 % of the packets lost in each direction, by nftables on the TAP
 lossy_on() {
+    [ -z "${AS_FOUND:-}" ] || frame_by_frame wire0 wire1
     in_ns nft -f - <<NFT
 table netdev lossy {
     counter from_daemon { }
@@ -294,8 +295,8 @@ bad_wire() { # options of impair.py; the host `far` (10.77.0.9) is behind it
     ip netns add "$NS-far"
     in_ns ip link add wire type veth peer name far0 netns "$NS-far"
     in_ns ip addr flush dev "$KERNEL"
+    frame_by_frame "$KERNEL" wire
     for interface in "$KERNEL" wire; do
-        in_ns ethtool -K "$interface" tso off gso off gro off tx off rx off >/dev/null 2>&1
         in_ns sysctl -qw "net.ipv6.conf.$interface.disable_ipv6=1"
         in_ns ip link set "$interface" up promisc on
     done

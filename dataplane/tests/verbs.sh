@@ -12,13 +12,11 @@ lab_open ironwarp-verbs
 
 # A switch with two ports, v0 and v1, each for one daemon.
 ip -n "$NS" link add switch type bridge
-in_ns ethtool -K switch tx off >/dev/null 2>&1
 kernel_side switch 78
 for port in 0 1; do
     ip -n "$NS" link add "v$port" type veth peer name "s$port"
     ip -n "$NS" link set "s$port" master switch up
     ip -n "$NS" link set "v$port" up
-    in_ns ethtool -K "v$port" tx off >/dev/null 2>&1
 done
 
 # configure N MTU CORES: writes the configuration of daemon N.
@@ -157,6 +155,7 @@ for mtu in 1500 1280; do
     [ "$mtu" = 1280 ] || for n in 0 1; do check "daemon $n stops" stop "$n"; done
 done
 
+frame_by_frame v0 v1
 in_ns nft -f - <<'NFT'
 table bridge lossy {
     chain forward {
@@ -177,7 +176,7 @@ bad_link() { # OPTIONS of impair.py
     local port
     for port in 0 1; do
         ip -n "$NS" link set "s$port" nomaster
-        in_ns ethtool -K "s$port" tso off gso off gro off tx off >/dev/null 2>&1
+        frame_by_frame "s$port"
     done
     spawn "$LAB/impair.json" ip netns exec "$NS" python3 dataplane/tests/impair.py s0 s1 "$@"
     IMPAIR=$PID

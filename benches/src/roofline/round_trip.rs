@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use arrayvec::ArrayVec;
-use dataplane::dpdk::{BURST, Eal, Mbuf, MbufPool, Mempool, RegisteredThread, RxQueue, TxBatch, TxQueue};
-use dataplane::port::{Port, PortQueues, PortSpec};
+use dataplane::dpdk::{BURST, Eal, Mbuf, MbufPool, Mempool, RegisteredThread, TxBatch};
+use dataplane::port::{Port, PortQueues, PortSpec, RxQueue, TxQueue};
 use hdrhistogram::Histogram;
 use iwarp_config::Driver;
 use iwarp_engine::Clock;

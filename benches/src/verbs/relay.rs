@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use arrayvec::ArrayVec;
-use dataplane::dpdk::{BURST, Eal, Mbuf, Mempool, MempoolConfig, RxQueue, TxBatch, TxQueue};
-use dataplane::port::{Port, PortQueues, PortSpec};
+use dataplane::dpdk::{BURST, Eal, Mbuf, Mempool, MempoolConfig, TxBatch};
+use dataplane::port::{Port, PortQueues, PortSpec, RxQueue, TxQueue};
 use iwarp_config::Driver;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};

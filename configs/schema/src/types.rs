@@ -122,8 +122,13 @@ pub enum Driver {
     Ring,
     /// Shared memory with another program.
     Memif(Memif),
-    /// Kernel interface through an AF_PACKET socket.
+    /// Kernel interface through AF_PACKET sockets, with frames of many segments.
     AfPacket {
+        /// Name of the kernel interface.
+        interface: String,
+    },
+    /// The same by DPDK's driver, frame by frame.
+    DpdkAfPacket {
         /// Name of the kernel interface.
         interface: String,
     },
@@ -162,6 +167,7 @@ impl Driver {
             Self::Tap { interface }
             | Self::Pcap(Pcap::Interface(interface))
             | Self::AfPacket { interface }
+            | Self::DpdkAfPacket { interface }
             | Self::AfXdp { interface, .. } => Some(interface),
             Self::Pci { .. } | Self::Pcap(Pcap::Files { .. }) | Self::Ring | Self::Memif(_) => None,
         }
@@ -176,6 +182,7 @@ impl Driver {
             Self::Ring => "ring",
             Self::Memif(_) => "memif",
             Self::AfPacket { .. } => "af_packet",
+            Self::DpdkAfPacket { .. } => "dpdk-af_packet",
             Self::AfXdp { .. } => "af_xdp",
         }
     }

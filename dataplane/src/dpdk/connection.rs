@@ -10,7 +10,7 @@ use rustix::net::{SocketAddrUnix, getpeername};
 
 use super::config::DeviceConfig;
 use super::descriptors::{borrow, file_of, open_sockets};
-use super::device::{Device, PortQueues};
+use super::device::{Device, DeviceQueues};
 use super::error::DpdkError;
 use super::mempool::Mempool;
 use super::messages::Attempt;
@@ -30,7 +30,7 @@ impl Device {
     ///
     /// # Errors
     /// The server does not accept: the device is handed back, for another attempt.
-    pub fn connect(mut self, socket: &Path) -> Result<(Arc<Self>, Vec<PortQueues>), Box<Self>> {
+    pub fn connect(mut self, socket: &Path) -> Result<(Arc<Self>, Vec<DeviceQueues>), Box<Self>> {
         let before = open_sockets();
         let attempt = Attempt::begin();
         let launched = self.launch();

@@ -16,7 +16,7 @@ use super::error::{DpdkError, Errno, check_for, check_optional};
 use super::info::{DeviceInfo, Link, PortStats};
 use super::mempool::Mempool;
 use super::messages::Attempt;
-use super::queue::{RxQueue, TxQueue};
+use super::queue::{DeviceRx, DeviceTx};
 use super::removal::RemovalRequest;
 use super::ring::Ring;
 use super::rss;
@@ -59,11 +59,11 @@ enum Kind {
 
 /// The two ends of a worker's share in a device.
 #[derive(Debug)]
-pub struct PortQueues {
+pub struct DeviceQueues {
     /// The receive queue of the worker.
-    pub rx: RxQueue,
+    pub rx: DeviceRx,
     /// The transmit queue of the worker.
-    pub tx: TxQueue,
+    pub tx: DeviceTx,
 }
 
 impl Device {
@@ -262,7 +262,7 @@ impl Device {
         mut self,
         config: &DeviceConfig,
         pools: &[Arc<Mempool>],
-    ) -> Result<(Arc<Self>, Vec<PortQueues>), DpdkError> {
+    ) -> Result<(Arc<Self>, Vec<DeviceQueues>), DpdkError> {
         self.assign(config, pools);
         let (sockets_before, taps_before) = (open_sockets(), Tap::open_queues());
         let interrupts = config.rx_interrupt && self.configure_with_interrupts(config);
@@ -289,15 +289,15 @@ impl Device {
     }
 
     /// Makes the queues of the device, which has started.
-    pub(super) fn run(self, interrupts: bool) -> (Arc<Self>, Vec<PortQueues>) {
+    pub(super) fn run(self, interrupts: bool) -> (Arc<Self>, Vec<DeviceQueues>) {
         self.started.store(true, Ordering::Release);
         let device = Arc::new(self);
         let pair = |index| {
             let descriptor = interrupts.then(|| device.interrupt_descriptor(index)).flatten();
             let (hardware, ring) = (device.is_hardware(), device.tx_ring(index));
-            PortQueues {
-                rx: RxQueue::new(Arc::clone(&device), index, descriptor, hardware),
-                tx: TxQueue::new(Arc::clone(&device), index, device.frame_max, device.checksum, ring),
+            DeviceQueues {
+                rx: DeviceRx::new(Arc::clone(&device), index, descriptor, hardware),
+                tx: DeviceTx::new(Arc::clone(&device), index, device.frame_max, device.checksum, ring),
             }
         };
         let pairs = (0..device.queues).map(pair).collect();

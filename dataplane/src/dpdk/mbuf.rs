@@ -217,6 +217,38 @@ impl Mbuf {
         self.tx_offload().store(lengths, Ordering::Relaxed);
     }
 
+    /// Returns what [`Self::set_offload`] noted.
+    pub(crate) fn offload(&self) -> TxOffload {
+        let flags = self.flags().load(Ordering::Relaxed);
+        let is_set = |flag| flags & flag != 0;
+        let lengths = self.tx_offload().load(Ordering::Relaxed);
+        let [l2, l3, l4, segment] =
+            [lengths & 0x7f, lengths >> 7 & 0x1ff, lengths >> 16 & 0xff, lengths >> 24 & 0xffff];
+        let byte = |length: u64| u8::try_from(length).unwrap_or(u8::MAX);
+        TxOffload {
+            l2_len: byte(l2),
+            l3_len: byte(l3),
+            l4_len: byte(l4),
+            ipv6: is_set(dpdk_sys::DPDK_MBUF_TX_IPV6),
+            ip_checksum: is_set(dpdk_sys::DPDK_MBUF_TX_IP_CKSUM),
+            tcp_checksum: is_set(dpdk_sys::DPDK_MBUF_TX_TCP_CKSUM),
+            segment: u16::try_from(segment).unwrap_or(u16::MAX),
+            looped: false,
+        }
+    }
+
+    /// Notes a verdict on the frame's checksums, as a driver does.
+    pub(crate) fn set_rx_checksum(&self, verdict: RxChecksum) {
+        let flags = match verdict {
+            RxChecksum::Unknown | RxChecksum::Looped => 0,
+            RxChecksum::Good => dpdk_sys::DPDK_MBUF_RX_IP_CKSUM_GOOD | dpdk_sys::DPDK_MBUF_RX_L4_CKSUM_GOOD,
+            RxChecksum::TransportGood => dpdk_sys::DPDK_MBUF_RX_L4_CKSUM_GOOD,
+            RxChecksum::Bad => dpdk_sys::DPDK_MBUF_RX_L4_CKSUM_BAD,
+        };
+        let kept = self.flags().load(Ordering::Relaxed) & ATTACHED;
+        self.flags().store(kept | flags, Ordering::Relaxed);
+    }
+
     /// The transmit flags, and the lengths of the link, network and transport headers, as DPDK's own
     /// accessors read them.
     #[cfg(test)]

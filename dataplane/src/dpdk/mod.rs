@@ -6,7 +6,7 @@
 //!  │   ├─ MbufPool ── allocates from it on that worker, keeping a reserve for control frames
 //!  │   └─ Mbuf ── one handle on one buffer; dropping it frees or un-shares
 //!  ├─ Device ── one ethdev: configure, start, statistics; dropping it stops and closes
-//!  │   └─ RxQueue, TxQueue ── bursts; each owned by one worker thread
+//!  │   └─ DeviceRx, DeviceTx ── bursts; each owned by one worker thread
 //!  └─ RegisteredThread ── what a worker thread holds, so that it has a buffer cache of its own
 //! ```
 //!
@@ -44,7 +44,7 @@ mod tests;
 pub(crate) mod testutil;
 
 pub use config::{DeviceConfig, Offloads};
-pub use device::{Device, PortQueues};
+pub use device::{Device, DeviceQueues};
 pub use eal::{Eal, EalConfig, EalMemory, Iova};
 pub use error::{DpdkError, Errno};
 pub use info::{DeviceInfo, Link, PortStats};
@@ -52,7 +52,8 @@ pub use mbuf::Mbuf;
 pub use mempool::{Mempool, MempoolConfig, PoolError};
 pub(crate) use pool::worker_reserve;
 pub use pool::{MbufPool, RESERVE_MIN, Reuse, WORKER_CACHE};
-pub use queue::{BURST, OTHERS_MAX, RxQueue, RxQueueStats, TxBatch, TxQueue, TxQueueStats, Wake, wait_for};
+pub(crate) use queue::wait_on;
+pub use queue::{BURST, DeviceRx, DeviceTx, OTHERS_MAX, RxQueueStats, TxBatch, TxQueueStats, Wake, wait_for};
 pub(crate) use release::ReleaseLast;
 pub use ring::{RING_QUEUES_MAX, Ring};
 pub use signals::RealtimeSignalsOccupied;

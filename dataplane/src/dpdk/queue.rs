@@ -22,9 +22,6 @@ use super::device::Device;
 use super::mbuf::Mbuf;
 use super::ring::Ring;
 
-/// A frame without data is no longer: Ethernet with a tag, IPv6, TCP with all options.
-const ACKNOWLEDGEMENT_MAX: usize = 18 + 40 + 60;
-
 /// Most frames that are received or sent at a time.
 pub const BURST: usize = 32;
 const BURST_U16: u16 = 32;
@@ -45,6 +42,12 @@ iwarp_counters::counters! {
         bytes,
         /// Frames dropped: they came in several buffers and do not fit into one.
         drop_scattered,
+        /// Frames dropped: longer than the kernel's 64 KiB (BIG TCP).
+        drop_long,
+        /// Super-frames dropped: their headers are no TCP segment's, or contradict their length.
+        drop_super_frame,
+        /// Super-frames dropped: a checksum is wrong.
+        drop_checksum,
         /// Frames with data dropped: hardly a packet buffer was left, and that is for acknowledgments.
         drop_no_buffers,
     }
@@ -63,10 +66,14 @@ iwarp_counters::counters! {
         drop_length,
         /// Frames dropped: the device cannot do what they ask for.
         drop_offload,
-        /// Frames dropped: the port is gone.
+        /// Frames dropped: the port is gone, or its interface is down.
         drop_port_gone,
         /// Frames dropped: the port, which has no link, has accepted none for 100 ms.
         drop_stalled,
+        /// Frames dropped: the kernel had no room for them, several times in a row.
+        drop_no_room,
+        /// Frames dropped: the kernel refused them.
+        drop_refused,
     }
 }
 
@@ -79,6 +86,8 @@ pub enum Wake {
     Other,
     /// Time is up, or a signal came.
     Timeout,
+    /// The port's descriptor reports an error.
+    Dead,
 }
 
 /// Descriptors that a worker sleeps on besides its port's: the doorbell of each context, and one for commands.
@@ -86,7 +95,7 @@ pub const OTHERS_MAX: usize = CONTEXTS_MAX as usize + 1;
 
 /// One receive queue of a port.
 #[derive(Debug)]
-pub struct RxQueue {
+pub struct DeviceRx {
     device: Arc<Device>,
     queue: u16,
     /// Readable when frames have arrived.
@@ -101,7 +110,7 @@ pub struct RxQueue {
     _one_user: PhantomData<Cell<()>>,
 }
 
-impl RxQueue {
+impl DeviceRx {
     pub(super) fn new(device: Arc<Device>, queue: u16, descriptor: Option<RawFd>, event: bool) -> Self {
         let event_bytes = descriptor.filter(|_| event).map(event_bytes);
         let stats = RxQueueStats::default();
@@ -123,9 +132,8 @@ impl RxQueue {
         &self.stats
     }
 
-    /// Continues the counters of the queue that this one replaces.
-    pub fn resume(&mut self, stats: RxQueueStats) {
-        self.stats = stats;
+    pub(crate) fn stats_mut(&mut self) -> &mut RxQueueStats {
+        &mut self.stats
     }
 
     /// Appends the frames that have arrived to `out`, as many as it has room for; how many those are.
@@ -169,17 +177,6 @@ impl RxQueue {
         frames
     }
 
-    /// Drops the frames that bring data: buffers have run low. Acknowledgments, which give some back, stay. Returns the
-    /// number of frames dropped.
-    #[cold]
-    pub fn spare_buffers(&mut self, received: &mut ArrayVec<Mbuf, BURST>) -> usize {
-        let before = received.len();
-        received.retain(|mbuf| mbuf.bytes().len() <= ACKNOWLEDGEMENT_MAX);
-        let dropped = before.saturating_sub(received.len());
-        self.stats.drop_no_buffers = self.stats.drop_no_buffers.wrapping_add(dropped as u64);
-        dropped
-    }
-
     /// Makes a frame one segment; one that cannot be is dropped.
     #[inline]
     fn in_one_piece(&mut self, mbuf: NonNull<rte_mbuf>) -> bool {
@@ -200,12 +197,12 @@ impl RxQueue {
         false
     }
 
-    /// Returns true if [`RxQueue::wait`] wakes up for frames.
+    /// Returns true if [`DeviceRx::wait`] wakes up for frames.
     pub fn has_descriptor(&self) -> bool {
         self.descriptor.is_some()
     }
 
-    /// Returns true if [`RxQueue::wait`] misses no frame, so that its timeout may be long.
+    /// Returns true if [`DeviceRx::wait`] misses no frame, so that its timeout may be long.
     pub fn wakes_for_all(&self) -> bool {
         self.descriptor.is_some() && (self.event_bytes.is_none() || self.counts_frames)
     }
@@ -225,25 +222,21 @@ impl RxQueue {
             self.clear_event();
             return Wake::Frames;
         }
-        let mut set = ArrayVec::<PollFd<'_>, { 1 + OTHERS_MAX }>::new();
-        if let Some(descriptor) = self.descriptor.filter(|_| armed || self.event_bytes.is_none()) {
-            // SAFETY: the device keeps it open while `self.device` is held, which outlives this call.
-            let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
-            let _ = set.try_push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
-        }
-        let ports = set.len();
-        set.extend(others.iter().take(OTHERS_MAX).cloned());
-        let wake = match (poll(&mut set, Some(&timespec(timeout))), set.as_slice()) {
-            (Ok(1..), [first, ..]) if ports == 1 && is_dead(first.revents()) => {
-                // The interface behind it is gone: every further wait would end at once.
+        let descriptor = self.descriptor.filter(|_| armed || self.event_bytes.is_none());
+        // SAFETY: the device keeps it open while `self.device` is held, which outlives this call.
+        let descriptor = descriptor.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
+        let wake = match descriptor {
+            Some(descriptor) => wait_on(descriptor, others, timeout),
+            None => wait_for(others, timeout),
+        };
+        let wake = match wake {
+            // The interface behind it is gone: every further wait would end at once.
+            Wake::Dead => {
                 self.descriptor = None;
                 Wake::Timeout
             }
-            (Ok(1..), [first, ..]) if ports == 1 && !first.revents().is_empty() => Wake::Frames,
-            (Ok(1..), _) => Wake::Other,
-            (Ok(0) | Err(_), _) => Wake::Timeout,
+            wake => wake,
         };
-        others.iter_mut().zip(set.into_iter().skip(ports)).for_each(|(other, polled)| *other = polled);
         if armed {
             self.interrupt(false);
             if wake == Wake::Frames {
@@ -290,6 +283,21 @@ fn take_event(descriptor: BorrowedFd<'_>, bytes: usize) {
     }
     let mut count = [0; EVENTFD_BYTES];
     let _ = rustix::io::read(descriptor, count.get_mut(..bytes).unwrap_or_default());
+}
+
+/// Sleeps until a port's descriptor or one of `others` has an event, or `timeout` has passed.
+pub(crate) fn wait_on<'fd>(port: BorrowedFd<'fd>, others: &mut [PollFd<'fd>], timeout: Duration) -> Wake {
+    let mut set = ArrayVec::<PollFd<'_>, { 1 + OTHERS_MAX }>::new();
+    set.push(PollFd::from_borrowed_fd(port, PollFlags::IN));
+    set.extend(others.iter().take(OTHERS_MAX).cloned());
+    let wake = match (poll(&mut set, Some(&timespec(timeout))), set.first()) {
+        (Ok(1..), Some(port)) if is_dead(port.revents()) => Wake::Dead,
+        (Ok(1..), Some(port)) if !port.revents().is_empty() => Wake::Frames,
+        (Ok(1..), _) => Wake::Other,
+        (Ok(0) | Err(_), _) => Wake::Timeout,
+    };
+    others.iter_mut().zip(set.into_iter().skip(1)).for_each(|(other, polled)| *other = polled);
+    wake
 }
 
 /// Sleeps until one of `others` has an event, or `timeout` has passed.
@@ -392,6 +400,18 @@ impl TxBatch {
         Some(sum)
     }
 
+    /// Drops the first `count` frames.
+    pub(crate) fn drop_first(&mut self, count: usize) {
+        self.frames.drain(..count.min(self.frames.len()));
+    }
+
+    /// Drops the frames that do not meet a condition; how many those are.
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&Mbuf) -> bool) -> usize {
+        let before = self.frames.len();
+        self.frames.retain(|frame| keep(frame));
+        before.saturating_sub(self.frames.len())
+    }
+
     /// Gives up the first `count` frames without freeing them: somebody else owns them now.
     fn forget_first(&mut self, count: usize) {
         let len = self.frames.len();
@@ -409,7 +429,7 @@ impl TxBatch {
 
 /// One transmit queue of a port.
 #[derive(Debug)]
-pub struct TxQueue {
+pub struct DeviceTx {
     device: Arc<Device>,
     queue: u16,
     /// The longest frame, bytes, Ethernet and VLAN headers included.
@@ -424,7 +444,7 @@ pub struct TxQueue {
     _one_user: PhantomData<Cell<()>>,
 }
 
-impl TxQueue {
+impl DeviceTx {
     pub(super) fn new(
         device: Arc<Device>,
         queue: u16,
@@ -438,7 +458,7 @@ impl TxQueue {
 
     /// Frames will be sent soon: asks the cache for what that takes of a ring. Other ports know themselves.
     #[inline]
-    pub fn expect(&self) {
+    pub(crate) fn expect(&self) {
         if let Some(ring) = &self.ring {
             ring.expect();
         }
@@ -446,7 +466,7 @@ impl TxQueue {
 
     /// Says that frames from `rx` will be sent into this queue: if both are rings, this one then keeps the pools of the
     /// frames until it has given them away. A ring knows only the pools of its own two ends.
-    pub fn forwards(&self, rx: &RxQueue) {
+    pub fn forwards(&self, rx: &DeviceRx) {
         if let (Some(to), Some(from)) = (&self.ring, rx.device.rx_ring(rx.queue)) {
             to.keep_all_of(from);
         }
@@ -457,9 +477,13 @@ impl TxQueue {
         &self.stats
     }
 
-    /// Continues the counters of the queue that this one replaces.
-    pub fn resume(&mut self, stats: TxQueueStats) {
-        self.stats = stats;
+    pub(crate) fn stats_mut(&mut self) -> &mut TxQueueStats {
+        &mut self.stats
+    }
+
+    /// Notes that the frames of the batch were dropped.
+    pub(crate) fn forget_deferred(&mut self) {
+        self.deferred = 0;
     }
 
     /// Sends from the front of the batch what the port takes now; how many frames those are. The rest stays in
@@ -494,21 +518,11 @@ impl TxQueue {
         sent
     }
 
-    /// Drops the frames of a batch, because the port does not accept any.
-    #[cold]
-    pub fn drop_stalled(&mut self, batch: &mut TxBatch) {
-        self.stats.drop_stalled = self.stats.drop_stalled.wrapping_add(batch.len() as u64);
-        batch.clear();
-        self.deferred = 0;
-    }
-
     /// Drops frames that are too short or too long; the bytes of the others. Some drivers stop at such a frame forever,
     /// others free it silently.
     #[cold]
     fn drop_unsendable(&mut self, batch: &mut TxBatch, sendable: &RangeInclusive<usize>) -> u64 {
-        let before = batch.len();
-        batch.frames.retain(|frame| sendable.contains(&frame.bytes().len()));
-        let dropped = before.saturating_sub(batch.len());
+        let dropped = batch.retain(|frame| sendable.contains(&frame.bytes().len()));
         self.stats.drop_length = self.stats.drop_length.wrapping_add(dropped as u64);
         batch.bytes()
     }

@@ -329,8 +329,8 @@ const _: () = {
     const fn is_send<T: Send>() {}
     is_send::<Mbuf>();
     is_send::<MbufPool>();
-    is_send::<super::RxQueue>();
-    is_send::<super::TxQueue>();
+    is_send::<crate::port::RxQueue>();
+    is_send::<crate::port::TxQueue>();
 };
 
 #[test]

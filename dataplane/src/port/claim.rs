@@ -70,7 +70,9 @@ fn exclusive(port: &Port) -> Vec<String> {
         Driver::AfXdp { interface, .. } => {
             [whole("AF_XDP interface", interface), addresses(interface)].concat()
         }
-        Driver::AfPacket { interface } | Driver::Pcap(Pcap::Interface(interface)) => addresses(interface),
+        Driver::AfPacket { interface }
+        | Driver::DpdkAfPacket { interface }
+        | Driver::Pcap(Pcap::Interface(interface)) => addresses(interface),
         Driver::Memif(memif) => {
             let role = match memif.role {
                 MemifRole::Server => "server",
@@ -130,7 +132,7 @@ mod tests {
     #[test]
     fn what_one_has_the_other_is_refused_until_it_ends() {
         let interface = unique("c");
-        for driver in ["tap", "af_xdp", "af_packet", "pcap"] {
+        for driver in ["tap", "af_xdp", "af_packet", "dpdk-af_packet", "pcap"] {
             let ports = ports(&format!("driver = '{driver}'\ninterface = '{interface}'"));
             let first = Claims::take(&ports).unwrap();
             let refused = Claims::take(&ports).unwrap_err().to_string();

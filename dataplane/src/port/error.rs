@@ -132,6 +132,19 @@ pub enum PortError {
         /// The process that listens there.
         owner: String,
     },
+    /// The kernel refused an operation on an interface.
+    #[error("port {port}: interface {interface}: cannot {what}")]
+    Interface {
+        /// The name of the port.
+        port: String,
+        /// The name of the interface.
+        interface: String,
+        /// The operation that failed, as in "cannot …".
+        what: &'static str,
+        /// The error of the kernel.
+        #[source]
+        source: std::io::Error,
+    },
     /// DPDK refused an operation.
     #[error("port {port}")]
     Device {

@@ -30,6 +30,16 @@ pub(super) fn exists(index: u32) -> bool {
     any_socket().is_none_or(|socket| index_to_name(socket, index).is_ok())
 }
 
+/// Returns the name that the interface with this index has now.
+pub(super) fn name(index: u32) -> Option<String> {
+    index_to_name(any_socket()?, index).ok()
+}
+
+/// Returns the speed of a link, if its interface has one.
+pub(super) fn megabits_per_second(interface: &str) -> Option<u32> {
+    attribute(interface, "speed")?.parse().ok()
+}
+
 /// Returns true if the kernel reports that an interface has no carrier, or is down.
 pub(super) fn is_down(interface: &str) -> bool {
     attribute(interface, "operstate").is_some_and(|state| state == "down" || state == "lowerlayerdown")

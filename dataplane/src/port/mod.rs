@@ -6,9 +6,13 @@
 
 mod claim;
 mod error;
+mod fit;
 mod interface;
+mod kernel;
 mod memif;
 mod pci;
+mod queue;
+mod running;
 mod spec;
 #[cfg(test)]
 mod tests;
@@ -20,20 +24,18 @@ use iwarp_config::{Driver, MemifRole};
 use tcp_stack::{Rss, Segmentation};
 
 use crate::dpdk::{
-    Device, DeviceConfig, DeviceInfo, DpdkError, Eal, Link, Mempool, Offloads, PortStats, RING_QUEUES_MAX,
-    RealtimeSignalsOccupied, Ring, TapInterface,
+    Device, DeviceConfig, DeviceInfo, DeviceQueues, DpdkError, Eal, Link, Mempool, Offloads, PortStats,
+    RING_QUEUES_MAX, RealtimeSignalsOccupied, Ring, TapInterface,
 };
 
-pub use crate::dpdk::PortQueues;
+use fit::check_fit;
+use running::Running;
+
 pub use claim::{ClaimError, Claims};
 pub use error::PortError;
+pub use kernel::{KernelRx, KernelTx};
+pub use queue::{PortQueues, RxQueue, TxQueue};
 pub use spec::PortSpec;
-
-/// Ethernet header and one VLAN tag, bytes.
-const FRAME_OVERHEAD: u32 = 18;
-
-/// Bytes of an ordinary page.
-const PAGE_BYTES: u32 = 4096;
 
 /// Bytes of a Toeplitz key that every device takes.
 const RSS_KEY_BYTES: usize = 40;
@@ -45,7 +47,7 @@ pub struct Port {
     driver: Driver,
     device_name: String,
     /// `None` while the interface behind the port is gone.
-    device: Option<Arc<Device>>,
+    device: Option<Running>,
     /// The device of a memif client that has no server: set up, and not started.
     waiting: Option<Box<Device>>,
     /// The kernel's number of the interface behind the port, if there is one.
@@ -107,10 +109,11 @@ impl Port {
                 let wires = wires(eal, spec, pools.len().min(RING_QUEUES_MAX))?;
                 Device::from_rings(eal, &spec::unique("p"), &wires, &wires)
             }
+            Driver::AfPacket { interface } => return Self::open_interface(spec, interface, pools),
             Driver::Tap { .. }
             | Driver::Pcap(_)
             | Driver::Memif(_)
-            | Driver::AfPacket { .. }
+            | Driver::DpdkAfPacket { .. }
             | Driver::AfXdp { .. } => {
                 let (name, arguments) = spec.virtual_device(pools.len())?;
                 Device::virtual_device(eal, &name, &arguments)
@@ -120,6 +123,36 @@ impl Port {
             pools.iter().for_each(|pool| pool.lend_for_good());
         }
         Self::start(device.map_err(|source| spec.refused(source))?, spec, pools)
+    }
+
+    fn open_interface(
+        spec: &PortSpec,
+        interface: &str,
+        pools: &[Arc<Mempool>],
+    ) -> Result<(Self, Vec<PortQueues>), PortError> {
+        let info = kernel::info();
+        check_fit(spec, &info, pools)?;
+        let served = pools.get(..usize::from(info.queues_max)).unwrap_or(pools);
+        let (device, pairs) = kernel::Interface::open(spec, interface, served)?;
+        let (mac, offloads) = (device.mac(), offloads(spec, &info));
+        let port = Self {
+            name: spec.name.clone(),
+            driver: spec.driver.clone(),
+            device_name: interface.to_owned(),
+            device: Some(Running::Kernel(Arc::new(device))),
+            waiting: None,
+            interface: interface::index(interface),
+            counted: PortStats::default(),
+            known: Cell::default(),
+            info,
+            mac,
+            mtu: spec.mtu,
+            offloads,
+            rss: None,
+            queues: u16::try_from(served.len()).unwrap_or(u16::MAX),
+            interrupts: true,
+        };
+        Ok((port, pairs.into_iter().map(PortQueues::from).collect()))
     }
 
     fn open_pci(
@@ -170,13 +203,7 @@ impl Port {
         let info = device.info().map_err(refused)?;
         check_fit(spec, &info, pools)?;
         let mac = station_address(&device, spec)?;
-        let offloads = spec.offloads().and(info.offloads);
-        // Neither an IPv4 header's checksum nor segments without that of TCP.
-        let offloads = Offloads {
-            tx_ip_checksum: offloads.tx_ip_checksum && offloads.tx_tcp_checksum,
-            tx_segmentation: offloads.tx_segmentation && offloads.tx_tcp_checksum,
-            ..offloads
-        };
+        let offloads = offloads(spec, &info);
         // Only hardware spreads by Toeplitz hash; net_tap says so too, but leaves it to the kernel's own hash.
         let served = pools.get(..usize::from(queues_max(spec, &info))).unwrap_or(pools);
         let rss_wanted = served.len() > 1 && info.rss && matches!(spec.driver, Driver::Pci { .. });
@@ -206,7 +233,7 @@ impl Port {
             name: spec.name.clone(),
             driver: spec.driver.clone(),
             device_name,
-            device,
+            device: device.map(Running::Dpdk),
             waiting,
             interface: spec.driver.interface().and_then(interface::index),
             counted: PortStats::default(),
@@ -219,7 +246,7 @@ impl Port {
             queues: u16::try_from(served.len()).unwrap_or(u16::MAX),
             interrupts: !pairs.is_empty() && pairs.iter().all(|pair| pair.rx.has_descriptor()),
         };
-        Ok((port, pairs))
+        Ok((port, pairs.into_iter().map(PortQueues::from).collect()))
     }
 
     /// Returns the name of the port in listings.
@@ -271,7 +298,7 @@ impl Port {
     /// Returns the names of the RSS hash functions; none with one queue, or while the port is gone.
     pub fn rss_functions(&self) -> Vec<&'static str> {
         let device = self.device.as_ref().filter(|_| self.rss.is_some());
-        device.map(|device| device.rss_functions()).unwrap_or_default()
+        device.and_then(Running::dpdk).map(Device::rss_functions).unwrap_or_default()
     }
 
     /// Returns true if each receive queue has a descriptor to sleep on until frames arrive.
@@ -281,12 +308,12 @@ impl Port {
 
     /// Returns the version of the device's firmware, if its driver reports one and the port is not gone.
     pub fn firmware(&self) -> Option<String> {
-        self.device.as_ref()?.firmware()
+        self.device.as_ref()?.dpdk()?.firmware()
     }
 
     /// Returns the device's NUMA node, if the system reports one.
     pub fn numa_node(&self) -> Option<u32> {
-        self.device.as_ref()?.numa_node()
+        self.device.as_ref()?.dpdk()?.numa_node()
     }
 
     /// Returns the PCI address of a card.
@@ -317,7 +344,7 @@ impl Port {
             return Ok(Link { up: tap.is_up() && !down, ..link });
         }
         // Some drivers of interfaces that the kernel uses too always report a link that is up.
-        let shared = !matches!(self.driver, Driver::Tap { .. });
+        let shared = matches!(device, Running::Dpdk(_)) && !matches!(self.driver, Driver::Tap { .. });
         let down = shared && self.driver.interface().is_some_and(interface::is_down);
         Ok(Link { up: link.up && !down, ..link })
     }
@@ -327,9 +354,12 @@ impl Port {
     /// # Errors
     /// The driver does not say.
     pub fn stats(&self) -> Result<PortStats, DpdkError> {
-        let device = self.device.as_deref().or(self.waiting.as_deref());
-        let now = device.map(Device::stats).transpose()?;
-        let stats = self.counted.plus(now.unwrap_or_default()).at_least(self.known.get());
+        let now = match (&self.device, &self.waiting) {
+            (Some(device), _) => device.stats()?,
+            (None, Some(waiting)) => waiting.stats()?,
+            (None, None) => PortStats::default(),
+        };
+        let stats = self.counted.plus(now).at_least(self.known.get());
         self.known.set(stats);
         Ok(stats)
     }
@@ -339,13 +369,17 @@ impl Port {
     /// # Errors
     /// The driver does not say.
     pub fn extended_stats(&self) -> Result<Vec<(String, u64)>, DpdkError> {
-        self.device.as_ref().map_or(Ok(Vec::new()), |device| device.extended_stats())
+        self.device.as_ref().map_or(Ok(Vec::new()), Running::extended_stats)
     }
 
     /// Returns true if the interface behind the port was deleted, the kernel has requested the card's release, or the
     /// client of a memif has lost its server.
     pub fn has_vanished(&self) -> bool {
-        let Some(device) = &self.device else { return false };
+        let device = match &self.device {
+            Some(Running::Dpdk(device)) => device,
+            Some(Running::Kernel(interface)) => return interface.has_vanished(),
+            None => return false,
+        };
         if memif::client(&self.driver).is_some() {
             return !device.is_connected();
         }
@@ -378,7 +412,7 @@ impl Port {
     pub fn lose(&mut self) {
         let counted = self.stats().unwrap_or(self.counted);
         let Some(device) = self.device.take() else { return };
-        if memif::client(&self.driver).is_some() {
+        if let (Some(_), Running::Dpdk(device)) = (memif::client(&self.driver), device) {
             self.waiting = device.disconnect().map(Box::new);
         }
         if self.waiting.is_none() {
@@ -411,8 +445,8 @@ impl Port {
             let connected = waiting.connect(&memif.socket);
             return match connected {
                 Ok((device, pairs)) => {
-                    self.device = Some(device);
-                    Ok(pairs)
+                    self.device = Some(Running::Dpdk(device));
+                    Ok(pairs.into_iter().map(PortQueues::from).collect())
                 }
                 Err(device) => {
                     self.waiting = Some(device);
@@ -436,7 +470,7 @@ impl Port {
 }
 
 /// A started device, or one that waits for its server, and the queues of the former.
-type Launched = (Option<Arc<Device>>, Option<Box<Device>>, Vec<PortQueues>);
+type Launched = (Option<Arc<Device>>, Option<Box<Device>>, Vec<DeviceQueues>);
 
 /// Configures and starts a device. The client of a memif may have to wait.
 fn launch(
@@ -454,6 +488,17 @@ fn launch(
         Ok((device, pairs)) => (Some(device), None, pairs),
         Err(waiting) => (None, Some(waiting), Vec::new()),
     })
+}
+
+/// Returns the offloads that are requested and that the device has.
+fn offloads(spec: &PortSpec, info: &DeviceInfo) -> Offloads {
+    let offloads = spec.offloads().and(info.offloads);
+    // Neither an IPv4 header's checksum nor segments without that of TCP.
+    Offloads {
+        tx_ip_checksum: offloads.tx_ip_checksum && offloads.tx_tcp_checksum,
+        tx_segmentation: offloads.tx_segmentation && offloads.tx_tcp_checksum,
+        ..offloads
+    }
 }
 
 /// Queue pairs that the device has at most. A memif has as many as its client makes, which is not known yet: one is
@@ -480,55 +525,6 @@ fn segmentation(info: &DeviceInfo) -> Segmentation {
     Segmentation { bytes_max: 65_000, buffers_max }
 }
 
-/// Refuses what would fail later with a worse message.
-fn check_fit(spec: &PortSpec, info: &DeviceInfo, pools: &[Arc<Mempool>]) -> Result<(), PortError> {
-    let port = || spec.name.clone();
-    if pools.is_empty() || info.queues_max == 0 {
-        let (workers, driver, max) = (pools.len(), info.driver.clone(), info.queues_max);
-        return Err(PortError::Queues { port: port(), workers, driver, max });
-    }
-    if !(info.mtu_min..=info.mtu_max).contains(&spec.mtu) {
-        let (driver, min, max) = (info.driver.clone(), info.mtu_min, info.mtu_max);
-        return Err(PortError::Mtu { port: port(), mtu: spec.mtu, driver, min, max });
-    }
-    if let Some(interface) = spec.kernel_interface()
-        && let Some(interface_mtu) = interface::mtu(interface)
-        && interface_mtu < u32::from(spec.mtu)
-    {
-        let interface = interface.to_owned();
-        return Err(PortError::InterfaceMtu { port: port(), mtu: spec.mtu, interface, interface_mtu });
-    }
-    check_shared(spec, pools)?;
-    let needed = u32::from(spec.mtu).saturating_add(FRAME_OVERHEAD).saturating_add(xdp_headroom(spec));
-    match pools.iter().map(|pool| u32::from(pool.frame_room())).min() {
-        Some(room) if room < needed => Err(PortError::Buffers { port: port(), mtu: spec.mtu, room, needed }),
-        _ => Ok(()),
-    }
-}
-
-/// Bytes that the kernel keeps free before a frame that it receives into a buffer.
-fn xdp_headroom(spec: &PortSpec) -> u32 {
-    if matches!(spec.driver, Driver::AfXdp { .. }) { u32::from(Driver::XDP_HEADROOM_BYTES) } else { 0 }
-}
-
-/// Refuses buffers that net_af_xdp would hand to the kernel and the kernel would not take: it would drop every frame in
-/// them, each time.
-fn check_shared(spec: &PortSpec, pools: &[Arc<Mempool>]) -> Result<(), PortError> {
-    if !matches!(spec.driver, Driver::AfXdp { .. }) {
-        return Ok(());
-    }
-    let page_bytes = PAGE_BYTES;
-    match pools.iter().find(|pool| !pool.is_contiguous() || pool.object_bytes() > page_bytes) {
-        None => Ok(()),
-        Some(pool) => Err(PortError::SharedBuffers {
-            port: spec.name.clone(),
-            contiguous: pool.is_contiguous(),
-            object_bytes: pool.object_bytes(),
-            page_bytes,
-        }),
-    }
-}
-
 /// The address to send from: the configured one, else the device's own, where it has one of its own.
 fn station_address(device: &Device, spec: &PortSpec) -> Result<[u8; 6], PortError> {
     if let Some(mac) = spec.mac {
@@ -543,7 +539,7 @@ fn station_address(device: &Device, spec: &PortSpec) -> Result<[u8; 6], PortErro
             }
         }
         Driver::Pcap(_) | Driver::Pci { .. } | Driver::Ring | Driver::Memif(_) => {}
-        Driver::AfPacket { .. } | Driver::AfXdp { .. } => {}
+        Driver::AfPacket { .. } | Driver::DpdkAfPacket { .. } | Driver::AfXdp { .. } => {}
     }
     match device.mac().map_err(|source| spec.refused(source))? {
         [0, 0, 0, 0, 0, 0] => Ok(interface::made_up_mac(spec)),
@@ -564,7 +560,9 @@ fn admit_frames(device: &Device, spec: &PortSpec, mac: [u8; 6]) -> Result<(), Po
             }
         }
         // The kernel's address on an interface that it uses too is not ours to change.
-        Driver::AfPacket { .. } | Driver::AfXdp { .. } => all |= device.mac().map_err(refused)? != mac,
+        Driver::AfPacket { .. } | Driver::DpdkAfPacket { .. } | Driver::AfXdp { .. } => {
+            all |= device.mac().map_err(refused)? != mac;
+        }
     }
     all |= !device.receive_multicast().map_err(refused)?;
     if all && !device.receive_all().map_err(refused)? {

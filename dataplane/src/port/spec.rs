@@ -36,10 +36,10 @@ pub struct PortSpec {
 }
 
 impl From<&iwarp_config::Port> for PortSpec {
-    /// As configured. Checksums and segmentation are left to hardware only: net_tap, which offers both, does them
-    /// in software. No receive interrupts.
+    /// As configured. Checksums and segmentation are left to hardware and to our own drivers: net_tap, which offers
+    /// both, does them in software. No receive interrupts.
     fn from(port: &iwarp_config::Port) -> Self {
-        let offloads = port.offloads && port.driver.is_pci();
+        let offloads = port.offloads && has_offloads(&port.driver);
         Self {
             name: port.name.clone(),
             driver: port.driver.clone(),
@@ -59,7 +59,7 @@ impl From<&iwarp_config::Port> for PortSpec {
 impl PortSpec {
     /// A port with the usual number of descriptors (1024), MTU 1500, and nothing special.
     pub fn new(name: &str, driver: Driver) -> Self {
-        let hardware = matches!(driver, Driver::Pci { .. });
+        let offloads = has_offloads(&driver);
         Self {
             name: name.to_owned(),
             driver,
@@ -67,8 +67,8 @@ impl PortSpec {
             mac: None,
             rx_descriptors: 1024,
             tx_descriptors: 1024,
-            checksum_offload: hardware,
-            segmentation: hardware,
+            checksum_offload: offloads,
+            segmentation: offloads,
             rx_interrupt: false,
             vlan: None,
         }
@@ -91,6 +91,7 @@ impl PortSpec {
         match &self.driver {
             Driver::Pcap(Pcap::Interface(interface))
             | Driver::AfPacket { interface }
+            | Driver::DpdkAfPacket { interface }
             | Driver::AfXdp { interface, .. } => Some(interface),
             Driver::Pci { .. } | Driver::Tap { .. } | Driver::Pcap(_) | Driver::Ring | Driver::Memif(_) => {
                 None
@@ -126,7 +127,7 @@ impl PortSpec {
                     format!("id={id},role={role},socket={socket},socket-abstract=no,rsize={log2}{mac}"),
                 )
             }
-            Driver::AfPacket { interface } => {
+            Driver::DpdkAfPacket { interface } => {
                 let interface = self.interface(interface)?;
                 let frames = self.rx_descriptors.max(2);
                 // Its frames have 2048 bytes by default: two per page.
@@ -143,7 +144,9 @@ impl PortSpec {
                 )
             }
             Driver::Pci { address } => return Err(self.argument("address", address)),
-            Driver::Ring => return Err(self.argument("driver", "ring")),
+            Driver::Ring | Driver::AfPacket { .. } => {
+                return Err(self.argument("driver", self.driver.name()));
+            }
         };
         Ok((unique(driver), arguments))
     }
@@ -174,6 +177,11 @@ impl PortSpec {
     pub(super) fn refused(&self, source: DpdkError) -> PortError {
         PortError::Device { port: self.name.clone(), source }
     }
+}
+
+/// Returns true if checksums and segmentation are left to a driver's device.
+const fn has_offloads(driver: &Driver) -> bool {
+    matches!(driver, Driver::Pci { .. } | Driver::AfPacket { .. })
 }
 
 /// `stem` and a number that no other device of this process has.
@@ -212,7 +220,7 @@ mod tests {
             arguments(Driver::Memif(memif)).unwrap(),
             "id=3,role=client,socket=/run/m.sock,socket-abstract=no,rsize=10,mac=02:00:00:00:00:fe"
         );
-        let af_packet = Driver::AfPacket { interface: "eth0".into() };
+        let af_packet = Driver::DpdkAfPacket { interface: "eth0".into() };
         assert_eq!(arguments(af_packet).unwrap(), "iface=eth0,qpairs=2,framecnt=1024,qdisc_bypass=1");
         let af_xdp = Driver::AfXdp { interface: "eth0".into(), start_queue: 1, queue_count: 2 };
         assert_eq!(arguments(af_xdp).unwrap(), "iface=eth0,start_queue=1,queue_count=2");

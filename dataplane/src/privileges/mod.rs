@@ -76,7 +76,7 @@ fn of_driver(driver: &Driver) -> CapabilitySet {
         }
         Driver::Tap { .. } => CapabilitySet::NET_ADMIN,
         // Promiscuous mode is an option of the socket.
-        Driver::AfPacket { .. } | Driver::Pcap(Pcap::Interface(_)) => {
+        Driver::AfPacket { .. } | Driver::DpdkAfPacket { .. } | Driver::Pcap(Pcap::Interface(_)) => {
             CapabilitySet::NET_RAW | CapabilitySet::NET_ADMIN
         }
         // Loads an XDP program; kernels before 5.11 account its memory as locked (RLIMIT_MEMLOCK).

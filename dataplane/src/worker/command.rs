@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::{ContextCommand, SettingsCommand, WatchCommand};
 use crate::capture::Tap;
-use crate::dpdk::PortQueues;
+use crate::port::PortQueues;
 
 /// Error of a worker that could not carry out a command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

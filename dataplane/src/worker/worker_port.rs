@@ -15,10 +15,8 @@ use super::loopback::{Loopback, LoopbackStats};
 use super::rx_burst::RxBurst;
 use super::steer::Mesh;
 use crate::capture::{Capture, CaptureStats, Tap};
-use crate::dpdk::{
-    BURST, Mbuf, MbufPool, Offloads, PortQueues, ReleaseLast, RxQueue, RxQueueStats, TxBatch, TxQueue,
-    TxQueueStats,
-};
+use crate::dpdk::{BURST, Mbuf, MbufPool, Offloads, ReleaseLast, RxQueueStats, TxBatch, TxQueueStats};
+use crate::port::{PortQueues, RxQueue, TxQueue};
 
 /// The engine of a port on one worker: our TCP over DPDK's packet buffers, and region memory.
 pub type PortEngine = Engine<Stack<Mbuf>, WorkerMemory>;

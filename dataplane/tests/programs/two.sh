@@ -8,7 +8,6 @@ for port in 0 1; do
     ip -n "$NS" link add "v$port" type veth peer name "s$port"
     ip -n "$NS" link set "s$port" master switch up
     ip -n "$NS" link set "v$port" up
-    in_ns ethtool -K "v$port" tx off >/dev/null 2>&1
     cat >"$LAB/$port.toml" <<TOML
 [memory]
 hugepages = "prefer"

@@ -41,8 +41,8 @@ fn needed(driver: &Driver) -> &'static [(&'static str, u32)] {
     match driver {
         Driver::Tap { .. } => &[NET_ADMIN],
         // They set the flags of the interface.
-        Driver::AfPacket { .. } | Driver::AfXdp { .. } => &[NET_ADMIN, NET_RAW],
-        Driver::Pcap(Pcap::Interface(_)) => &[NET_RAW],
+        Driver::DpdkAfPacket { .. } | Driver::AfXdp { .. } => &[NET_ADMIN, NET_RAW],
+        Driver::AfPacket { .. } | Driver::Pcap(Pcap::Interface(_)) => &[NET_RAW],
         // A card takes files of /dev, by its kernel driver.
         Driver::Pci { .. } | Driver::Pcap(Pcap::Files { .. }) | Driver::Ring | Driver::Memif(_) => &[],
     }

@@ -29,6 +29,7 @@ enum DriverKind {
     Ring,
     Memif,
     AfPacket,
+    DpdkAfPacket,
     AfXdp,
 }
 
@@ -40,6 +41,7 @@ const DRIVERS: Choice<'_, DriverKind> = Choice(
         ("ring", DriverKind::Ring),
         ("memif", DriverKind::Memif),
         ("af_packet", DriverKind::AfPacket),
+        ("dpdk-af_packet", DriverKind::DpdkAfPacket),
         ("af_xdp", DriverKind::AfXdp),
     ],
     "this is how the port reaches the wire",
@@ -108,7 +110,7 @@ keys! {
         /// Device of the port.
         driver: Option<DriverKind> = None,
             Optional(Required(DRIVERS, "choose one, e.g. driver = \"tap\"")), Restart, "\"tap\"";
-        /// Kernel interface: of tap, which the daemon creates; of af_packet, af_xdp and pcap.
+        /// Kernel interface: of tap, which the daemon creates; of af_packet, dpdk-af_packet, af_xdp and pcap.
         interface: String = String::new(),
             Required(Text::new("the name of an interface, e.g. \"iw0\"", interface_name), ""), Restart, "\"iw0\"";
         /// PCI address, for pci.
@@ -305,6 +307,7 @@ fn check_device(section: &Section<'_>, report: &Report, driver: &Driver, mtu: u1
         Driver::Tap { interface } => check_tap(section, report, machine, interface),
         Driver::Pci { address } => check_pci(section, report, machine, address),
         Driver::AfPacket { interface }
+        | Driver::DpdkAfPacket { interface }
         | Driver::AfXdp { interface, .. }
         | Driver::Pcap(Pcap::Interface(interface)) => {
             check_interface(section, report, machine, interface, mtu);
@@ -414,6 +417,7 @@ fn driver(section: &mut Section<'_>) -> Option<Driver> {
             socket: DriverKeys::socket(section),
         }),
         DriverKind::AfPacket => Driver::AfPacket { interface: DriverKeys::interface(section) },
+        DriverKind::DpdkAfPacket => Driver::DpdkAfPacket { interface: DriverKeys::interface(section) },
         DriverKind::AfXdp => Driver::AfXdp {
             interface: DriverKeys::interface(section),
             start_queue: DriverKeys::start_queue(section),

@@ -166,7 +166,8 @@ fn drivers_of_interfaces_take_capabilities() {
     fs::create_dir_all(status.parent().unwrap()).unwrap();
     fs::write(&status, "CapEff:\t0000000000000000\n").unwrap();
     for (driver, names) in [
-        ("af_packet", vec!["CAP_NET_ADMIN", "CAP_NET_RAW"]),
+        ("af_packet", vec!["CAP_NET_RAW"]),
+        ("dpdk-af_packet", vec!["CAP_NET_ADMIN", "CAP_NET_RAW"]),
         ("pcap", vec!["CAP_NET_RAW"]),
         ("af_xdp", vec!["CAP_NET_ADMIN", "CAP_NET_RAW"]),
     ] {

@@ -228,7 +228,7 @@ fn a_tap_cuts_a_chain_into_its_segments() {
 }
 
 /// The header of data segments whose checksum field holds the pseudo-header's sum without the length.
-fn data(source: u16, destination: u16) -> Vec<u8> {
+pub(super) fn data(source: u16, destination: u16) -> Vec<u8> {
     let mut tcp = syn(source, destination);
     tcp[4..8].copy_from_slice(&7_u32.to_be_bytes());
     tcp[13] = 0x10;
@@ -437,16 +437,21 @@ pub(super) fn veth(mtu: u16) {
 #[test]
 fn af_packet_talks_to_a_veth() {
     let eal = eal();
-    let _namespace = Namespace::enter();
-    veth(1500);
-    let pool = pool(1023);
-    let spec = PortSpec::new("p0", Driver::AfPacket { interface: "iw1".into() });
-    let (port, mut pairs) = Port::open(eal, &spec, &[Arc::clone(&pool)]).unwrap();
-    assert_eq!(port.mac(), kernel_mac("iw1"), "the interface's own address");
-    introduce("iw0", port.mac());
-    exchange_datagrams(&port, &mut pairs[0], source_of);
-    drop((port, pairs));
-    assert_eq!(pool.in_use(), 0);
+    let interface = || "iw1".to_owned();
+    for driver in
+        [Driver::AfPacket { interface: interface() }, Driver::DpdkAfPacket { interface: interface() }]
+    {
+        let _namespace = Namespace::enter();
+        veth(1500);
+        let pool = pool(1023);
+        let spec = PortSpec::new("p0", driver);
+        let (port, mut pairs) = Port::open(eal, &spec, &[Arc::clone(&pool)]).unwrap();
+        assert_eq!(port.mac(), kernel_mac("iw1"), "the interface's own address");
+        introduce("iw0", port.mac());
+        exchange_datagrams(&port, &mut pairs[0], source_of);
+        drop((port, pairs));
+        assert_eq!(pool.in_use(), 0);
+    }
 }
 
 #[test]

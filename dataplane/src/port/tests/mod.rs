@@ -2,6 +2,7 @@
 
 mod kernel;
 mod memif;
+mod packet;
 mod wires;
 mod xdp;
 
