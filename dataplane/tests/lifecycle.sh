@@ -496,15 +496,18 @@ names() {
 without_device() { unshare --mount sh -c 'mount -t tmpfs tmpfs /dev/net && exec "$@"' sh "$@"; }
 export -f without_device
 lent() { # a user namespace grants its root every capability, except over network namespaces made outside of it
-    config "$tap"
+    config "$1"
     in_ns unshare --user --map-root-user timeout 20 "$IWARPD" --config "$LAB/config.toml" >"$LAB/told" 2>&1
     cat "$LAB/told"
-    grep -qE '^iwarpd: .*net_tap.*; DPDK: .*TUNSETIFF for iw0: Operation not permitted' "$LAB/told"
+    grep -qE "$2" "$LAB/told"
 }
 check "without CAP_NET_ADMIN: start, check and doctor name it" \
     names 'takes CAP_NET_ADMIN, which this process lacks' setpriv --inh-caps=-all --bounding-set=-net_admin
 check "without /dev/net/tun: start, check and doctor name it" \
     names '/dev/net/tun, by which the daemon makes a TAP, cannot be opened: No such file' \
     bash -c 'without_device "$@"' bash
-check "an interface that the kernel refuses: DPDK's own words are in the message" lent
+check "an interface that the kernel refuses: its own words are in the message" \
+    lent "$tap" '^iwarpd: port p0: interface iw0: cannot make the TAP: Operation not permitted'
+check "the same of DPDK's driver: DPDK's own words" lent "${tap/driver = \"tap\"/driver = \"dpdk-tap\"}" \
+    '^iwarpd: .*net_tap.*; DPDK: .*TUNSETIFF for iw0: Operation not permitted'
 score

@@ -111,8 +111,13 @@ pub enum Driver {
         /// PCI address such as `0000:3b:00.0`, in lower case, with its domain.
         address: String,
     },
-    /// TAP interface that the daemon creates.
+    /// TAP interface that the daemon creates, with frames of many segments.
     Tap {
+        /// Name of the kernel interface.
+        interface: String,
+    },
+    /// The same by DPDK's driver, frame by frame.
+    DpdkTap {
         /// Name of the kernel interface.
         interface: String,
     },
@@ -165,6 +170,7 @@ impl Driver {
     pub fn interface(&self) -> Option<&str> {
         match self {
             Self::Tap { interface }
+            | Self::DpdkTap { interface }
             | Self::Pcap(Pcap::Interface(interface))
             | Self::AfPacket { interface }
             | Self::DpdkAfPacket { interface }
@@ -178,6 +184,7 @@ impl Driver {
         match self {
             Self::Pci { .. } => "pci",
             Self::Tap { .. } => "tap",
+            Self::DpdkTap { .. } => "dpdk-tap",
             Self::Pcap(_) => "pcap",
             Self::Ring => "ring",
             Self::Memif(_) => "memif",

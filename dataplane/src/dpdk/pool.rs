@@ -65,7 +65,7 @@ pub struct MbufPool {
     reserve: u32,
     /// Data buffers to give out before looking again.
     data_left: u32,
-    /// Data buffers refused.
+    /// Number of data buffers refused.
     refused: u64,
     /// Fetched and not yet given out, in the order of their use.
     fresh: VecDeque<Mbuf>,

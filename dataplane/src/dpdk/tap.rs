@@ -41,11 +41,14 @@ impl Tap {
 
     /// Finds a queue that was opened since `before`.
     pub(super) fn opened_since(before: &BTreeSet<RawFd>) -> Option<Self> {
-        Self::open_queues().difference(before).find_map(|&fd| {
-            let queue = fcntl_dupfd_cloexec(borrow(fd), 0).ok()?;
-            let (name, namespace) = (name_of(&queue).ok()?, namespace_of(&queue));
-            Some(Self { queue, name, namespace })
-        })
+        Self::open_queues().difference(before).find_map(|&fd| Self::of(borrow(fd)))
+    }
+
+    /// Returns another handle on a queue.
+    pub(crate) fn of(queue: impl AsFd) -> Option<Self> {
+        let queue = fcntl_dupfd_cloexec(queue, 0).ok()?;
+        let (name, namespace) = (name_of(&queue).ok()?, namespace_of(&queue));
+        Some(Self { queue, name, namespace })
     }
 
     /// Returns true if the interface was deleted, in whatever namespace.

@@ -66,7 +66,7 @@ fn exclusive(port: &Port) -> Vec<String> {
         port.addresses.nets().map(|net| format!("{} on {interface}", net.addr())).collect::<Vec<_>>()
     };
     match &port.driver {
-        Driver::Tap { interface } => whole("TAP", interface),
+        Driver::Tap { interface } | Driver::DpdkTap { interface } => whole("TAP", interface),
         Driver::AfXdp { interface, .. } => {
             [whole("AF_XDP interface", interface), addresses(interface)].concat()
         }
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn what_one_has_the_other_is_refused_until_it_ends() {
         let interface = unique("c");
-        for driver in ["tap", "af_xdp", "af_packet", "dpdk-af_packet", "pcap"] {
+        for driver in ["tap", "dpdk-tap", "af_xdp", "af_packet", "dpdk-af_packet", "pcap"] {
             let ports = ports(&format!("driver = '{driver}'\ninterface = '{interface}'"));
             let first = Claims::take(&ports).unwrap();
             let refused = Claims::take(&ports).unwrap_err().to_string();

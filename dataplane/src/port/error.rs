@@ -14,7 +14,7 @@ pub enum PortError {
         port: String,
         /// The kind of string.
         what: &'static str,
-        /// The rejected string.
+        /// The string that was rejected.
         value: String,
     },
     /// The device cannot do the MTU.

@@ -102,15 +102,17 @@ impl Port {
             memif::make_way(spec, &memif.socket)?;
         }
         // The TAP driver looks for a free signal when it opens the device, and again for each queue.
-        let _signals = matches!(spec.driver, Driver::Tap { .. }).then(RealtimeSignalsOccupied::new);
+        let _signals = matches!(spec.driver, Driver::DpdkTap { .. }).then(RealtimeSignalsOccupied::new);
         let device = match &spec.driver {
             Driver::Pci { address } => return Self::open_pci(eal, spec, address, pools),
             Driver::Ring => {
                 let wires = wires(eal, spec, pools.len().min(RING_QUEUES_MAX))?;
                 Device::from_rings(eal, &spec::unique("p"), &wires, &wires)
             }
-            Driver::AfPacket { interface } => return Self::open_interface(spec, interface, pools),
-            Driver::Tap { .. }
+            Driver::AfPacket { interface } | Driver::Tap { interface } => {
+                return Self::open_interface(spec, interface, pools);
+            }
+            Driver::DpdkTap { .. }
             | Driver::Pcap(_)
             | Driver::Memif(_)
             | Driver::DpdkAfPacket { .. }
@@ -130,10 +132,13 @@ impl Port {
         interface: &str,
         pools: &[Arc<Mempool>],
     ) -> Result<(Self, Vec<PortQueues>), PortError> {
-        let info = kernel::info();
+        let info = kernel::info(spec.driver.name());
         check_fit(spec, &info, pools)?;
         let served = pools.get(..usize::from(info.queues_max)).unwrap_or(pools);
-        let (device, pairs) = kernel::Interface::open(spec, interface, served)?;
+        let (device, pairs) = match spec.driver {
+            Driver::Tap { .. } => kernel::Interface::make_tap(spec, interface, served)?,
+            _ => kernel::Interface::open(spec, interface, served)?,
+        };
         let (mac, offloads) = (device.mac(), offloads(spec, &info));
         let port = Self {
             name: spec.name.clone(),
@@ -210,14 +215,19 @@ impl Port {
         let config = DeviceConfig {
             mtu: spec.mtu,
             // The MTU of an interface that the kernel uses too is not ours to change.
-            set_mtu: matches!(spec.driver, Driver::Pci { .. } | Driver::Tap { .. }),
+            set_mtu: matches!(spec.driver, Driver::Pci { .. } | Driver::DpdkTap { .. }),
             offloads,
             // virtio drops tagged frames unless their VLAN is admitted.
             vlan_filter: spec.vlan.is_some() && info.vlan_filter,
             rss_key: rss_wanted.then(|| rss_key(&info)),
-            rx_interrupt: spec.rx_interrupt && matches!(spec.driver, Driver::Pci { .. } | Driver::Tap { .. }),
+            rx_interrupt: spec.rx_interrupt
+                && matches!(spec.driver, Driver::Pci { .. } | Driver::DpdkTap { .. }),
             // For net_tap, "descriptors" are segments of one frame: the MTU fits one.
-            rx_descriptors: if matches!(spec.driver, Driver::Tap { .. }) { 1 } else { spec.rx_descriptors },
+            rx_descriptors: if matches!(spec.driver, Driver::DpdkTap { .. }) {
+                1
+            } else {
+                spec.rx_descriptors
+            },
             tx_descriptors: spec.tx_descriptors,
         };
         let device_name = device.name().to_owned();
@@ -344,7 +354,7 @@ impl Port {
             return Ok(Link { up: tap.is_up() && !down, ..link });
         }
         // Some drivers of interfaces that the kernel uses too always report a link that is up.
-        let shared = matches!(device, Running::Dpdk(_)) && !matches!(self.driver, Driver::Tap { .. });
+        let shared = matches!(device, Running::Dpdk(_)) && !matches!(self.driver, Driver::DpdkTap { .. });
         let down = shared && self.driver.interface().is_some_and(interface::is_down);
         Ok(Link { up: link.up && !down, ..link })
     }
@@ -375,19 +385,15 @@ impl Port {
     /// Returns true if the interface behind the port was deleted, the kernel has requested the card's release, or the
     /// client of a memif has lost its server.
     pub fn has_vanished(&self) -> bool {
-        let device = match &self.device {
-            Some(Running::Dpdk(device)) => device,
-            Some(Running::Kernel(interface)) => return interface.has_vanished(),
-            None => return false,
-        };
+        let Some(device) = &self.device else { return false };
         if memif::client(&self.driver).is_some() {
-            return !device.is_connected();
+            return device.dpdk().is_some_and(|device| !device.is_connected());
         }
         let deleted = match device.tap() {
             Some(tap) => tap.is_deleted(),
             None => self.interface.is_some_and(|index| !interface::exists(index)),
         };
-        deleted || device.is_to_be_removed()
+        deleted || device.dpdk().is_some_and(Device::is_to_be_removed)
     }
 
     /// Returns the interface of a TAP that was renamed or moved to another network namespace; the port goes on.
@@ -424,7 +430,7 @@ impl Port {
     /// created by opening it.
     pub fn can_return(&self) -> bool {
         match &self.driver {
-            Driver::Tap { .. } => true,
+            Driver::Tap { .. } | Driver::DpdkTap { .. } => true,
             Driver::Pci { address } => iwarp_config::Machine::this().has_pci_for_dpdk(address),
             Driver::Memif(memif) => memif.socket.exists(),
             driver => driver.interface().is_some_and(|name| interface::index(name).is_some()),
@@ -532,7 +538,7 @@ fn station_address(device: &Device, spec: &PortSpec) -> Result<[u8; 6], PortErro
     }
     match &spec.driver {
         // The device's address is that of the kernel's end.
-        Driver::Tap { .. } => return Ok(interface::made_up_mac(spec)),
+        Driver::Tap { .. } | Driver::DpdkTap { .. } => return Ok(interface::made_up_mac(spec)),
         Driver::Pcap(iwarp_config::Pcap::Interface(name)) => {
             if let Some(mac) = interface::mac(name) {
                 return Ok(mac);
@@ -553,7 +559,8 @@ fn admit_frames(device: &Device, spec: &PortSpec, mac: [u8; 6]) -> Result<(), Po
     let refused = |source| spec.refused(source);
     let mut all = false;
     match &spec.driver {
-        Driver::Tap { .. } | Driver::Pcap(_) | Driver::Ring | Driver::Memif(_) => return Ok(()),
+        Driver::Tap { .. } | Driver::DpdkTap { .. } => return Ok(()),
+        Driver::Pcap(_) | Driver::Ring | Driver::Memif(_) => return Ok(()),
         Driver::Pci { .. } => {
             if device.mac().map_err(refused)? != mac {
                 all |= !device.set_mac(mac).map_err(refused)?;

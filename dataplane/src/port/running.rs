@@ -21,9 +21,12 @@ impl Running {
         }
     }
 
-    /// Returns the queue by which to ask for the interface of DPDK's TAP.
+    /// Returns the queue by which to ask for the interface of a TAP.
     pub(super) fn tap(&self) -> Option<&Tap> {
-        self.dpdk()?.tap()
+        match self {
+            Self::Dpdk(device) => device.tap(),
+            Self::Kernel(interface) => interface.tap(),
+        }
     }
 
     pub(super) fn link(&self) -> Result<Link, DpdkError> {

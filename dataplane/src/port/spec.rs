@@ -93,16 +93,15 @@ impl PortSpec {
             | Driver::AfPacket { interface }
             | Driver::DpdkAfPacket { interface }
             | Driver::AfXdp { interface, .. } => Some(interface),
-            Driver::Pci { .. } | Driver::Tap { .. } | Driver::Pcap(_) | Driver::Ring | Driver::Memif(_) => {
-                None
-            }
+            Driver::Pci { .. } | Driver::Tap { .. } | Driver::DpdkTap { .. } => None,
+            Driver::Pcap(_) | Driver::Ring | Driver::Memif(_) => None,
         }
     }
 
     /// Name and arguments of the virtual device, with `queues` queue pairs.
     pub(super) fn virtual_device(&self, queues: usize) -> Result<(String, String), PortError> {
         let (driver, arguments) = match &self.driver {
-            Driver::Tap { interface } => ("net_tap", format!("iface={}", self.interface(interface)?)),
+            Driver::DpdkTap { interface } => ("net_tap", format!("iface={}", self.interface(interface)?)),
             Driver::Pcap(Pcap::Interface(interface)) => {
                 let interface = self.interface(interface)?;
                 // Inbound only: a plain capture also sees what is sent, our own frames among it.
@@ -144,7 +143,7 @@ impl PortSpec {
                 )
             }
             Driver::Pci { address } => return Err(self.argument("address", address)),
-            Driver::Ring | Driver::AfPacket { .. } => {
+            Driver::Ring | Driver::AfPacket { .. } | Driver::Tap { .. } => {
                 return Err(self.argument("driver", self.driver.name()));
             }
         };
@@ -181,7 +180,7 @@ impl PortSpec {
 
 /// Returns true if checksums and segmentation are left to a driver's device.
 const fn has_offloads(driver: &Driver) -> bool {
-    matches!(driver, Driver::Pci { .. } | Driver::AfPacket { .. })
+    matches!(driver, Driver::Pci { .. } | Driver::AfPacket { .. } | Driver::Tap { .. })
 }
 
 /// `stem` and a number that no other device of this process has.
@@ -209,7 +208,7 @@ mod tests {
 
     #[test]
     fn drivers_are_told_what_they_need() {
-        let tap = Driver::Tap { interface: "iw0".into() };
+        let tap = Driver::DpdkTap { interface: "iw0".into() };
         assert_eq!(arguments(tap).unwrap(), "iface=iw0");
         let pcap = Driver::Pcap(Pcap::Interface("eth0".into()));
         assert_eq!(arguments(pcap).unwrap(), "rx_iface_in=eth0,tx_iface=eth0");
@@ -229,7 +228,7 @@ mod tests {
     #[test]
     fn names_that_are_syntax_are_refused() {
         for interface in ["", "a,b", "iw0,remote=eth0", "a/b", "..", "0123456789abcdef", "ä"] {
-            let driver = Driver::Tap { interface: interface.into() };
+            let driver = Driver::DpdkTap { interface: interface.into() };
             assert!(arguments(driver).is_err(), "{interface:?}");
         }
         for path in ["", "/tmp/a,b", "/tmp/a=b", "/tmp/[a]", "/tmp/\n"] {

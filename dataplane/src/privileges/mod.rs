@@ -74,7 +74,7 @@ fn of_driver(driver: &Driver) -> CapabilitySet {
                 | CapabilitySet::NET_ADMIN
                 | CapabilitySet::NET_RAW
         }
-        Driver::Tap { .. } => CapabilitySet::NET_ADMIN,
+        Driver::Tap { .. } | Driver::DpdkTap { .. } => CapabilitySet::NET_ADMIN,
         // Promiscuous mode is an option of the socket.
         Driver::AfPacket { .. } | Driver::DpdkAfPacket { .. } | Driver::Pcap(Pcap::Interface(_)) => {
             CapabilitySet::NET_RAW | CapabilitySet::NET_ADMIN

@@ -28,7 +28,7 @@ fn interfaces(config: &Config, machine: &Machine) -> Vec<Finding> {
     let used = config.ports.iter().filter_map(|port| Some((port, port.driver.interface()?)));
     let mut findings = Vec::new();
     for (port, name) in used {
-        if matches!(port.driver, Driver::Tap { .. }) {
+        if matches!(port.driver, Driver::Tap { .. } | Driver::DpdkTap { .. }) {
             findings.push(Finding::ok("interfaces", format!("the daemon can make the TAP {name}")));
             continue;
         }

@@ -16,7 +16,7 @@ const TUN: &str = "/dev/net/tun";
 /// Reports what a port takes and this process may not open.
 pub(super) fn check(section: &Section<'_>, report: &Report, machine: &Machine, driver: &Driver) {
     let place = section.place_of("interface");
-    if matches!(driver, Driver::Tap { .. })
+    if matches!(driver, Driver::Tap { .. } | Driver::DpdkTap { .. })
         && let Some(error) = machine.cannot_open(Path::new(TUN))
     {
         let message = format!("{TUN}, by which the daemon makes a TAP, cannot be opened: {error}");
@@ -39,7 +39,7 @@ pub(super) fn check(section: &Section<'_>, report: &Report, machine: &Machine, d
 /// Returns the capabilities without which a port cannot be opened.
 fn needed(driver: &Driver) -> &'static [(&'static str, u32)] {
     match driver {
-        Driver::Tap { .. } => &[NET_ADMIN],
+        Driver::Tap { .. } | Driver::DpdkTap { .. } => &[NET_ADMIN],
         // They set the flags of the interface.
         Driver::DpdkAfPacket { .. } | Driver::AfXdp { .. } => &[NET_ADMIN, NET_RAW],
         Driver::AfPacket { .. } | Driver::Pcap(Pcap::Interface(_)) => &[NET_RAW],

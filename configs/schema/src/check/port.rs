@@ -25,6 +25,7 @@ const ADDRESSES_HELP: &str =
 enum DriverKind {
     Pci,
     Tap,
+    DpdkTap,
     Pcap,
     Ring,
     Memif,
@@ -37,6 +38,7 @@ const DRIVERS: Choice<'_, DriverKind> = Choice(
     &[
         ("pci", DriverKind::Pci),
         ("tap", DriverKind::Tap),
+        ("dpdk-tap", DriverKind::DpdkTap),
         ("pcap", DriverKind::Pcap),
         ("ring", DriverKind::Ring),
         ("memif", DriverKind::Memif),
@@ -110,7 +112,7 @@ keys! {
         /// Device of the port.
         driver: Option<DriverKind> = None,
             Optional(Required(DRIVERS, "choose one, e.g. driver = \"tap\"")), Restart, "\"tap\"";
-        /// Kernel interface: of tap, which the daemon creates; of af_packet, dpdk-af_packet, af_xdp and pcap.
+        /// Kernel interface: of tap and dpdk-tap, which create it; of af_packet, dpdk-af_packet, af_xdp and pcap.
         interface: String = String::new(),
             Required(Text::new("the name of an interface, e.g. \"iw0\"", interface_name), ""), Restart, "\"iw0\"";
         /// PCI address, for pci.
@@ -304,7 +306,9 @@ fn check_device(section: &Section<'_>, report: &Report, driver: &Driver, mtu: u1
     super::access::check(section, report, machine, driver);
     match driver {
         Driver::Ring => {}
-        Driver::Tap { interface } => check_tap(section, report, machine, interface),
+        Driver::Tap { interface } | Driver::DpdkTap { interface } => {
+            check_tap(section, report, machine, interface)
+        }
         Driver::Pci { address } => check_pci(section, report, machine, address),
         Driver::AfPacket { interface }
         | Driver::DpdkAfPacket { interface }
@@ -409,6 +413,7 @@ fn driver(section: &mut Section<'_>) -> Option<Driver> {
     Some(match kind {
         DriverKind::Pci => Driver::Pci { address: DriverKeys::address(section) },
         DriverKind::Tap => Driver::Tap { interface: DriverKeys::interface(section) },
+        DriverKind::DpdkTap => Driver::DpdkTap { interface: DriverKeys::interface(section) },
         DriverKind::Pcap => Driver::Pcap(pcap(section)),
         DriverKind::Ring => Driver::Ring,
         DriverKind::Memif => Driver::Memif(Memif {

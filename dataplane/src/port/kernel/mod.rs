@@ -1,14 +1,15 @@
 //! Ports on interfaces of the kernel, with frames of many segments in both directions.
 //!
-//! A packet socket per worker carries a header of virtio before each frame: the stack's runs of segments leave as one
-//! frame that the kernel passes on whole or segments at the last moment, and what the kernel passes up as one frame is
-//! cut into segments while it is read. The stack sees what a card would have delivered.
+//! A packet socket, or a queue of a TAP, per worker carries a header of virtio before each frame: the stack's runs of
+//! segments leave as one frame, which the kernel passes on whole or segments at the last moment; a frame of many
+//! segments is cut while it is read. The stack sees what a card would have delivered.
 
 mod counters;
 mod cut;
 mod header;
 mod packet;
 mod rx;
+mod tap;
 mod tx;
 
 use std::ffi::c_int;
@@ -24,7 +25,16 @@ pub use tx::KernelTx;
 
 use super::spec::PortSpec;
 use super::{PortError, interface};
-use crate::dpdk::{DeviceInfo, Link, Mempool, Offloads, PortStats};
+use crate::dpdk::{DeviceInfo, Link, Mempool, Offloads, PortStats, Tap};
+
+/// The way of the frames between an interface and its queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wire {
+    /// Packet sockets, on an interface that exists.
+    Packet,
+    /// The queues of a TAP.
+    Tap,
+}
 
 /// Chooses a counter of a queue.
 type Counter = fn(&Counters) -> &AtomicU64;
@@ -46,7 +56,12 @@ pub(super) struct Interface {
     queues: Vec<Queue>,
     /// Frames that the kernel dropped because nobody fetched them in time.
     missed: AtomicU64,
+    /// A handle on a queue, by which to ask for a TAP.
+    tap: Option<Tap>,
 }
+
+/// An interface, and the queue pairs of its workers.
+type Opened = (Interface, Vec<(KernelRx, KernelTx)>);
 
 #[derive(Debug)]
 struct Queue {
@@ -54,8 +69,8 @@ struct Queue {
     counters: Arc<Counters>,
 }
 
-/// The capabilities of the driver.
-pub(super) fn info() -> DeviceInfo {
+/// The capabilities of the driver of this name.
+pub(super) fn info(driver: &str) -> DeviceInfo {
     let offloads = Offloads {
         rx_ip_checksum: true,
         rx_tcp_checksum: true,
@@ -65,7 +80,7 @@ pub(super) fn info() -> DeviceInfo {
         tx_segmentation: true,
     };
     DeviceInfo {
-        driver: "af_packet".to_owned(),
+        driver: driver.to_owned(),
         mtu_min: MTU_MIN,
         mtu_max: u16::MAX,
         queues_max: QUEUES_MAX,
@@ -78,35 +93,33 @@ pub(super) fn info() -> DeviceInfo {
     }
 }
 
+/// Returns the error that the kernel has refused an operation.
+fn refused(spec: &PortSpec, name: &str, what: &'static str) -> impl FnOnce(io::Error) -> PortError + use<> {
+    let (port, interface) = (spec.name.clone(), name.to_owned());
+    move |source| PortError::Interface { port, interface, what, source }
+}
+
 impl Interface {
     /// Opens a packet socket per pool on the interface of `name`, and makes a queue pair of each.
     ///
     /// # Errors
     /// There is no such interface, it is no Ethernet's, or the process may not open packet sockets.
-    pub(super) fn open(
-        spec: &PortSpec,
-        name: &str,
-        pools: &[Arc<Mempool>],
-    ) -> Result<(Self, Vec<(KernelRx, KernelTx)>), PortError> {
-        let refused = |what: &'static str| {
-            let (port, interface) = (spec.name.clone(), name.to_owned());
-            move |source: io::Error| PortError::Interface { port, interface, what, source }
-        };
+    pub(super) fn open(spec: &PortSpec, name: &str, pools: &[Arc<Mempool>]) -> Result<Opened, PortError> {
+        let refused = |what| refused(spec, name, what);
         let missing = || io::Error::from_raw_os_error(libc::ENODEV);
         let index = interface::index(name).ok_or_else(missing).map_err(refused("find it"))?;
         let ifindex = c_int::try_from(index).unwrap_or(c_int::MAX);
         let buffer = DESCRIPTOR_BYTES.saturating_mul(spec.rx_descriptors.into());
-        let mut queues = Vec::new();
+        let mut sockets = Vec::new();
         for _ in pools {
-            let socket = packet::open(ifindex, buffer).map_err(refused("open a packet socket"))?;
-            queues.push(Queue { socket: Arc::new(socket), counters: Arc::default() });
+            sockets.push(packet::open(ifindex, buffer).map_err(refused("open a packet socket"))?);
         }
-        let own = queues.first().and_then(|queue| packet::address(&queue.socket));
+        let own = sockets.first().and_then(packet::address);
         let no_ethernet = || refused("use it")(io::Error::other("it is no Ethernet interface"));
         let own = own.ok_or_else(no_ethernet)?;
         let mac = spec.mac.unwrap_or(own);
         let mut group = None;
-        for Queue { socket, .. } in &queues {
+        for socket in &sockets {
             if pools.len() > 1 {
                 let joined = packet::join(socket, group);
                 group = Some(joined.map_err(refused("divide its flows among workers"))?);
@@ -114,15 +127,46 @@ impl Interface {
             let other = (mac != own).then_some(mac);
             packet::admit(socket, ifindex, other).map_err(refused("receive multicast"))?;
         }
+        Ok(Self::with_queues((Wire::Packet, sockets), spec, (index, mac, None), pools))
+    }
+
+    /// Makes the TAP of `name` with a queue per pool, sets its MTU and brings it up.
+    ///
+    /// # Errors
+    /// The process may not, or another interface or process has the name.
+    pub(super) fn make_tap(spec: &PortSpec, name: &str, pools: &[Arc<Mempool>]) -> Result<Opened, PortError> {
+        let refused = |what| refused(spec, name, what);
+        let queues = tap::open(name, pools.len(), spec.segmentation).map_err(refused("make the TAP"))?;
+        tap::configure(name, spec.mtu).map_err(refused("set its MTU and bring it up"))?;
+        let lost = || io::Error::from_raw_os_error(libc::ENODEV);
+        let tap = queues.first().and_then(Tap::of);
+        let index = interface::index(name).ok_or_else(lost).map_err(refused("find it"))?;
+        // The device's address is that of the kernel's end.
+        let mac = spec.mac.unwrap_or_else(|| interface::made_up_mac(spec));
+        Ok(Self::with_queues((Wire::Tap, queues), spec, (index, mac, tap), pools))
+    }
+
+    fn with_queues(
+        (wire, descriptors): (Wire, Vec<OwnedFd>),
+        spec: &PortSpec,
+        (index, mac, tap): (u32, [u8; 6], Option<Tap>),
+        pools: &[Arc<Mempool>],
+    ) -> Opened {
+        let queue = |socket| Queue { socket: Arc::new(socket), counters: Arc::default() };
+        let queues: Vec<Queue> = descriptors.into_iter().map(queue).collect();
         let frame_max = u32::from(spec.mtu).saturating_add(LINK_HEADER);
         let pair = |(Queue { socket, counters }, pool): (&Queue, &Arc<Mempool>)| {
-            let (socket, counters) = (|| Arc::clone(socket), || Arc::clone(counters));
-            let rx = KernelRx::new(socket(), Arc::clone(pool), spec.mtu, counters());
-            (rx, KernelTx::new(socket(), frame_max, counters()))
+            let (wire, counters) = (|| (wire, Arc::clone(socket)), || Arc::clone(counters));
+            let rx = KernelRx::new(wire(), Arc::clone(pool), spec.mtu, counters());
+            (rx, KernelTx::new(wire(), frame_max, counters()))
         };
         let pairs = queues.iter().zip(pools).map(pair).collect();
-        let port = Self { index, mac, queues, missed: AtomicU64::new(0) };
-        Ok((port, pairs))
+        (Self { index, mac, queues, missed: AtomicU64::new(0), tap }, pairs)
+    }
+
+    /// Returns the handle by which to ask for a TAP.
+    pub(super) fn tap(&self) -> Option<&Tap> {
+        self.tap.as_ref()
     }
 
     /// Returns the station address to send from.
@@ -132,6 +176,9 @@ impl Interface {
 
     /// Returns the state of the link, under whatever name the interface has now.
     pub(super) fn link(&self) -> Link {
+        if let Some(tap) = &self.tap {
+            return Link { up: tap.is_up(), megabits_per_second: None };
+        }
         let name = interface::name(self.index);
         let is_running =
             |name: &String| self.queues.first().is_some_and(|queue| packet::is_running(&queue.socket, name));
@@ -140,14 +187,10 @@ impl Interface {
         Link { up, megabits_per_second: speed }
     }
 
-    /// Returns true if the interface was deleted, or moved to another network namespace.
-    pub(super) fn has_vanished(&self) -> bool {
-        !interface::exists(self.index)
-    }
-
     /// Returns the counters of all queues.
     pub(super) fn stats(&self) -> PortStats {
-        let dropped = self.queues.iter().map(|queue| u64::from(packet::take_drops(&queue.socket))).sum();
+        let sockets = self.queues.iter().filter(|_| self.tap.is_none());
+        let dropped = sockets.map(|queue| u64::from(packet::take_drops(&queue.socket))).sum();
         let missed = self.missed.fetch_add(dropped, Ordering::Relaxed).saturating_add(dropped);
         let sum = |counter: Counter| sum(self.counters(), counter);
         PortStats {

@@ -141,6 +141,11 @@ impl Vector {
         }
     }
 
+    /// Returns the buffers, in order.
+    pub(super) fn as_slice(&self) -> &[libc::iovec] {
+        &self.0
+    }
+
     /// Returns the number of buffers.
     pub(super) fn len(&self) -> usize {
         self.0.len()
@@ -233,6 +238,13 @@ impl Messages {
     }
 }
 
+impl Messages {
+    /// Returns where the buffers of each frame lie, and how many there are.
+    pub(super) fn buffers(&self) -> impl Iterator<Item = (*const libc::iovec, usize)> {
+        self.0.iter().map(|message| (message.msg_hdr.msg_iov.cast_const(), message.msg_hdr.msg_iovlen))
+    }
+}
+
 /// Sends frames in order. Returns the number that the kernel took, which is at least one.
 ///
 /// # Safety
@@ -273,6 +285,6 @@ fn length_of<T>(value: &T) -> libc::socklen_t {
     libc::socklen_t::try_from(size_of_val(value)).unwrap_or_default()
 }
 
-fn check(returned: c_int) -> io::Result<c_int> {
+pub(super) fn check(returned: c_int) -> io::Result<c_int> {
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned) }
 }

@@ -14,7 +14,8 @@ use tcp_stack::{Buf, BufClass, BufPool};
 use super::counters::{Counters, add};
 use super::cut::{Layout, Refusal, cut};
 use super::header::{HEADER_BYTES, Header};
-use super::packet::{self, Received, Vector};
+use super::packet::{Received, Vector};
+use super::{Wire, packet, tap};
 use crate::dpdk::{BURST, Mbuf, MbufPool, Mempool, RxQueueStats, Wake, wait_on};
 
 /// Most buffers of a frame, at the shortest segment.
@@ -23,6 +24,7 @@ const BUFFERS_MAX: usize = 128;
 /// One receive queue of a kernel interface.
 #[derive(Debug)]
 pub struct KernelRx {
+    wire: Wire,
     socket: Arc<OwnedFd>,
     pool: MbufPool,
     /// The layout of `armed`.
@@ -51,12 +53,18 @@ enum Outcome {
 }
 
 impl KernelRx {
-    pub(super) fn new(socket: Arc<OwnedFd>, pool: Arc<Mempool>, mtu: u16, counters: Arc<Counters>) -> Self {
+    pub(super) fn new(
+        (wire, socket): (Wire, Arc<OwnedFd>),
+        pool: Arc<Mempool>,
+        mtu: u16,
+        counters: Arc<Counters>,
+    ) -> Self {
         let layout = Layout::new(mtu, usize::from(pool.frame_room()));
         let mut header = Box::new([0; HEADER_BYTES]);
         let mut vector = Vector::with_capacity(BUFFERS_MAX + 1);
         vector.push(header.as_mut_ptr(), HEADER_BYTES);
         Self {
+            wire,
             socket,
             pool: MbufPool::new(pool, 0),
             layout,
@@ -121,8 +129,14 @@ impl KernelRx {
             add(&self.counters.rx_no_buffer, 1);
             return Outcome::Nothing;
         }
-        // SAFETY: `vector` has the addresses of `header` and of `armed`, of which there is one handle each: see `arm`.
-        let received = match unsafe { packet::receive(self.socket.as_fd(), &mut self.vector) } {
+        let (socket, vector) = (self.socket.as_fd(), &mut self.vector);
+        let read = match self.wire {
+            // SAFETY: `vector` has the addresses of `header` and of `armed`, of which there is one handle each.
+            Wire::Packet => unsafe { packet::receive(socket, vector) },
+            // SAFETY: as above; `arm` keeps it so.
+            Wire::Tap => unsafe { tap::receive(socket, vector) },
+        };
+        let received = match read {
             Ok(received) => received,
             // The kernel has dropped a frame that its header cannot describe.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {

@@ -12,7 +12,8 @@ use tcp_stack::{Buf, TxOffload};
 
 use super::counters::{Counters, add};
 use super::header::{HEADER_BYTES, Header, TCP_CHECKSUM_OFFSET};
-use super::packet::{self, Messages, Vector};
+use super::packet::{Messages, Vector};
+use super::{Wire, packet, tap};
 use crate::dpdk::{BURST, Mbuf, TxBatch, TxQueueStats};
 
 /// Bytes of a frame's headers that are copied: Ethernet with a tag, IPv4 or IPv6, TCP with all options.
@@ -29,6 +30,7 @@ const SUPER_FRAME_MAX: u32 = 65_535;
 /// One transmit queue of a kernel interface.
 #[derive(Debug)]
 pub struct KernelTx {
+    wire: Wire,
     socket: Arc<OwnedFd>,
     /// The longest frame of one segment, bytes.
     frame_max: u32,
@@ -46,8 +48,9 @@ pub struct KernelTx {
 }
 
 impl KernelTx {
-    pub(super) fn new(socket: Arc<OwnedFd>, frame_max: u32, counters: Arc<Counters>) -> Self {
+    pub(super) fn new((wire, socket): (Wire, Arc<OwnedFd>), frame_max: u32, counters: Arc<Counters>) -> Self {
         Self {
+            wire,
             socket,
             frame_max,
             headers: Box::new([[0; HEADER_BYTES]; BURST]),
@@ -86,9 +89,15 @@ impl KernelTx {
                 break;
             }
             self.describe(batch);
-            // SAFETY: `messages` and `vector` were made of the batch's buffers, which nobody writes while handles on
-            // them exist, and of `headers` and `copies`; none of these changes before the call.
-            match unsafe { packet::send(self.socket.as_fd(), &mut self.messages) } {
+            let socket = self.socket.as_fd();
+            let result = match self.wire {
+                // SAFETY: `messages` and `vector` were made of the batch's buffers, which nobody writes while handles
+                // on them exist, and of `headers` and `copies`; none of these changes before the call.
+                Wire::Packet => unsafe { packet::send(socket, &mut self.messages) },
+                // SAFETY: as above.
+                Wire::Tap => unsafe { tap::send(socket, &self.messages) },
+            };
+            match result {
                 Ok(count) => {
                     self.count(batch, count);
                     batch.drop_first(count);
@@ -124,7 +133,7 @@ impl KernelTx {
                 }
                 stats.drop_no_room = stats.drop_no_room.wrapping_add(1);
             }
-            Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => {
+            Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::EIO | libc::EBADFD) => {
                 stats.drop_port_gone = stats.drop_port_gone.wrapping_add(batch.len() as u64);
                 batch.clear();
                 self.forget_deferred();

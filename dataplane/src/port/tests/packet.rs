@@ -353,3 +353,68 @@ fn what_is_no_ethernet_interface_is_refused() {
         assert!(message.contains(said) && message.contains(interface), "{message}");
     }
 }
+
+/// Runs are written to a TAP whole, and super-frames that are read from it are cut into the segments that were sent.
+#[test]
+fn runs_cross_a_tap_in_both_directions() {
+    let _namespace = Namespace::enter();
+    std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
+    let pool = pool(2047);
+    let spec = PortSpec::new("p0", Driver::Tap { interface: "iw0".into() });
+    let (port, pairs) = Port::open(eal(), &spec, &[Arc::clone(&pool)]).unwrap();
+    assert!(port.segmentation().is_some());
+    // A packet socket of another port, at the kernel's end: what is written to the TAP arrives there.
+    let mut near = End { port, pairs, pool };
+    let mut far = End::open("iw0");
+    for kind in [(false, None), (true, None), (false, Some(77)), (true, Some(77))] {
+        check_run(&mut near, &mut far, kind, 45);
+        check_run(&mut far, &mut near, kind, 45);
+    }
+    assert_eq!((near.extended("tx_super_frames"), near.extended("rx_super_frames")), (8, 8));
+    ip("link set iw0 down");
+    let lost = run(&near, &far, (false, None), &payloads(3));
+    assert_eq!(near.send(lost), 0);
+    assert_eq!(near.pairs[0].tx.stats().drop_port_gone, 1);
+    ip("link set iw0 up");
+    check_run(&mut near, &mut far, (false, None), 3);
+    ip("link del iw0");
+    assert!(near.port.has_vanished());
+    let mut burst = ArrayVec::new();
+    assert_eq!(near.pairs[0].rx.burst(&mut burst), 0);
+}
+
+/// Without offloads the kernel cuts and sums before the port reads.
+#[test]
+fn a_tap_without_offloads_carries_packets() {
+    let _namespace = Namespace::enter();
+    std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
+    let pool = pool(2047);
+    let driver = Driver::Tap { interface: "iw0".into() };
+    let spec = PortSpec { checksum_offload: false, segmentation: false, ..PortSpec::new("p0", driver) };
+    let (port, pairs) = Port::open(eal(), &spec, &[Arc::clone(&pool)]).unwrap();
+    assert!(port.segmentation().is_none());
+    let mut near = End { port, pairs, pool };
+    let mut far = End::open("iw0");
+    check_run(&mut far, &mut near, (false, None), 45);
+    assert_eq!(near.extended("rx_super_frames"), 0);
+}
+
+/// A TAP that was made with one queue, and stays when the port is closed.
+#[test]
+fn a_tap_that_exists_is_used() {
+    let _namespace = Namespace::enter();
+    for kind in ["", " multi_queue"] {
+        ip(&format!("tuntap add dev iw0 mode tap{kind}"));
+        let spec = PortSpec::new("p0", Driver::Tap { interface: "iw0".into() });
+        let pool = pool(1023);
+        let open = || Port::open(eal(), &spec, &[Arc::clone(&pool)]);
+        let (port, pairs) = open().unwrap();
+        if kind.is_empty() {
+            let refused = open().unwrap_err().to_string();
+            assert!(refused.contains("interface iw0: cannot make the TAP"), "{refused}");
+        }
+        drop((port, pairs));
+        drop(open().unwrap());
+        ip(&format!("tuntap del dev iw0 mode tap{kind}"));
+    }
+}
