@@ -39,7 +39,13 @@ fn main() -> Result<()> {
     };
     let memif = Driver::Memif(Memif { id: 0, role: MemifRole::Client, socket });
     let (_near, mut near) = Port::open(&eal, &PortSpec::new("memif", memif), &[pool()?])?;
-    let (_far, mut far) = Port::open(&eal, &PortSpec::new("tap", Driver::Tap { interface }), &[pool()?])?;
+    // What comes from the kernel goes on as it is: whole packets, with checksums.
+    let tap = PortSpec {
+        checksum_offload: false,
+        segmentation: false,
+        ..PortSpec::new("tap", Driver::Tap { interface })
+    };
+    let (_far, mut far) = Port::open(&eal, &tap, &[pool()?])?;
     let ([near], [far]) = (near.as_mut_slice(), far.as_mut_slice()) else { anyhow::bail!("one queue each") };
     println!("ready");
     forward(near, far)

@@ -43,6 +43,7 @@ socket = "$SOCKET"
 [[port]]
 name = "incast"
 driver = "tap"
+offloads = false
 interface = "iw0"
 addresses = ["10.80.0.2/24", "fd80::2/64"]
 [[listener]]

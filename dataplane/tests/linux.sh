@@ -44,10 +44,11 @@ CELLS
     esac
 }
 
-port() { # NUMBER MTU: Ironwarp's end of a lane, in the configuration. net_tap of DPDK ends at MTU 1504: net_pcap then.
+port() { # NUMBER MTU: Ironwarp's end of a lane, in the configuration. net_pcap at other MTUs.
     local net=$((80 + $1)) kind
     if [ "$2" = 1500 ]; then
-        kind="driver = \"tap\""
+        # The relay reads frames of one packet each, with checksums.
+        kind=$'driver = "tap"\noffloads = false'
     else
         in_ns ip link add "dp$1" mtu "$2" type veth peer name "iw$1" mtu "$2"
         in_ns ethtool -K "dp$1" tso off gso off gro off tx off >/dev/null 2>&1

@@ -24,7 +24,7 @@ port = 7400
 service = "region"
 [[region]]
 name = "lab"
-size = "64M"
+size = "208M"
 access = ["remote-read", "remote-write"]
 [[region]]
 name = "small"
@@ -39,7 +39,8 @@ TOML
 serving() { daemon_start "$LAB/config.toml" && kernel_side iw0; }
 check "a daemon with regions" serving
 
-head -c 60000000 /dev/urandom >"$LAB/large"
+# Long enough for a reset in its midst.
+head -c 200000000 /dev/urandom >"$LAB/large"
 head -c 1234567 /dev/urandom >"$LAB/a"
 head -c 100 /dev/urandom >"$LAB/b"
 : >"$LAB/empty"
@@ -87,7 +88,7 @@ survives_reset() { # HOST: a put and its comparison, with a reset in between
     jq -e '.resumed >= 1 and .verified' "$LAB/report" && [ "$status" = 0 ]
 }
 get_survives_reset() { # HOST
-    remote get -j "$1:7400/lab" "$LAB/got" --length 60000000 --resume >"$LAB/report" &
+    remote get -j "$1:7400/lab" "$LAB/got" --length 200000000 --resume >"$LAB/report" &
     local get=$! status=0
     resets bytes_out || status=1
     wait_at_most 120 "$get" || status=1

@@ -299,7 +299,8 @@ pub(super) fn pools(ports: &[PortEntry]) -> Vec<PoolStatus> {
         let status = |(worker, pool): (usize, &Arc<Mempool>)| PoolStatus {
             name: format!("{}.{worker}", entry.port.name()),
             buffers: u64::from(pool.capacity()),
-            in_use: u64::from(pool.in_use()),
+            // Empty ones that the driver has ready count as free.
+            in_use: u64::from(pool.in_use().saturating_sub(entry.port.armed_buffers(worker))),
             reserve: u64::from(worker_reserve(pool.capacity())),
             data_room_bytes: u32::from(pool.data_room()),
         };

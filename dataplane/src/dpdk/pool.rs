@@ -97,6 +97,11 @@ impl MbufPool {
         self.pool.available_here().saturating_add(fresh)
     }
 
+    /// Returns the number of buffers that were fetched from the pool and not given out.
+    pub(crate) fn fetched(&self) -> usize {
+        self.fresh.len()
+    }
+
     /// Returns the number of data buffers refused because only the reserve was left.
     pub fn refused(&self) -> u64 {
         self.refused

@@ -5,13 +5,24 @@ use std::sync::Arc;
 use iwarp_config::Driver;
 
 use super::{PortError, PortSpec, interface};
-use crate::dpdk::{DeviceInfo, Mempool};
+use crate::dpdk::{DeviceInfo, Mempool, Offloads};
 
 /// Ethernet header and one VLAN tag, bytes.
 const FRAME_OVERHEAD: u32 = 18;
 
 /// Bytes of an ordinary page.
 const PAGE_BYTES: u32 = 4096;
+
+/// Returns the offloads that are requested and that the device has.
+pub(super) fn offloads(spec: &PortSpec, info: &DeviceInfo) -> Offloads {
+    let offloads = spec.offloads().and(info.offloads);
+    // Neither an IPv4 header's checksum nor segments without that of TCP.
+    Offloads {
+        tx_ip_checksum: offloads.tx_ip_checksum && offloads.tx_tcp_checksum,
+        tx_segmentation: offloads.tx_segmentation && offloads.tx_tcp_checksum,
+        ..offloads
+    }
+}
 
 /// Refuses what would fail later with a worse message.
 pub(super) fn check_fit(spec: &PortSpec, info: &DeviceInfo, pools: &[Arc<Mempool>]) -> Result<(), PortError> {

@@ -28,7 +28,7 @@ use crate::dpdk::{
     RING_QUEUES_MAX, RealtimeSignalsOccupied, Ring, TapInterface,
 };
 
-use fit::check_fit;
+use fit::{check_fit, offloads};
 use running::Running;
 
 pub use claim::{ClaimError, Claims};
@@ -139,7 +139,9 @@ impl Port {
             Driver::Tap { .. } => kernel::Interface::make_tap(spec, interface, served)?,
             _ => kernel::Interface::open(spec, interface, served)?,
         };
-        let (mac, offloads) = (device.mac(), offloads(spec, &info));
+        // The kernel passes frames without checksums whether they are asked for or not.
+        let offloads = Offloads { rx_ip_checksum: true, rx_tcp_checksum: true, ..offloads(spec, &info) };
+        let mac = device.mac();
         let port = Self {
             name: spec.name.clone(),
             driver: spec.driver.clone(),
@@ -336,6 +338,11 @@ impl Port {
         pci::kernel_driver(self.bus_address()?)
     }
 
+    /// Returns the number of empty buffers of the pool that our own driver holds for a queue.
+    pub fn armed_buffers(&self, queue: usize) -> u32 {
+        self.device.as_ref().map_or(0, |device| device.armed_buffers(queue))
+    }
+
     /// Queue pairs in use.
     pub fn queues(&self) -> u16 {
         self.queues
@@ -494,17 +501,6 @@ fn launch(
         Ok((device, pairs)) => (Some(device), None, pairs),
         Err(waiting) => (None, Some(waiting), Vec::new()),
     })
-}
-
-/// Returns the offloads that are requested and that the device has.
-fn offloads(spec: &PortSpec, info: &DeviceInfo) -> Offloads {
-    let offloads = spec.offloads().and(info.offloads);
-    // Neither an IPv4 header's checksum nor segments without that of TCP.
-    Offloads {
-        tx_ip_checksum: offloads.tx_ip_checksum && offloads.tx_tcp_checksum,
-        tx_segmentation: offloads.tx_segmentation && offloads.tx_tcp_checksum,
-        ..offloads
-    }
 }
 
 /// Queue pairs that the device has at most. A memif has as many as its client makes, which is not known yet: one is

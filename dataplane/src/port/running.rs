@@ -29,6 +29,14 @@ impl Running {
         }
     }
 
+    /// Returns the number of empty buffers that our own driver holds to read into.
+    pub(super) fn armed_buffers(&self, queue: usize) -> u32 {
+        match self {
+            Self::Dpdk(_) => 0,
+            Self::Kernel(interface) => interface.armed_buffers(queue),
+        }
+    }
+
     pub(super) fn link(&self) -> Result<Link, DpdkError> {
         match self {
             Self::Dpdk(device) => device.link(),

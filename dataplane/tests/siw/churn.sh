@@ -7,7 +7,7 @@ counters() {
 }
 
 # resources: prints everything that connections make the daemon hold. A worker has up to a burst of 32 packet buffers in
-# hand, and net_tap keeps one for the next frame: up to 33 buffers count as equal.
+# hand: up to 33 buffers count as equal.
 resources() {
     report | jq -c '(.connections | [.established, .opening, .closing, .time_wait]) + [.regions],
         (.pools[] | [.name, ([.in_use, 33] | max)])'

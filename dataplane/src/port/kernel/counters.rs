@@ -10,6 +10,8 @@ pub(super) struct Counters {
     pub(super) rx_bytes: AtomicU64,
     /// Times that no buffer was left to read into.
     pub(super) rx_no_buffer: AtomicU64,
+    /// Empty buffers that wait to be read into.
+    pub(super) rx_armed: AtomicU64,
     /// Super-frames received, and their segments.
     pub(super) rx_super_frames: AtomicU64,
     pub(super) rx_segments: AtomicU64,

@@ -217,6 +217,12 @@ impl Interface {
         all.map(|(name, counter)| (name.to_owned(), sum(self.counters(), counter))).into()
     }
 
+    /// Returns the number of empty buffers that a queue holds to read into.
+    pub(super) fn armed_buffers(&self, queue: usize) -> u32 {
+        let armed = self.queues.get(queue).map_or(0, |of| of.counters.rx_armed.load(Ordering::Relaxed));
+        u32::try_from(armed).unwrap_or(u32::MAX)
+    }
+
     fn counters(&self) -> impl Iterator<Item = &Counters> {
         self.queues.iter().map(|queue| queue.counters.as_ref())
     }

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
@@ -102,6 +103,8 @@ impl KernelRx {
                 break;
             }
         }
+        let armed = self.armed.len().saturating_add(self.pool.fetched());
+        self.counters.rx_armed.store(armed as u64, Ordering::Relaxed);
         let frames = out.len().saturating_sub(before);
         self.stats.polls_empty = self.stats.polls_empty.wrapping_add(u64::from(frames == 0));
         self.stats.frames = self.stats.frames.wrapping_add(frames as u64);
