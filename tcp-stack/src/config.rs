@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 
+use crate::cc::BBR_LOSS_PERCENT;
 use crate::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr, Rss};
 
 /// The configuration of one stack: one worker's share of one port.
@@ -187,6 +188,9 @@ pub struct TcpConfig {
     /// True if NewReno and CUBIC pace their segments, at a little more than a window per round trip; BBR always
     /// does.
     pub pacing: bool,
+    /// Loss rate of a round trip above which BBR takes loss for congestion, percent: 1..=50
+    /// (draft-ietf-ccwg-bbr-06 §2.8, BBR.LossThresh: 2).
+    pub bbr_loss_percent: u8,
     /// True if SACK is offered and accepted (RFC 2018).
     pub sack: bool,
     /// True if timestamps are offered and accepted (RFC 7323 §3).
@@ -236,6 +240,7 @@ impl Default for TcpConfig {
             ecn: Ecn::default(),
             dctcp_ect_control: true,
             pacing: false,
+            bbr_loss_percent: BBR_LOSS_PERCENT,
             sack: true,
             timestamps: true,
             window_scale: true,

@@ -42,8 +42,6 @@ use coarse::Coarse;
 
 /// An unknown or unlimited volume or time: the draft's "Infinity".
 const INFINITY: u32 = u32::MAX;
-/// BBR.LossThresh: largest loss rate of a round trip while probing, percent (§2.8).
-const LOSS_THRESH_PERCENT: u64 = 2;
 /// BBR.Beta: factor of the decrease for each round trip with losses, percent (§2.8).
 const BETA_PERCENT: u64 = 70;
 /// BBR.MinPipeCwnd: smallest window, segments (§2.8).
@@ -175,6 +173,8 @@ pub(crate) struct Bbr {
     extra_acked_rounds: u8,
     /// Discontiguous ranges lost in this round trip.
     lost_ranges: u8,
+    /// BBR.LossThresh: largest loss rate of a round trip while probing, percent (§2.8).
+    loss_thresh_percent: u8,
     state: State,
     ack_phase: AckPhase,
     /// BBR.undo_state: the state that a loss ended, to return to if the loss was spurious.
@@ -289,7 +289,7 @@ fn has_reached(delivered: u32, mark: u32) -> bool {
 impl Bbr {
     /// Returns the state at the start of a connection (OnInit, §5.2.1); different seeds make connections probe at
     /// different times.
-    pub(super) fn new(seed: u32) -> Self {
+    pub(super) fn new(seed: u32, loss_thresh_percent: u8) -> Self {
         let [_, _, a, b] = seed.to_be_bytes();
         Self {
             inflight_longterm: INFINITY,
@@ -325,6 +325,7 @@ impl Bbr {
             bw_probe_up_rounds: 0,
             extra_acked_rounds: 0,
             lost_ranges: 0,
+            loss_thresh_percent,
             state: State::Startup,
             ack_phase: AckPhase::Init,
             undo_state: None,

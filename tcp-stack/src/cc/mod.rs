@@ -134,6 +134,9 @@ impl AckSample {
     }
 }
 
+/// BBR.LossThresh of the draft, percent (draft-ietf-ccwg-bbr-06 §2.8).
+pub(crate) const BBR_LOSS_PERCENT: u8 = 2;
+
 /// The algorithm of one connection. The layout puts the discriminant first, directly before the first fields of the
 /// algorithm's own state.
 #[derive(Clone, Copy, Debug)]
@@ -151,14 +154,14 @@ impl Controller {
             Congestion::NewReno => Self::NewReno(NewReno::default()),
             Congestion::Cubic => Self::Cubic(Cubic::default()),
             Congestion::Dctcp => Self::Dctcp(Dctcp::new()),
-            Congestion::Bbr => Self::Bbr(Bbr::new(0)),
+            Congestion::Bbr => Self::Bbr(Bbr::new(0, BBR_LOSS_PERCENT)),
         }
     }
 
-    /// Returns the same algorithm with `seed` for its random numbers.
-    pub(crate) fn with_seed(self, seed: u32) -> Self {
+    /// Returns the same algorithm with `seed` for its random numbers, and the loss rate that BBR tolerates, percent.
+    pub(crate) fn with(self, seed: u32, bbr_loss_percent: u8) -> Self {
         match self {
-            Self::Bbr(_) => Self::Bbr(Bbr::new(seed)),
+            Self::Bbr(_) => Self::Bbr(Bbr::new(seed, bbr_loss_percent)),
             other => other,
         }
     }
@@ -378,7 +381,7 @@ mod tests {
 
     #[test]
     fn an_idle_period_keeps_the_bbr_model() {
-        let mut cc = Controller::new(Congestion::Bbr).with_seed(7);
+        let mut cc = Controller::new(Congestion::Bbr).with(7, BBR_LOSS_PERCENT);
         let mut window = CongestionWindow { cwnd: 500_000, ssthresh: CWND_MAX, mss: 1000 };
         cc.on_idle(&mut window, 10_000);
         assert_eq!(window.cwnd, 500_000);

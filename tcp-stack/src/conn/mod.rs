@@ -370,7 +370,7 @@ impl Conn {
             rtt: RttEstimator::new(),
             recovery: Recovery::new(iss),
             episode: Episode::new(iss, ack::SACK_STEPS_SAVED_MAX),
-            cc: Controller::new(congestion).with_seed(iss.get()),
+            cc: Controller::new(congestion).with(iss.get(), config.tcp.bbr_loss_percent),
             pacer: Pacer::new(),
             rate: DeliveryRate::default(),
             ecn: Ecn::new(&config.tcp, &origin.options),

@@ -106,6 +106,30 @@ fn bbr_takes_much_loss_for_congestion() {
     assert!(lossy < 0.5 * lossless && lossy > 0.05 * lossless, "{lossy} of {lossless}");
 }
 
+/// With a higher threshold BBR takes less random loss for congestion. Shares of the rate without loss, means of four
+/// runs, on a path of 40 ms; docs/limits.md has them.
+#[test]
+fn the_loss_that_bbr_tolerates_is_configured() {
+    let received = |loss, bbr_loss_percent, seed| {
+        let mut scenario = Scenario {
+            abort_at: Some(Duration::from_millis(6_000)),
+            ..flows(LinkConfig { loss, ..LONG }, Congestion::Bbr, false, 1, 1 << 40)
+        };
+        scenario.hosts.iter_mut().for_each(|host| host.tcp.bbr_loss_percent = bbr_loss_percent);
+        run(&scenario, seed).outcomes[0][1].received as f64
+    };
+    let lossless = received(0, 2, 1);
+    let share = |loss, percent| {
+        let runs = seeds(1..5).map(|seed| received(loss, percent, seed) / lossless).collect::<Vec<_>>();
+        runs.iter().sum::<f64>() / runs.len() as f64
+    };
+    for (loss, least) in [(PERCENT, 0.8), (3 * PERCENT, 0.6), (5 * PERCENT, 0.4)] {
+        let (strict, tolerant) = (share(loss, 2), share(loss, 10));
+        println!("{} %: {strict:.2} at 2 %, {tolerant:.2} at 10 %", loss / PERCENT);
+        assert!(tolerant > least && tolerant > strict, "{loss}: {strict}, {tolerant}");
+    }
+}
+
 #[test]
 fn two_bbr_flows_share() {
     for report in expect_all_delivered(&flows(LONG, Congestion::Bbr, false, 2, 30 << 20), 0..2) {

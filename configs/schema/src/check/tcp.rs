@@ -165,6 +165,8 @@ keys! {
         dctcp_ect_control: Flag, Restart;
         /// True if cubic, newreno and dctcp pace their segments; bbr always does.
         pacing: Flag, Restart;
+        /// Loss rate of a round trip above which bbr takes loss for congestion, percent.
+        bbr_loss_percent: Number(1..=50, "a loss rate that random loss alone does not reach"), Restart;
         /// True if SACK is offered and accepted (RFC 2018).
         sack: Flag, Restart;
         /// True if timestamps are offered and accepted (RFC 7323 §3).

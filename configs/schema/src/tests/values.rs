@@ -352,7 +352,8 @@ fn tcp_is_what_the_file_says() {
     let text = "profile = 'internet'\nrto_min_ms = 10\nrto_max_ms = 9000\nsyn_retries = 3\ndata_retries = 4\n\
                 time_wait_ms = 5\nzero_window_ms = 8\nchallenge_acks_max = 20\nchallenge_interval_ms = 900\n\
                 fin_wait_2_ms = 0\ndelayed_ack_ms = 6\npeer_delayed_ack_ms = 7\n\
-                congestion = 'dctcp'\necn = 'on'\ndctcp_ect_control = false\npacing = true\nsack = false\n\
+                congestion = 'dctcp'\necn = 'on'\ndctcp_ect_control = false\npacing = true\nbbr_loss_percent = 10\n\
+                sack = false\n\
                 timestamps = false\ninitial_window_segments = 4\ninitial_window_bytes = 8000\nhalf_open_max = 64\n\
                 give_way_after_ms = 2500\nsyn_cookies = 'always'\n\
                 [ip]\npath_mtu_min = 1000\npath_mtu_age_s = 300\nblack_hole_timeouts = 4\n";
@@ -374,6 +375,7 @@ fn tcp_is_what_the_file_says() {
         ecn: Ecn::On,
         dctcp_ect_control: false,
         pacing: true,
+        bbr_loss_percent: 10,
         sack: false,
         timestamps: false,
         initial_window_segments: 4,

@@ -2,13 +2,10 @@
 
 use super::{
     Ack, BETA_PERCENT, Bbr, Coarse, CongestionWindow, FULL_BW_REACHED, IN_RECOVERY, INFINITY,
-    IS_BW_PROBE_SAMPLE, IS_LOSS_IN_ROUND, LEFT_RECOVERY, LOSS_THRESH_PERCENT, LostSegment, MARKED,
-    PREV_PROBE_TOO_HIGH, SAVED, State, clamp32, has_reached, percent_of, saved, volume,
+    IS_BW_PROBE_SAMPLE, IS_LOSS_IN_ROUND, LEFT_RECOVERY, LostSegment, MARKED, PREV_PROBE_TOO_HIGH, SAVED,
+    State, clamp32, has_reached, percent_of, saved, volume,
 };
 use crate::time::Instant;
-
-/// 1 - BBR.LossThresh, percent.
-const NOT_LOST_PERCENT: u64 = 100 - LOSS_THRESH_PERCENT;
 
 /// Returns the low bits of a sequence number.
 fn low_bits(seq: u32) -> u16 {
@@ -16,15 +13,16 @@ fn low_bits(seq: u32) -> u16 {
     u16::from_be_bytes([a, b])
 }
 
-/// InflightAtLoss (§5.5.10.2): the amount in flight at which the losses crossed BBR.LossThresh, bytes. That may be in
-/// the middle of the segment of `size` bytes whose loss was the last of `lost` bytes:
+/// InflightAtLoss (§5.5.10.2): the amount in flight at which the losses crossed BBR.LossThresh, `percent`, bytes. That
+/// may be in the middle of the segment of `size` bytes whose loss was the last of `lost` bytes:
 /// "lost_prefix >= (BBR.LossThresh * inflight_prev - lost_prev) / (1 - BBR.LossThresh)".
-fn inflight_at_loss(tx_in_flight: u32, lost: u32, size: u32) -> u32 {
+fn inflight_at_loss(tx_in_flight: u32, lost: u32, size: u32, percent: u8) -> u32 {
     let inflight_prev = u64::from(tx_in_flight.saturating_sub(size));
     let lost_prev = u64::from(lost.saturating_sub(size));
-    let tolerated = inflight_prev.saturating_mul(LOSS_THRESH_PERCENT);
+    let percent = u64::from(percent.min(99));
+    let tolerated = inflight_prev.saturating_mul(percent);
     let over = tolerated.saturating_sub(lost_prev.saturating_mul(100));
-    clamp32(inflight_prev.saturating_add(over / NOT_LOST_PERCENT))
+    clamp32(inflight_prev.saturating_add(over.checked_div(100_u64.saturating_sub(percent)).unwrap_or(0)))
 }
 
 impl Bbr {
@@ -94,8 +92,13 @@ impl Bbr {
     }
 
     /// IsInflightTooHigh (§5.5.10.2): "the loss rate over the past round trip exceeds the queue pressure objective".
-    pub(super) fn is_inflight_too_high(tx_in_flight: u32, lost: u32, has_selective_acks: bool) -> bool {
-        let tolerated = u64::from(tx_in_flight).saturating_mul(LOSS_THRESH_PERCENT);
+    pub(super) fn is_inflight_too_high(
+        &self,
+        tx_in_flight: u32,
+        lost: u32,
+        has_selective_acks: bool,
+    ) -> bool {
+        let tolerated = u64::from(tx_in_flight).saturating_mul(self.loss_thresh_percent.into());
         u64::from(lost).saturating_mul(100) > tolerated || (lost > 0 && !has_selective_acks)
     }
 
@@ -137,8 +140,9 @@ impl Bbr {
             return;
         }
         let (tx_in_flight, rs_lost) = (lost.load.in_flight(), lost.load.lost_since(lost.lost));
-        if Self::is_inflight_too_high(tx_in_flight, rs_lost, lost.sack) {
-            let tx_in_flight = inflight_at_loss(tx_in_flight, rs_lost, lost.size);
+        if self.is_inflight_too_high(tx_in_flight, rs_lost, lost.sack) {
+            let percent = self.loss_thresh_percent;
+            let tx_in_flight = inflight_at_loss(tx_in_flight, rs_lost, lost.size, percent);
             let at = (lost.now, lost.delivered);
             self.handle_inflight_too_high(window, at, tx_in_flight, lost.load.app_limited());
         }

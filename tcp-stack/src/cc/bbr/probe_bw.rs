@@ -209,7 +209,7 @@ impl Bbr {
                 return true;
             }
         }
-        let too_high = Self::is_inflight_too_high(rs.tx_in_flight, rs.lost, ack.has_selective_acks);
+        let too_high = self.is_inflight_too_high(rs.tx_in_flight, rs.lost, ack.has_selective_acks);
         if !too_high && self.inflight_longterm != INFINITY {
             self.inflight_longterm = self.inflight_longterm.max(rs.tx_in_flight);
             if self.state == State::ProbeBwUp {

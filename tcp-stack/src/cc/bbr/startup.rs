@@ -62,7 +62,7 @@ impl Bbr {
         let Some(rs) = ack.rs else { return };
         if enough
             && self.has(IN_RECOVERY)
-            && Self::is_inflight_too_high(rs.tx_in_flight, rs.lost, ack.has_selective_acks)
+            && self.is_inflight_too_high(rs.tx_in_flight, rs.lost, ack.has_selective_acks)
         {
             self.undo_state = Some(State::Startup);
             self.leave_startup_at_limit(window, ack);

@@ -3,7 +3,7 @@
 mod losses;
 
 use super::*;
-use crate::cc::CWND_MAX;
+use crate::cc::{BBR_LOSS_PERCENT, CWND_MAX};
 use crate::config::TcpConfig;
 use crate::recovery::RateSample;
 
@@ -42,7 +42,7 @@ struct Path {
 impl Path {
     fn new() -> Self {
         let mut path = Self {
-            cc: Bbr::new(1),
+            cc: Bbr::new(1, BBR_LOSS_PERCENT),
             window: CongestionWindow::initial(MSS, &TcpConfig::default()),
             now: ms(1_000),
             in_flight: 10 * MSS,
@@ -167,7 +167,7 @@ fn near(a: u64, b: u64, percent: u64) -> bool {
 
 #[test]
 fn the_first_flight_is_paced_at_the_startup_gain() {
-    let mut cc = Bbr::new(0);
+    let mut cc = Bbr::new(0, BBR_LOSS_PERCENT);
     let window = CongestionWindow::initial(MSS, &TcpConfig::default());
     // 10 000 bytes in 40 ms, times 2.77.
     cc.init_pacing_rate(&window, Some(RTT));
@@ -238,7 +238,7 @@ fn the_cycle_is_down_cruise_refill_up() {
 fn probes_are_two_to_three_seconds_apart_and_seeds_draw_them() {
     let mut waits = alloc::collections::BTreeSet::new();
     for seed in 0..100 {
-        let mut cc = Bbr::new(seed);
+        let mut cc = Bbr::new(seed, BBR_LOSS_PERCENT);
         cc.start_probe_bw_down(ms(0), 0);
         assert!((2_000..3_000).contains(&cc.phase_end_ms), "{}", cc.phase_end_ms);
         assert!(cc.rounds_since_probe_up <= 1);
