@@ -39,7 +39,7 @@ fn main() -> Result<()> {
     };
     let memif = Driver::Memif(Memif { id: 0, role: MemifRole::Client, socket });
     let (_near, mut near) = Port::open(&eal, &PortSpec::new("memif", memif), &[pool()?])?;
-    // What comes from the kernel goes on as it is: whole packets, with checksums.
+    // The bridge forwards frames unchanged, so the kernel must pass single packets with their checksums.
     let tap = PortSpec {
         checksum_offload: false,
         segmentation: false,

@@ -143,21 +143,9 @@ impl Port {
         let offloads = Offloads { rx_ip_checksum: true, rx_tcp_checksum: true, ..offloads(spec, &info) };
         let mac = device.mac();
         let port = Self {
-            name: spec.name.clone(),
-            driver: spec.driver.clone(),
-            device_name: interface.to_owned(),
             device: Some(Running::Kernel(Arc::new(device))),
-            waiting: None,
-            interface: interface::index(interface),
-            counted: PortStats::default(),
-            known: Cell::default(),
-            info,
-            mac,
-            mtu: spec.mtu,
-            offloads,
-            rss: None,
-            queues: u16::try_from(served.len()).unwrap_or(u16::MAX),
             interrupts: true,
+            ..Self::closed(spec, interface.to_owned(), info, (mac, offloads), served.len())
         };
         Ok((port, pairs.into_iter().map(PortQueues::from).collect()))
     }
@@ -242,11 +230,29 @@ impl Port {
         }
         let rss = device.as_ref().filter(|_| rss_wanted).and_then(|device| device.rss(&info));
         let port = Self {
+            device: device.map(Running::Dpdk),
+            waiting,
+            rss,
+            interrupts: !pairs.is_empty() && pairs.iter().all(|pair| pair.rx.has_descriptor()),
+            ..Self::closed(spec, device_name, info, (mac, offloads), served.len())
+        };
+        Ok((port, pairs.into_iter().map(PortQueues::from).collect()))
+    }
+
+    /// Returns a port without a device.
+    fn closed(
+        spec: &PortSpec,
+        device_name: String,
+        info: DeviceInfo,
+        (mac, offloads): ([u8; 6], Offloads),
+        queues: usize,
+    ) -> Self {
+        Self {
             name: spec.name.clone(),
             driver: spec.driver.clone(),
             device_name,
-            device: device.map(Running::Dpdk),
-            waiting,
+            device: None,
+            waiting: None,
             interface: spec.driver.interface().and_then(interface::index),
             counted: PortStats::default(),
             known: Cell::default(),
@@ -254,11 +260,10 @@ impl Port {
             mac,
             mtu: spec.mtu,
             offloads,
-            rss,
-            queues: u16::try_from(served.len()).unwrap_or(u16::MAX),
-            interrupts: !pairs.is_empty() && pairs.iter().all(|pair| pair.rx.has_descriptor()),
-        };
-        Ok((port, pairs.into_iter().map(PortQueues::from).collect()))
+            rss: None,
+            queues: u16::try_from(queues).unwrap_or(u16::MAX),
+            interrupts: false,
+        }
     }
 
     /// Returns the name of the port in listings.

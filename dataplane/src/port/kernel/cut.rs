@@ -17,14 +17,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tcp_stack::wire::{EtherType, EthernetHeader, IpProtocol, Ipv4Header, Ipv6Header, Sum, TcpFlags};
 use tcp_stack::{Buf, RxChecksum};
 
-use super::header::{Gso, Header, TCP_CHECKSUM_OFFSET};
+use super::header::{Gso, HEADERS_MAX, Header, TCP_CHECKSUM_OFFSET};
 
 /// Shortest segment into which a super-frame is cut, bytes: the MSS without an option (RFC 9293 §3.7.1).
 const SEGMENT_MIN: u16 = 536;
 /// Ethernet with a tag, IPv4 or IPv6 without options, TCP with timestamps: at first.
 const HEADERS: u16 = 66;
-/// The longest headers of a segment, bytes: Ethernet with a tag, IPv4 and TCP with all options.
-const HEADERS_MAX: u16 = 18 + 60 + 60;
 /// The longest frame that the kernel passes whole, bytes, without BIG TCP.
 const FRAME_MAX: u32 = 65_535 + 18;
 
@@ -48,7 +46,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Returns the layout for full segments of an MTU, in buffers with so many bytes of room.
+    /// Returns the layout for full segments of an MTU, in buffers of `room` bytes.
     pub(super) fn new(mtu: u16, room: usize) -> Self {
         // Ethernet's header before the MTU.
         let segment = mtu.saturating_add(14).saturating_sub(HEADERS);
@@ -56,7 +54,7 @@ impl Layout {
     }
 
     fn within(self, room: usize) -> Self {
-        let headers = self.headers.clamp(14 + 20 + 20, HEADERS_MAX);
+        let headers = self.headers.clamp(14 + 20 + 20, u16::try_from(HEADERS_MAX).unwrap_or(u16::MAX));
         let most = u16::try_from(room).unwrap_or(u16::MAX).saturating_sub(headers);
         Self { headers, segment: self.segment.clamp(SEGMENT_MIN, most.max(SEGMENT_MIN)) }
     }
@@ -85,10 +83,11 @@ pub(super) struct Cut {
 /// Positions in a frame with a TCP segment.
 #[derive(Clone, Copy, Debug)]
 struct Positions {
-    /// The IP header, the TCP header, and the payload.
+    /// The IP header, the TCP header, the payload, and the end of the packet by its IP header.
     network: usize,
     transport: usize,
     payload: usize,
+    end: usize,
     ipv6: bool,
 }
 
@@ -177,7 +176,7 @@ fn positions(bytes: &[u8], len: usize) -> Option<Positions> {
     let words = usize::from(bytes.get(transport.checked_add(12)?)? >> 4);
     let payload = transport.checked_add(words.checked_mul(4)?)?;
     let fits = words >= 5 && payload <= bytes.len() && payload <= end && end <= len;
-    Some(Positions { network, transport, payload, ipv6 }).filter(|_| fits)
+    Some(Positions { network, transport, payload, end, ipv6 }).filter(|_| fits)
 }
 
 impl Positions {
@@ -187,6 +186,7 @@ impl Positions {
             network: self.network.saturating_add(bytes),
             transport: self.transport.saturating_add(bytes),
             payload: self.payload.saturating_add(bytes),
+            end: self.end.saturating_add(bytes),
             ipv6: self.ipv6,
         }
     }
@@ -206,13 +206,11 @@ fn verdict(header: &Header, positions: Option<Positions>) -> RxChecksum {
 
 /// Checks that a frame of `len` bytes may be cut into segments.
 fn check_super_frame(bytes: &[u8], positions: Positions, gso: Gso, len: usize) -> Result<(), Refusal> {
-    let Positions { network, transport, ipv6, .. } = positions;
+    let Positions { network, transport, end, ipv6, .. } = positions;
     let kind = if ipv6 { Gso::Tcp6 } else { Gso::Tcp4 };
-    let (field, start) = if ipv6 { (4, transport) } else { (2, network) };
-    let end = u16_at(bytes, network.saturating_add(field)).map(|length| start.saturating_add(length.into()));
     let flags = bytes.get(transport.saturating_add(13)).copied().map(TcpFlags::from_bits).unwrap_or_default();
     let others = TcpFlags::SYN | TcpFlags::RST | TcpFlags::URG;
-    if gso != kind || end != Some(len) || !flags.contains(TcpFlags::ACK) || flags.intersects(others) {
+    if gso != kind || end != len || !flags.contains(TcpFlags::ACK) || flags.intersects(others) {
         return Err(Refusal::Malformed);
     }
     let ip_header = bytes.get(network..transport).unwrap_or_default();
@@ -252,7 +250,7 @@ fn addresses(bytes: &[u8], positions: Positions) -> Option<(IpAddr, IpAddr)> {
 /// Writes the headers of each segment. `None`: a buffer has no room for them.
 fn divide<B: Buf>(pieces: &mut [B], positions: Positions) -> Option<()> {
     let (first, others) = pieces.split_first_mut()?;
-    let mut headers = [0; HEADERS_MAX as usize];
+    let mut headers = [0; HEADERS_MAX];
     let headers = headers.get_mut(..positions.payload)?;
     headers.copy_from_slice(first.bytes().get(..positions.payload)?);
     let whole = Segment::of(headers, positions)?;
@@ -301,7 +299,7 @@ impl Segment {
 
     /// Writes them into a copy of the super-frame's headers.
     fn write(&self, out: &mut [u8], positions: Positions) -> Option<()> {
-        let Positions { network, transport, payload, ipv6 } = positions;
+        let Positions { network, transport, payload, ipv6, .. } = positions;
         let segment = u16::try_from(payload.saturating_sub(transport).saturating_add(self.len)).ok()?;
         let packet = out.get_mut(network..transport)?;
         if ipv6 {

@@ -9,6 +9,9 @@ pub(super) const HEADER_BYTES: usize = 10;
 /// Offset of the checksum in a TCP header.
 pub(super) const TCP_CHECKSUM_OFFSET: u16 = 16;
 
+/// The longest headers of a segment, bytes: Ethernet with a tag, IPv4 and TCP with all options.
+pub(super) const HEADERS_MAX: usize = 18 + 60 + 60;
+
 const NEEDS_CHECKSUM: u8 = 1;
 const DATA_VALID: u8 = 2;
 const GSO_TCP4: u8 = 1;

@@ -7,6 +7,7 @@
 mod counters;
 mod cut;
 mod header;
+mod ifreq;
 mod packet;
 mod rx;
 mod tap;

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::header::HEADER_BYTES;
+use super::ifreq::{check, flags};
 
 /// Protocol number of every frame (linux/if_ether.h).
 const ETH_P_ALL: u16 = 0x0003;
@@ -91,17 +92,8 @@ pub(super) fn address(socket: &OwnedFd) -> Option<[u8; 6]> {
 
 /// Returns true if an interface is up and has a carrier.
 pub(super) fn is_running(socket: &OwnedFd, name: &str) -> bool {
-    // SAFETY: integers and arrays of them, for which zeros are valid.
-    let mut request = unsafe { std::mem::zeroed::<libc::ifreq>() };
-    let places = request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1);
-    places.zip(name.bytes()).for_each(|(to, from)| *to = from.cast_signed());
-    // SAFETY: an open socket; the kernel reads and writes an `ifreq`.
-    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request) } < 0 {
-        return false;
-    }
-    // SAFETY: the call has written the flags.
-    let flags = c_int::from(unsafe { request.ifr_ifru.ifru_flags });
-    flags & (libc::IFF_UP | libc::IFF_RUNNING) == libc::IFF_UP | libc::IFF_RUNNING
+    let wanted = libc::IFF_UP | libc::IFF_RUNNING;
+    flags(socket, name).is_ok_and(|flags| flags & wanted == wanted)
 }
 
 /// Returns the frames that the kernel dropped since the last call, because the socket's buffer was full.
@@ -119,7 +111,7 @@ pub(super) struct Vector(Vec<libc::iovec>);
 unsafe impl Send for Vector {}
 
 impl Vector {
-    /// A vector with room for so many buffers.
+    /// Creates a vector with room for this number of buffers.
     pub(super) fn with_capacity(buffers: usize) -> Self {
         Self(Vec::with_capacity(buffers))
     }
@@ -217,7 +209,7 @@ pub(super) struct Messages(Vec<libc::mmsghdr>);
 unsafe impl Send for Messages {}
 
 impl Messages {
-    /// Room for so many frames.
+    /// Creates a list with room for this number of frames.
     pub(super) fn with_capacity(frames: usize) -> Self {
         Self(Vec::with_capacity(frames))
     }
@@ -236,9 +228,7 @@ impl Messages {
         message.msg_hdr.msg_iovlen = buffers.len();
         self.0.push(message);
     }
-}
 
-impl Messages {
     /// Returns where the buffers of each frame lie, and how many there are.
     pub(super) fn buffers(&self) -> impl Iterator<Item = (*const libc::iovec, usize)> {
         self.0.iter().map(|message| (message.msg_hdr.msg_iov.cast_const(), message.msg_hdr.msg_iovlen))
@@ -251,13 +241,13 @@ impl Messages {
 /// The buffers of the vector that the messages were made of are readable and did not move since, nor did the vector.
 ///
 /// # Errors
-/// That of the first frame: EAGAIN, there is no room. ENOBUFS: it was dropped on the way, for want of room or since
-/// the interface at the other end has a smaller MTU. ENETDOWN, ENXIO: the interface is down or gone.
+/// The error of the first frame. EAGAIN: the socket's buffer is full. ENOBUFS: the kernel dropped the frame, because a
+/// queue was full or the interface at the other end has a smaller MTU. ENETDOWN, ENXIO: the interface is down or gone.
 pub(super) unsafe fn send(socket: BorrowedFd<'_>, messages: &mut Messages) -> io::Result<usize> {
     let count = u32::try_from(messages.0.len()).unwrap_or(u32::MAX);
-    let flags = libc::MSG_DONTWAIT;
     // SAFETY: as many messages as said, whose buffers are readable, as the caller says.
-    let sent = unsafe { libc::sendmmsg(socket.as_raw_fd(), messages.0.as_mut_ptr(), count, flags) };
+    let sent =
+        unsafe { libc::sendmmsg(socket.as_raw_fd(), messages.0.as_mut_ptr(), count, libc::MSG_DONTWAIT) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
@@ -283,8 +273,4 @@ fn get<const N: usize>(socket: &OwnedFd, option: c_int, value: &mut [u32; N]) ->
 
 fn length_of<T>(value: &T) -> libc::socklen_t {
     libc::socklen_t::try_from(size_of_val(value)).unwrap_or_default()
-}
-
-pub(super) fn check(returned: c_int) -> io::Result<c_int> {
-    if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned) }
 }

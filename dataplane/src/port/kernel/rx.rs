@@ -43,16 +43,6 @@ pub struct KernelRx {
     stats: RxQueueStats,
 }
 
-/// Result of one attempt to read a frame.
-enum Outcome {
-    /// The segments of a frame are ready.
-    Frame,
-    /// A frame was dropped.
-    Dropped,
-    /// No frame waits, or no buffer is left for one.
-    Nothing,
-}
-
 impl KernelRx {
     pub(super) fn new(
         (wire, socket): (Wire, Arc<OwnedFd>),
@@ -99,7 +89,7 @@ impl KernelRx {
                 self.stats.bytes = self.stats.bytes.wrapping_add(segment.bytes().len() as u64);
                 out.push(segment);
             }
-            if out.is_full() || matches!(self.read(), Outcome::Nothing) {
+            if out.is_full() || !self.read() {
                 break;
             }
         }
@@ -125,12 +115,13 @@ impl KernelRx {
         }
     }
 
-    /// Reads a frame and makes its segments ready.
-    fn read(&mut self) -> Outcome {
+    /// Reads a frame and makes its segments ready, or drops it. Returns false if no frame waits, or no buffer is left
+    /// for one.
+    fn read(&mut self) -> bool {
         self.arm();
         if self.armed.is_empty() {
             add(&self.counters.rx_no_buffer, 1);
-            return Outcome::Nothing;
+            return false;
         }
         let (socket, vector) = (self.socket.as_fd(), &mut self.vector);
         let read = match self.wire {
@@ -144,22 +135,23 @@ impl KernelRx {
             // The kernel has dropped a frame that its header cannot describe.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 self.stats.drop_super_frame = self.stats.drop_super_frame.wrapping_add(1);
-                return Outcome::Dropped;
+                return true;
             }
-            // Down: the socket works again when the interface is up.
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Outcome::Dropped,
-            Err(_) => return Outcome::Nothing,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return true,
+            // Also where the interface is down: the socket works again when the interface is up.
+            Err(_) => return false,
         };
         add(&self.counters.rx_frames, 1);
         add(&self.counters.rx_bytes, received.len as u64);
-        self.take(received)
+        self.take(received);
+        true
     }
 
     /// Makes segments of the buffers that were filled.
-    fn take(&mut self, received: Received) -> Outcome {
+    fn take(&mut self, received: Received) {
         if received.is_truncated {
             self.stats.drop_long = self.stats.drop_long.wrapping_add(1);
-            return Outcome::Dropped;
+            return;
         }
         self.take_filled(received.len);
         let header = Header::parse(*self.header);
@@ -176,7 +168,7 @@ impl KernelRx {
                 };
                 *count = count.wrapping_add(1);
                 self.pieces.clear();
-                return Outcome::Dropped;
+                return;
             }
         };
         if let Some(layout) = layout {
@@ -191,7 +183,6 @@ impl KernelRx {
             segment.set_rx_checksum(checksum);
             self.ready.push_back(segment);
         }
-        Outcome::Frame
     }
 
     /// Moves the buffers that hold a frame of `len` bytes to `pieces`, with their lengths, and puts empty ones in their

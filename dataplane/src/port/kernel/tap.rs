@@ -9,15 +9,16 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 
 use super::header::HEADER_BYTES;
-use super::packet::{Messages, Received, Vector, check};
+use super::ifreq::{check, flags, flags_field, request};
+use super::packet::{Messages, Received, Vector};
 
 /// The file whose opening makes a queue.
 const DEVICE: &str = "/dev/net/tun";
 /// Segments and checksums that the kernel leaves to us: TCP over IPv4 and IPv6, also with CWR on the first segment.
 const OFFLOADS: c_uint = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
 
-/// Makes the TAP of a name, or opens one that is nobody's, with so many queues. With `has_offloads` super-frames and
-/// frames without checksums are read from it.
+/// Makes the TAP `name`, or opens one that no process has open, and returns its queues. With `has_offloads` the kernel
+/// passes super-frames and frames without checksums.
 ///
 /// # Errors
 /// EPERM without `CAP_NET_ADMIN`; EBUSY, somebody has it; EINVAL, an interface of another kind has the name, or a TAP
@@ -40,12 +41,12 @@ pub(super) fn open(name: &str, queues: usize, has_offloads: bool) -> io::Result<
 }
 
 /// Opens one queue.
-fn queue(name: &str, flags: c_int) -> io::Result<OwnedFd> {
+fn queue(name: &str, kind: c_int) -> io::Result<OwnedFd> {
     let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(DEVICE)?;
     let queue = OwnedFd::from(file);
     let mut request = request(name)?;
-    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | flags;
-    request.ifr_ifru.ifru_flags = i16::from_ne_bytes(low_half(flags));
+    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | kind;
+    request.ifr_ifru.ifru_flags = flags_field(flags);
     // SAFETY: an open file of the driver; the kernel reads and writes an `ifreq`.
     check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })?;
     let bytes = c_int::try_from(HEADER_BYTES).unwrap_or_default();
@@ -65,29 +66,9 @@ pub(super) fn configure(name: &str, mtu: u16) -> io::Result<()> {
     // SAFETY: an open socket; the kernel reads an `ifreq`.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFMTU, &raw const of_mtu) })?;
     let mut of_flags = request(name)?;
-    // SAFETY: an open socket; the kernel reads and writes an `ifreq`.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut of_flags) })?;
-    // SAFETY: the call before has written the flags.
-    let flags = c_int::from(unsafe { of_flags.ifr_ifru.ifru_flags }) | libc::IFF_UP;
-    of_flags.ifr_ifru.ifru_flags = i16::from_ne_bytes(low_half(flags));
+    of_flags.ifr_ifru.ifru_flags = flags_field(flags(&socket, name)? | libc::IFF_UP);
     // SAFETY: an open socket; the kernel reads an `ifreq`.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const of_flags) }).map(drop)
-}
-
-/// Returns a request about the interface of a name.
-fn request(name: &str) -> io::Result<libc::ifreq> {
-    if name.is_empty() || name.len() >= libc::IFNAMSIZ {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
-    }
-    // SAFETY: integers and arrays of them, for which zeros are valid.
-    let mut request = unsafe { std::mem::zeroed::<libc::ifreq>() };
-    request.ifr_name.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from.cast_signed());
-    Ok(request)
-}
-
-/// Returns the flags that fit the field of an `ifreq`.
-fn low_half(flags: c_int) -> [u8; 2] {
-    u16::try_from(flags & 0xffff).unwrap_or_default().to_ne_bytes()
 }
 
 /// Reads one frame. Its header goes into the first buffer.
@@ -114,7 +95,7 @@ pub(super) unsafe fn receive(queue: BorrowedFd<'_>, vector: &mut Vector) -> io::
 /// The buffers of the vector that the messages were made of are readable and did not move since, nor did the vector.
 ///
 /// # Errors
-/// That of the first frame. EIO: the interface is down. EBADFD: it was deleted.
+/// The error of the first frame. EIO: the interface is down. EBADFD: the interface was deleted.
 pub(super) unsafe fn send(queue: BorrowedFd<'_>, messages: &Messages) -> io::Result<usize> {
     let mut sent = 0_usize;
     for (buffers, count) in messages.buffers() {

@@ -11,13 +11,11 @@ use tcp_stack::wire::Sum;
 use tcp_stack::{Buf, TxOffload};
 
 use super::counters::{Counters, add};
-use super::header::{HEADER_BYTES, Header, TCP_CHECKSUM_OFFSET};
+use super::header::{HEADER_BYTES, HEADERS_MAX, Header, TCP_CHECKSUM_OFFSET};
 use super::packet::{Messages, Vector};
 use super::{Wire, packet, tap};
 use crate::dpdk::{BURST, Mbuf, TxBatch, TxQueueStats};
 
-/// Bytes of a frame's headers that are copied: Ethernet with a tag, IPv4 or IPv6, TCP with all options.
-const HEADERS_MAX: usize = 18 + 60 + 60;
 /// Buffers of a frame: the header, the copy of its headers, those of the run, and the rest of the first one.
 const BUFFERS: usize = 50;
 /// Bursts in which the kernel may drop a frame for want of room before the queue does.

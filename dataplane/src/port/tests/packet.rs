@@ -36,7 +36,7 @@ impl End {
         self.pairs[0].tx.burst(&mut batch)
     }
 
-    /// Receives TCP segments with so many bytes of payload behind headers of `headers` bytes.
+    /// Receives TCP segments until they hold `payload` bytes behind headers of `headers` bytes each.
     fn receive(&mut self, headers: usize, payload: usize) -> Vec<Mbuf> {
         let (mut received, mut bytes) = (Vec::new(), 0);
         eventually("segments arrive", || {
