@@ -127,6 +127,7 @@ TOGETHER := \
     wire-proof \
     session \
     demonstration \
+    shared \
     captures
 
 # They compile, at low priority while the suites above wait.
@@ -143,7 +144,7 @@ BESIDE := \
     build-debian13
 
 # Names of several suites.
-group.tcp := drivers flood forged-arp load crowd-out starve wire-proof flat idle
+group.tcp := drivers shared flood forged-arp load crowd-out starve wire-proof flat idle
 group.rdma := interop verbs hostile programs-quick embedded embedded-hard bindings hostile-peers container serve python sockets
 group.nfs := nfsd
 group.service := ports lifecycle operations reload session demonstration captures
@@ -276,6 +277,9 @@ tap: root built ## against the kernel's TCP, over a TAP in a namespace
 drivers: root built ## the same over each driver that one machine can offer
 	dataplane/tests/system.sh tap af_packet af_xdp pcap memif
 	dataplane/tests/rings.sh
+
+shared: root built ## a port with the addresses of the kernel, which goes on using them
+	dataplane/tests/shared.sh
 
 ports: root built ## starting, refusing to, and a put and get over each kind of port
 	dataplane/tests/ports.sh

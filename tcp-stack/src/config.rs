@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::ops::RangeInclusive;
 use core::time::Duration;
 
 use crate::cc::BBR_LOSS_PERCENT;
@@ -20,8 +21,10 @@ pub struct StackConfig {
     pub ipv4: Option<Ipv4Cidr>,
     /// Router for IPv4 packets to addresses outside of the prefix.
     pub ipv4_gateway: Option<Ipv4Addr>,
-    /// Our IPv6 address and its prefix, beside the link-local address that [`Self::mac`] gives.
+    /// Our IPv6 address and its prefix, beside the link-local one.
     pub ipv6: Option<Ipv6Cidr>,
+    /// Our link-local IPv6 address; `None`: the one that [`Self::mac`] gives.
+    pub ipv6_link_local: Option<Ipv6Addr>,
     /// Router for IPv6 packets to addresses outside of the prefix.
     pub ipv6_gateway: Option<Ipv6Addr>,
     /// TTL of IPv4 and hop limit of IPv6 packets that we send: 1..=255.
@@ -29,6 +32,11 @@ pub struct StackConfig {
     /// True if this stack answers ARP, neighbor discovery and ping. Exactly one of the stacks that share a port
     /// does; the others only learn.
     pub primary: bool,
+    /// True if the host's own stack has the same addresses, and receives the same frames. It answers ARP, neighbor
+    /// discovery and ping, and segments to ports without a listener of ours and outside of [`Self::source_ports`].
+    pub shares_addresses: bool,
+    /// Source ports of active opens that name none (RFC 6335 §6: dynamic ports).
+    pub source_ports: RangeInclusive<u16>,
     /// True if the port fills in the TCP checksum of sent segments.
     pub tx_checksum_offload: bool,
     /// True if the port fills in the IPv4 header checksum of sent TCP segments. Needs
@@ -101,9 +109,12 @@ impl Default for StackConfig {
             ipv4: None,
             ipv4_gateway: None,
             ipv6: None,
+            ipv6_link_local: None,
             ipv6_gateway: None,
             hop_limit: 64,
             primary: true,
+            shares_addresses: false,
+            source_ports: 49_152..=65_535,
             tx_checksum_offload: false,
             tx_ip_checksum_offload: false,
             segmentation: None,

@@ -7,7 +7,7 @@ use core::fmt;
 pub enum ListenError {
     /// Port 0 cannot be listened on.
     PortZero,
-    /// There is a listener on this port already.
+    /// There is a listener on this port already, or the port belongs to another program of this host.
     InUse,
     /// The table of listeners is full.
     TooMany,
@@ -17,7 +17,7 @@ impl fmt::Display for ListenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::PortZero => "port 0 cannot be listened on",
-            Self::InUse => "the port has a listener already",
+            Self::InUse => "the port has a listener already, or belongs to another program",
             Self::TooMany => "the table of listeners is full",
         })
     }

@@ -50,5 +50,5 @@ pub use reload::{Line, Plan, Refusals, RegionDiff, Step, plan};
 pub use text::{RegionName, parse_size, token_from_file, token_from_text};
 pub use types::{
     Addresses, CONTEXTS_MAX, Config, Driver, Hugepages, Idle, LogFormat, LogLevel, Memif, MemifRole,
-    MetricsAddress, NEIGHBORS_MAX, OnLoss, PORTS_MAX, Pcap, Service, WORKERS_MAX,
+    MetricsAddress, NEIGHBORS_MAX, OnLoss, PORTS_MAX, Pcap, PortRange, Service, WORKERS_MAX,
 };

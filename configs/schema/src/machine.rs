@@ -167,7 +167,7 @@ impl Machine {
 
     /// Returns true if this process has a capability, by its number (capabilities(7)), or if the system does not report
     /// it. A daemon that runs has what it needs.
-    pub(crate) fn has_capability(&self, number: u32) -> bool {
+    pub fn has_capability(&self, number: u32) -> bool {
         let status = self.text("proc/self/status").unwrap_or_default();
         let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
         let effective = effective.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());

@@ -8,4 +8,5 @@ mod neighbors;
 mod nfsd;
 mod random;
 mod reload;
+mod sharing;
 mod values;

@@ -4,6 +4,7 @@
 
 use std::fmt::{self, Display};
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -71,9 +72,11 @@ pub enum Hugepages {
     Prefer,
 }
 
-/// Addresses of a port with their prefixes: at least one, in a checked configuration.
+/// Addresses of a port with their prefixes: at least one, in a checked configuration, or the kernel's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
+    /// True if the port has the addresses that the kernel has on its interface when the daemon starts.
+    pub are_kernels: bool,
     /// IPv4 address and prefix of the port.
     pub ipv4: Option<Ipv4Net>,
     /// IPv6 address and prefix of the port, in addition to the link-local address.
@@ -89,8 +92,53 @@ impl Addresses {
 
 impl Display for Addresses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.are_kernels {
+            return f.write_str("kernel");
+        }
         let nets: Vec<String> = self.nets().map(|net| net.to_string()).collect();
         f.write_str(&nets.join(","))
+    }
+}
+
+/// A range of TCP ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortRange {
+    /// First port, at least 1.
+    pub first: u16,
+    /// Last port, not below the first.
+    pub last: u16,
+}
+
+impl PortRange {
+    /// Dynamic ports (RFC 6335 §6).
+    pub const DYNAMIC: Self = Self { first: 49_152, last: 65_535 };
+    /// Ports above those that the kernel gives to programs by itself (`net.ipv4.ip_local_port_range`).
+    pub const BESIDE_KERNEL: Self = Self { first: 65_472, last: 65_535 };
+    /// Most ports of a range that the port reserves with the kernel, a descriptor or more for each.
+    pub const RESERVED_MAX: usize = 4096;
+
+    /// Parses a range, as in `49152-65535`.
+    ///
+    /// # Errors
+    /// Description of the error in the text.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let port = |text: &str| text.trim().parse::<u16>().ok().filter(|port| *port > 0);
+        let range = text.split_once('-').and_then(|(first, last)| Some((port(first)?, port(last)?)));
+        match range {
+            Some((first, last)) if first <= last => Ok(Self { first, last }),
+            _ => Err(format!("`{text}` is not a range of ports from 1 to 65535")),
+        }
+    }
+
+    /// Returns all ports of the range.
+    pub fn ports(self) -> RangeInclusive<u16> {
+        self.first..=self.last
+    }
+}
+
+impl Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
     }
 }
 

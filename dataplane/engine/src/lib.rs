@@ -54,7 +54,7 @@ use tcp_stack::{
 pub use crate::services::{ListenerService, ServiceStats};
 use crate::services::{RegionResponder, TcpService, TcpServices, clear_waits_for_buffers};
 use crate::transport::{ConnTable, Deadlines, RdmaState, StreamIds, TxOutcome, since_start};
-pub use crate::transport::{LocalPorts, Transport, kernel};
+pub use crate::transport::{LocalPorts, Reservations, Transport, kernel};
 pub use clock::Clock;
 pub use close::ConnSelector;
 pub use commands::ConnRow;
@@ -222,6 +222,9 @@ impl<T: Transport, M: Memory> Engine<T, M> {
     ) -> Result<(), ListenError> {
         if !self.accepts {
             return Ok(());
+        }
+        if !self.local_ports.0.reserve(port) {
+            return Err(ListenError::InUse);
         }
         let (listener, owner) = match service {
             ListenerService::Region(config) => self.listen_region(port, options, config)?,

@@ -1,11 +1,12 @@
 //! `port show`: one port in detail.
 
-use iwarp_control::{ErrorKind, ErrorObject, Interrupts, PortDetails};
+use iwarp_control::{ErrorKind, ErrorObject, Interrupts, PortDetails, Sharing, SuperFrames};
 use tcp_stack::Instant;
 
 use super::report;
 use super::watch::PortEntry;
 use crate::dpdk::Offloads;
+use crate::port::{Port, Reservation, Shared};
 
 /// Composes the reply to `port.show`.
 ///
@@ -32,6 +33,29 @@ pub(super) fn port_show(ports: &[PortEntry], name: &str, now: Instant) -> Result
         queues_max: port.info().queues_max,
         rss_functions: port.rss_functions().into_iter().map(str::to_owned).collect(),
         interrupts: if port.has_interrupts() { Interrupts::PerQueue } else { Interrupts::None },
+        sharing: port.shared().map(|shared| sharing(shared)),
+        super_frames: super_frames(port),
         link_history: entry.watched.history().changes(now),
+    })
+}
+
+fn sharing(shared: &Shared) -> Sharing {
+    let Reservation { ports, refused } = shared.reservation();
+    Sharing {
+        ports_reserved: ports as u64,
+        ports_refused: refused,
+        source_ports: shared.source_ports().to_string(),
+    }
+}
+
+/// Returns the counters of super-frames, for a driver that has them.
+fn super_frames(port: &Port) -> Option<SuperFrames> {
+    let counters = port.extended_stats().ok()?;
+    let counter = |wanted: &str| counters.iter().find(|(name, _)| name == wanted).map(|(_, value)| *value);
+    Some(SuperFrames {
+        rx_frames: counter("rx_super_frames")?,
+        rx_segments: counter("rx_super_frame_segments")?,
+        tx_frames: counter("tx_super_frames")?,
+        tx_segments: counter("tx_super_frame_segments")?,
     })
 }

@@ -68,6 +68,9 @@ impl ControlHandler {
     pub async fn watch_ports(&self, eal: &Eal) -> anyhow::Result<()> {
         let count = self.ports.borrow().len();
         for index in 0..count {
+            if let Some(shared) = self.ports.borrow().get(index).and_then(|entry| entry.port.shared()) {
+                shared.refill();
+            }
             let change = self.ports.borrow_mut().get_mut(index).and_then(PortEntry::check);
             match change {
                 Some(Change::Vanished) => self.lose(index).await?,

@@ -63,6 +63,9 @@ impl Claims {
 fn exclusive(port: &Port) -> Vec<String> {
     let whole = |driver: &str, interface: &str| vec![format!("the {driver} {interface}")];
     let addresses = |interface: &str| {
+        if port.addresses.are_kernels {
+            return vec![format!("the kernel's addresses on {interface}")];
+        }
         port.addresses.nets().map(|net| format!("{} on {interface}", net.addr())).collect::<Vec<_>>()
     };
     match &port.driver {

@@ -72,3 +72,9 @@ fn check_shared(spec: &PortSpec, pools: &[Arc<Mempool>]) -> Result<(), PortError
         }),
     }
 }
+
+/// Queue pairs that the device has at most. A memif has as many as its client makes, which is not known yet: one is
+/// sure.
+pub(super) fn queues_max(spec: &PortSpec, info: &DeviceInfo) -> u16 {
+    if matches!(spec.driver, Driver::Memif(_)) { info.queues_max.min(1) } else { info.queues_max }
+}

@@ -28,12 +28,12 @@ use crate::dpdk::{
     RING_QUEUES_MAX, RealtimeSignalsOccupied, Ring, TapInterface,
 };
 
-use fit::{check_fit, offloads};
+use fit::{check_fit, offloads, queues_max};
 use running::Running;
 
 pub use claim::{ClaimError, Claims};
 pub use error::PortError;
-pub use kernel::{KernelRx, KernelTx};
+pub use kernel::{KernelAddresses, KernelRx, KernelTx, Reservation, Shared};
 pub use queue::{PortQueues, RxQueue, TxQueue};
 pub use spec::PortSpec;
 
@@ -64,6 +64,7 @@ pub struct Port {
     rss: Option<Rss>,
     queues: u16,
     interrupts: bool,
+    shared: Option<Arc<Shared>>,
 }
 
 impl Port {
@@ -263,6 +264,7 @@ impl Port {
             rss: None,
             queues: u16::try_from(queues).unwrap_or(u16::MAX),
             interrupts: false,
+            shared: spec.shared.clone(),
         }
     }
 
@@ -289,6 +291,11 @@ impl Port {
     /// The station address to send from. On a TAP the kernel's end has another.
     pub fn mac(&self) -> [u8; 6] {
         self.mac
+    }
+
+    /// Returns the addresses that the port shares with the kernel, if it does.
+    pub fn shared(&self) -> Option<&Arc<Shared>> {
+        self.shared.as_ref()
     }
 
     /// Largest IP packet, bytes.
@@ -506,12 +513,6 @@ fn launch(
         Ok((device, pairs)) => (Some(device), None, pairs),
         Err(waiting) => (None, Some(waiting), Vec::new()),
     })
-}
-
-/// Queue pairs that the device has at most. A memif has as many as its client makes, which is not known yet: one is
-/// sure.
-fn queues_max(spec: &PortSpec, info: &DeviceInfo) -> u16 {
-    if matches!(spec.driver, Driver::Memif(_)) { info.queues_max.min(1) } else { info.queues_max }
 }
 
 /// One ring per queue.

@@ -2,11 +2,13 @@
 //! [`Port::open`](super::Port::open) takes it.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use iwarp_config::{Driver, MemifRole, Pcap};
 
 use super::PortError;
+use super::kernel::Shared;
 use crate::dpdk::{DpdkError, Offloads};
 
 /// The specification of a port.
@@ -33,11 +35,13 @@ pub struct PortSpec {
     pub rx_interrupt: bool,
     /// The VLAN that the device shall admit, where it filters; `None`: frames without a tag.
     pub vlan: Option<u16>,
+    /// The addresses of the interface, if the port shares them with the kernel.
+    pub shared: Option<Arc<Shared>>,
 }
 
 impl From<&iwarp_config::Port> for PortSpec {
     /// As configured. Checksums and segmentation are left to hardware and to our own drivers: net_tap, which offers
-    /// both, does them in software. No receive interrupts.
+    /// both, does them in software. No receive interrupts, and no addresses of the kernel.
     fn from(port: &iwarp_config::Port) -> Self {
         let offloads = port.offloads && has_offloads(&port.driver);
         Self {
@@ -52,6 +56,7 @@ impl From<&iwarp_config::Port> for PortSpec {
             rx_interrupt: false,
             // An interface that the kernel uses too is not ours to configure.
             vlan: port.vlan.filter(|_| port.driver.is_pci()),
+            shared: None,
         }
     }
 }
@@ -71,6 +76,7 @@ impl PortSpec {
             segmentation: offloads,
             rx_interrupt: false,
             vlan: None,
+            shared: None,
         }
     }
 

@@ -103,6 +103,9 @@ const ALLOWED_TO_WORKERS: &[c_long] = &[
     libc::SYS_newfstatat,
     libc::SYS_fcntl,
     libc::SYS_close,
+    // TCP ports that a program wants, where the kernel has the addresses: of sockets that another thread has opened.
+    libc::SYS_bind,
+    libc::SYS_listen,
     // Sleep and wake.
     libc::SYS_poll,
     libc::SYS_ppoll,
@@ -218,8 +221,12 @@ mod tests {
             std::io::repeat(7).read_exact(&mut reader).unwrap();
             std::thread::park_timeout(std::time::Duration::from_millis(1));
             assert_eq!(File::open("/dev/null").unwrap_err().raw_os_error(), Some(libc::EPERM));
-            let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap_err();
-            assert_eq!(socket.raw_os_error(), Some(libc::EPERM));
+            for socket in [
+                std::net::UdpSocket::bind("127.0.0.1:0").unwrap_err(),
+                std::net::TcpListener::bind("127.0.0.1:0").unwrap_err(),
+            ] {
+                assert_eq!(socket.raw_os_error(), Some(libc::EPERM));
+            }
         });
     }
 }

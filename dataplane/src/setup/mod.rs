@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use ipnet::IpNet;
-use iwarp_config::{Config, Driver, Hugepages, Machine, MemoryPlan, memory_plan};
+use iwarp_config::{Config, Driver, Hugepages, Machine, MemoryPlan, PortRange, memory_plan};
 use iwarp_engine::memory::{HUGEPAGE_BYTES, Pages, WorkerMemory};
 use iwarp_engine::{
     Clock, EngineConfig, ListenerSetup, LocalPorts, NoticeReader, NumberedConfig, notice_ring,
@@ -20,7 +20,7 @@ use crate::admin::{PortEntry, Regions, Watched, WorkerHandle};
 use crate::dpdk::{
     Eal, EalConfig, EalMemory, Iova, MbufPool, Mempool, MempoolConfig, PoolError, Reuse, WORKER_CACHE,
 };
-use crate::port::{Port, PortQueues, PortSpec};
+use crate::port::{Port, PortQueues, PortSpec, Shared};
 use crate::worker::{
     PollLoop, PortEngine, Published, Relays, Transmit, Worker, WorkerPort, command_ring, mesh,
 };
@@ -53,11 +53,11 @@ pub(crate) fn build(config: &Config, clock: &Clock) -> Result<Runtime> {
     let (mut ports, mut notices) = (Vec::new(), Vec::new());
     let pools = config.ports.iter().map(|port| Pools::new(config, &eal, port)).collect::<Result<Vec<_>>>()?;
     let opened = open(config, &eal, &pools)?;
-    for ((index, port), (Pools { pools, degraded: short }, (opened, queues))) in
+    for ((index, port), (Pools { pools, degraded: short }, (spec, (opened, queues)))) in
         config.ports.iter().enumerate().zip(pools.into_iter().zip(opened))
     {
         degraded.extend(short);
-        let entry = entry(config, port, pools, opened);
+        let entry = entry(spec, port, pools, opened);
         let made = make_worker_ports(config, index, &entry, queues)?;
         for ((worker, worker_ports), mut worker_port) in worker_ports.iter_mut().enumerate().zip(made) {
             let (ring, reader) = notice_ring(worker, index);
@@ -234,8 +234,8 @@ type Opened = (Port, Vec<PortQueues>);
 
 /// Opens all ports, each with a receive and a transmit queue per worker, or as many as it supports. Two ring ports in
 /// turn are connected to each other; the last of an odd number receives what it sends.
-fn open(config: &Config, eal: &Eal, pools: &[Pools]) -> Result<Vec<Opened>> {
-    let specs: Vec<PortSpec> = config.ports.iter().map(|port| port_spec(config, port)).collect();
+fn open(config: &Config, eal: &Eal, pools: &[Pools]) -> Result<Vec<(PortSpec, Opened)>> {
+    let specs = config.ports.iter().map(|port| port_spec(config, port)).collect::<Result<Vec<_>>>()?;
     let mut opened: Vec<Option<Opened>> = specs.iter().map(|_| None).collect();
     let rings = (0..).zip(&specs).zip(pools).filter(|((_, spec), _)| matches!(spec.driver, Driver::Ring));
     let rings: Vec<((usize, _), _)> = rings.collect();
@@ -245,29 +245,55 @@ fn open(config: &Config, eal: &Eal, pools: &[Pools]) -> Result<Vec<Opened>> {
             opened.get_mut(*index).context("a port without a place")?.replace(end);
         }
     }
-    let places = opened.into_iter().zip(specs.iter().zip(pools));
+    drop(rings);
+    let places = opened.into_iter().zip(specs.into_iter().zip(pools));
     places
         .map(|(opened, (spec, Pools { pools, .. }))| {
-            opened.map_or_else(|| Ok(Port::open_or_wait(eal, spec, pools)?), Ok)
+            let opened = opened.map_or_else(|| Port::open_or_wait(eal, &spec, pools), Ok)?;
+            Ok((spec, opened))
         })
         .collect()
 }
 
 /// Describes an open port to the control side.
-fn entry(config: &Config, port: &iwarp_config::Port, pools: Vec<Arc<Mempool>>, opened: Port) -> PortEntry {
-    let (spec, queues) = (port_spec(config, port), opened.queues());
+fn entry(spec: PortSpec, port: &iwarp_config::Port, pools: Vec<Arc<Mempool>>, opened: Port) -> PortEntry {
+    let queues = opened.queues();
     if usize::from(queues) < pools.len() {
         tracing::info!(port = spec.name, queues, "fewer queues than workers: steering in software");
     }
-    let addresses = port.addresses.nets().collect();
+    let addresses = addresses_of(port, &opened);
     let (on_loss, watched) = (port.on_loss, Watched::default());
     PortEntry { port: opened, addresses, queues, pools, spec, on_loss, watched }
 }
 
-/// Returns the specification of a configured port.
-pub(crate) fn port_spec(config: &Config, port: &iwarp_config::Port) -> PortSpec {
+/// Returns the networks of a port: as configured, or the kernel's.
+fn addresses_of(port: &iwarp_config::Port, opened: &Port) -> Vec<IpNet> {
+    opened
+        .shared()
+        .map_or_else(|| port.addresses.nets().collect(), |shared| shared.addresses().nets().collect())
+}
+
+/// Returns the specification of a configured port. That of a port with the kernel's addresses reserves its source ports
+/// there.
+///
+/// # Errors
+/// The interface has no address, or no source port is free.
+pub(crate) fn port_spec(config: &Config, port: &iwarp_config::Port) -> Result<PortSpec> {
     let rx_interrupt = !matches!(config.workers.idle, iwarp_config::Idle::Spin);
-    PortSpec { rx_interrupt, ..PortSpec::from(port) }
+    let spec = PortSpec { rx_interrupt, ..PortSpec::from(port) };
+    let (true, Some(interface)) = (port.addresses.are_kernels, port.driver.interface()) else {
+        return Ok(spec);
+    };
+    let source_ports = port.source_ports.unwrap_or(PortRange::BESIDE_KERNEL);
+    let shared = Shared::of(interface, source_ports);
+    let shared = shared.with_context(|| {
+        format!(
+            "port {}: no addresses of the kernel on {interface}, or no source port of {source_ports}",
+            port.name
+        )
+    })?;
+    let mtu = shared.addresses().mtu.min(spec.mtu);
+    Ok(PortSpec { mtu, shared: Some(Arc::new(shared)), ..spec })
 }
 
 /// Creates each worker's share of a port. Workers beyond the number of queues transmit through worker 0. A port that is
@@ -290,7 +316,7 @@ fn make_worker_ports(
         }
     });
     let relays = from_others.into_iter().map(|ring| (None, Transmit::Relay(ring)));
-    let local_ports = LocalPorts::default();
+    let local_ports = LocalPorts::new(entry.port.shared().map(|shared| Arc::clone(shared) as _));
     let places = mesh(workers, entry.port.rss().is_some(), &local_ports);
     let offloads = entry.port.offloads();
     let make = |(((worker, pool), place), ends)| {
@@ -331,7 +357,7 @@ fn engine(
         },
         WorkerMemory::new(config.limits.regions_max.saturating_add(memory_regions) as usize),
     );
-    connect_by_number(config, spec, worker, &mut engine)?;
+    connect_by_number(config, (spec, port), worker, &mut engine)?;
     for listener in &config.listeners {
         let ListenerSetup { port, options, service } = listener_setup(config, listener);
         engine.listen(port, options, service).with_context(|| format!("listener {port}"))?;
@@ -342,7 +368,7 @@ fn engine(
 /// Lets the queue pairs of programs be connected by number, if the configuration has a port for it.
 fn connect_by_number(
     config: &Config,
-    spec: &iwarp_config::Port,
+    (spec, open): (&iwarp_config::Port, &Port),
     worker: u16,
     engine: &mut PortEngine,
 ) -> Result<()> {
@@ -351,11 +377,11 @@ fn connect_by_number(
     let worker = u8::try_from(worker).ok().filter(|worker| u16::from(*worker) < QP_WORKERS_MAX);
     let Some((table, worker)) = table.zip(worker) else { return Ok(()) };
     let peers = match table.queue_pair_peers.as_slice() {
-        [] => spec.addresses.nets().map(|net| net.trunc()).collect(),
+        [] => addresses_of(spec, open).iter().map(IpNet::trunc).collect(),
         some => some.to_vec(),
     };
     let port = table.queue_pair_port;
-    let mtu = spec.mtu;
+    let mtu = open.mtu();
     engine.connect_by_number(NumberedConfig { port, worker, peers: Some(peers), mtu });
     let listening = engine.listen_by_number(endpoint(config, config.mpa.crc));
     listening.with_context(|| format!("applications.queue_pair_port {port}"))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use iwarp_config::{Config, Listener, Placement, Service};
+use iwarp_config::{Config, Listener, Placement, PortRange, Service};
 use iwarp_engine::{EngineConfig, ListenerService, ListenerSetup};
 use rdma::verbs::Limits;
 use rdma::{CrcPolicy, EndpointConfig, NegotiationConfig, OutOfOrderPolicy};
@@ -12,7 +12,7 @@ use tcp_stack::{ConnOptions, Keepalive, ListenOptions, StackConfig};
 use super::pool_buffers;
 use crate::admin::object_limits;
 use crate::dpdk::RESERVE_MIN;
-use crate::port::Port;
+use crate::port::{Port, Shared};
 
 /// Time without an answer after which an initiator sends an empty RDMA Write, for responders that overlook the first
 /// FPDU.
@@ -79,6 +79,7 @@ pub(crate) fn conn_options(config: &Config, endpoint: &EndpointConfig) -> ConnOp
 
 /// Returns the stack settings of one worker on an open port.
 pub(crate) fn stack_on(config: &Config, spec: &iwarp_config::Port, worker: u16, port: &Port) -> StackConfig {
+    let own = StackConfig { mtu: port.mtu(), ..stack(config, spec) };
     StackConfig {
         mac: MacAddr(port.mac()),
         primary: worker == 0,
@@ -87,7 +88,25 @@ pub(crate) fn stack_on(config: &Config, spec: &iwarp_config::Port, worker: u16, 
         segmentation: port.segmentation(),
         worker_index: worker,
         rss: port.rss().cloned(),
-        ..stack(config, spec)
+        ..match port.shared() {
+            Some(shared) => with_kernels_addresses(own, shared),
+            None => own,
+        }
+    }
+}
+
+/// Replaces the addresses of a stack by those of the kernel.
+fn with_kernels_addresses(stack: StackConfig, shared: &Shared) -> StackConfig {
+    let addresses = shared.addresses();
+    StackConfig {
+        shares_addresses: true,
+        source_ports: shared.source_ports().ports(),
+        ipv4: addresses.ipv4.and_then(|net| Ipv4Cidr::new(net.addr(), net.prefix_len())),
+        ipv4_gateway: addresses.gateway,
+        ipv6: addresses.ipv6.and_then(|net| Ipv6Cidr::new(net.addr(), net.prefix_len())),
+        ipv6_gateway: addresses.gateway6,
+        ipv6_link_local: addresses.link_local,
+        ..stack
     }
 }
 
@@ -101,6 +120,7 @@ fn stack(config: &Config, spec: &iwarp_config::Port) -> StackConfig {
         ipv4_gateway: spec.gateway,
         ipv6: spec.addresses.ipv6.and_then(|net| Ipv6Cidr::new(net.addr(), net.prefix_len())),
         ipv6_gateway: spec.gateway6,
+        source_ports: spec.source_ports.unwrap_or(PortRange::DYNAMIC).ports(),
         hop_limit: ip.hop_limit,
         connections_max: tcp.connections_max,
         connections_per_source_max: tcp.connections_per_source_max,
@@ -156,7 +176,7 @@ mod tests {
     #[test]
     fn every_stack_setting_comes_from_the_file() {
         let text = "[[port]]\ndriver = 'ring'\naddresses = ['10.0.0.1/24', 'fd00::1/64']\nvlan = 7\nmtu = 9000\n\
-                    gateway = '10.0.0.2'\ngateway6 = 'fd00::2'\n\
+                    gateway = '10.0.0.2'\ngateway6 = 'fd00::2'\nsource_ports = '31-37'\n\
                     [[port.neighbor]]\naddress = '10.0.0.2'\nmac = '02:00:00:00:00:09'\n[workers]\ncores = [1, 2]\n\
                     [ip]\nhop_limit = 9\nfragments_datagrams_max = 11\nfragments_bytes_max = '128k'\n\
                     fragments_timeout_ms = 5000\npath_mtu_entries_max = 13\npath_mtu_min = 1000\n\
@@ -174,6 +194,9 @@ mod tests {
             segmentation: _,
             worker_index: _,
             rss: _,
+            ipv6_link_local: _,
+            shares_addresses: _,
+            source_ports,
             vlan,
             mtu,
             ipv4,
@@ -200,6 +223,7 @@ mod tests {
             tcp,
             worker_count,
         } = stack(&config, &config.ports[0]);
+        assert_eq!(source_ports, 31..=37);
         assert_eq!((vlan, mtu, hop_limit, worker_count), (Some(7), 9000, 9, 2));
         assert_eq!(ipv4, Ipv4Cidr::new([10, 0, 0, 1].into(), 24));
         assert_eq!(ipv6, Ipv6Cidr::new("fd00::1".parse().unwrap(), 64));

@@ -269,7 +269,7 @@ impl<'a> Plan<'a> {
                 config.workers.cores.len()
             );
         };
-        let (spec, pools) = (setup::port_spec(config, port), setup::Pools::new(config, eal, port)?.pools);
+        let (spec, pools) = (setup::port_spec(config, port)?, setup::Pools::new(config, eal, port)?.pools);
         Ok(Self { config, options, port, core: *core, spec, pools })
     }
 
@@ -292,7 +292,7 @@ impl<'a> Plan<'a> {
             stags_max: config.limits.grants_max,
             regions_max: 0,
             contexts_max: 0,
-            local_ports: (LocalPorts::default(), 0),
+            local_ports: (LocalPorts::new(port.shared().map(|shared| Arc::clone(shared) as _)), 0),
             seed: setup::seed()?,
         };
         let memory = WorkerMemory::new(config.limits.regions_max as usize);

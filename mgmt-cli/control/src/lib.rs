@@ -60,6 +60,7 @@ pub use method::{
 };
 pub use port::{
     Interrupts, Link, LinkChange, MovedInterface, PortDetails, PortInfo, PortShow, PortStats, PortStatsRow,
+    Sharing, SuperFrames,
 };
 pub use prefix::parse_prefix;
 pub use region::{

@@ -112,6 +112,30 @@ pub struct LinkChange {
     pub link: Link,
 }
 
+/// A port's share of addresses that the kernel has, too.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sharing {
+    /// TCP ports that are reserved with the kernel now, each by a listener that answers nobody.
+    pub ports_reserved: u64,
+    /// Times that another program of the host had a port.
+    pub ports_refused: u64,
+    /// The range of source ports, as in `65472-65535`.
+    pub source_ports: String,
+}
+
+/// Counters of frames of many segments, which cost one system call each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SuperFrames {
+    /// Frames of many segments received.
+    pub rx_frames: u64,
+    /// Segments that they were cut into.
+    pub rx_segments: u64,
+    /// Frames of many segments sent.
+    pub tx_frames: u64,
+    /// Segments of which they were made.
+    pub tx_segments: u64,
+}
+
 /// A port in detail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortDetails {
@@ -137,6 +161,12 @@ pub struct PortDetails {
     pub rss_functions: Vec<String>,
     /// The means by which sleeping workers learn of arriving frames.
     pub interrupts: Interrupts,
+    /// Present if the port has the addresses of the kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharing: Option<Sharing>,
+    /// Present for `af_packet` and `tap`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub super_frames: Option<SuperFrames>,
     /// The latest changes of the link, at most 32, the latest last.
     pub link_history: Vec<LinkChange>,
 }

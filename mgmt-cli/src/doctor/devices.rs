@@ -1,6 +1,6 @@
 //! Devices of the ports: state of interfaces, cards' NUMA nodes; and the DPDK that drives them.
 
-use iwarp_config::{Config, Driver, Machine};
+use iwarp_config::{Config, Driver, Machine, PortRange};
 
 use super::Finding;
 
@@ -13,11 +13,16 @@ const LIBRARIES: [&str; 6] = [
     "usr/local/lib/x86_64-linux-gnu",
     "usr/local/lib64",
 ];
+/// Bytes of the kernel's buffer that a receive descriptor of a packet socket stands for.
+const BYTES_PER_DESCRIPTOR: u32 = 4096;
+/// The number of the capability by which the daemon passes the kernel's limit (capabilities(7)).
+const CAP_NET_ADMIN: u32 = 12;
 /// DPDK's stable interface 23 came with release 22.11, and each November brings the next.
 const OLDEST_INTERFACE: u16 = 23;
 
 pub(super) fn examine(config: &Config, machine: &Machine) -> Vec<Finding> {
     let mut findings = interfaces(config, machine);
+    findings.extend(packet_sockets(config, machine));
     findings.extend(cards(config, machine));
     findings.extend(dpdk(config, machine));
     findings
@@ -51,6 +56,54 @@ fn interfaces(config: &Config, machine: &Machine) -> Vec<Finding> {
             let message =
                 format!("port {}: MTU {}, and that of the interface {name} is {mtu}", port.name, port.mtu);
             findings.push(Finding::ok("mtu", message));
+        }
+    }
+    findings
+}
+
+/// Returns the limits of the kernel that concern ports on packet sockets.
+fn packet_sockets(config: &Config, machine: &Machine) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let numbers = |file: &str| -> Vec<u32> {
+        let text = machine.text(&format!("proc/sys/net/{file}")).unwrap_or_default();
+        text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+    };
+    for port in config.ports.iter().filter(|port| matches!(port.driver, Driver::AfPacket { .. })) {
+        let wanted = u32::from(port.rx_descriptors).saturating_mul(BYTES_PER_DESCRIPTOR);
+        if let [most] = numbers("core/rmem_max").as_slice()
+            && *most < wanted
+            && !machine.has_capability(CAP_NET_ADMIN)
+        {
+            findings.push(Finding::warning(
+                "receive-buffer",
+                format!("port {}: the kernel gives {most} bytes of receive buffer, not {wanted}", port.name),
+                format!("sysctl net.core.rmem_max={wanted}, or give iwarpd CAP_NET_ADMIN"),
+            ));
+        }
+        let source = port.source_ports.unwrap_or(PortRange::BESIDE_KERNEL);
+        if port.addresses.are_kernels
+            && let [first, last] = numbers("ipv4/ip_local_port_range").as_slice()
+        {
+            let is_apart = u32::from(source.last) < *first || u32::from(source.first) > *last;
+            findings.push(if is_apart {
+                Finding::ok(
+                    "source-ports",
+                    format!("port {}: the source ports {source} are not the kernel's", port.name),
+                )
+            } else {
+                Finding::warning(
+                    "source-ports",
+                    format!(
+                        "port {}: the kernel gives the source ports {source} to programs, too ({first}-{last}), \
+                         and those are lost to the port while a program has them",
+                        port.name
+                    ),
+                    format!(
+                        "source_ports outside of that range, or sysctl \
+                         net.ipv4.ip_local_reserved_ports={source}"
+                    ),
+                )
+            });
         }
     }
     findings

@@ -273,6 +273,35 @@ fn interfaces_and_mtu() {
     assert!(mtu.message.contains("MTU 9000 is more than that of the interface eth0, 1500"), "{mtu:?}");
 }
 
+#[test]
+fn limits_of_packet_sockets() {
+    let bench = Bench::new(&on_interface(PCI));
+    bench.file("proc/sys/net/core/rmem_max", "212992\n");
+    assert_eq!(bench.examine().state, Level::Ok, "root passes the limit");
+    bench.file("proc/self/status", "CapEff:\t0000000000002000\n");
+    bench.warns("receive-buffer", "gives 212992 bytes of receive buffer, not 4194304", "rmem_max=4194304");
+    bench.file("proc/sys/net/core/rmem_max", "4194304\n");
+    assert_eq!(bench.examine().state, Level::Ok, "{:#?}", bench.examine());
+}
+
+#[test]
+fn source_ports_beside_those_of_the_kernel() {
+    let of_kernel = |more: &str| {
+        let config = on_interface(PCI);
+        let (before, after) = config.split_once("addresses = ").unwrap();
+        let after = after.split_once('\n').unwrap().1;
+        format!("{before}addresses = 'kernel'\n{more}\n{after}")
+    };
+    let bench = Bench::new(&of_kernel(""));
+    bench.file("proc/sys/net/ipv4/ip_local_port_range", "32768\t60999\n");
+    assert_eq!(bench.examine().state, Level::Ok, "{:#?}", bench.examine());
+    bench.file("proc/sys/net/ipv4/ip_local_port_range", "1024\t65535\n");
+    bench.warns("source-ports", "to programs, too (1024-65535)", "ip_local_reserved_ports=65472-65535");
+    let bench = Bench::new(&of_kernel("source_ports = '60000-61000'"));
+    bench.file("proc/sys/net/ipv4/ip_local_port_range", "32768\t60999\n");
+    bench.warns("source-ports", "60000-61000 to programs, too", "outside of that range");
+}
+
 /// Without them the start fails with an error of DPDK.
 #[test]
 fn device_and_capability_of_a_tap() {

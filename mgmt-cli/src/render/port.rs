@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use iwarp_control::{Interrupts, Link, PortDetails, PortInfo, PortStatsRow};
+use iwarp_control::{Interrupts, Link, PortDetails, PortInfo, PortStatsRow, Sharing, SuperFrames};
 use iwarp_terminal::units;
 
 use super::{Width, list as names, pairs, table};
@@ -99,9 +99,26 @@ pub(crate) fn show(details: &PortDetails, width: Width) -> String {
             ),
             ("rss_functions", names(&details.rss_functions)),
             ("interrupts", interrupts.to_owned()),
+            ("sharing", details.sharing.as_ref().map_or_else(|| "-".to_owned(), sharing)),
+            ("super_frames", details.super_frames.map_or_else(|| "-".to_owned(), super_frames)),
             ("link_history", names(&history.collect::<Vec<_>>())),
         ],
     )
+}
+
+fn sharing(Sharing { ports_reserved, ports_refused, source_ports }: &Sharing) -> String {
+    format!(
+        "the kernel has the addresses, too: {ports_reserved} ports reserved, source ports {source_ports}, \
+         {ports_refused} refused"
+    )
+}
+
+fn super_frames(SuperFrames { rx_frames, rx_segments, tx_frames, tx_segments }: SuperFrames) -> String {
+    let each = |frames: u64, segments: u64| match frames {
+        0 => "none".to_owned(),
+        frames => format!("{frames} of {:.1} segments", segments as f64 / frames as f64),
+    };
+    format!("received {}, sent {}", each(rx_frames, rx_segments), each(tx_frames, tx_segments))
 }
 
 /// Formats the counters of ports like `ethtool -S`.

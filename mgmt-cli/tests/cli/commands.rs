@@ -310,6 +310,11 @@ fn a_port_in_detail() {
         ("queues", "1 receive, 1 transmit, at most 8"),
         ("rss_functions", "ipv4-tcp,ipv6-tcp"),
         ("interrupts", "one per receive queue"),
+        (
+            "sharing",
+            "the kernel has the addresses, too: 66 ports reserved, source ports 65472-65535, 1 refused",
+        ),
+        ("super_frames", "received 10 of 44.1 segments, sent none"),
         ("link_history", "down 9.00 s ago,up 1.50 s ago"),
     ] {
         assert!(has(name, value), "{name}: {text}");

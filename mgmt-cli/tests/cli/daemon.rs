@@ -14,7 +14,8 @@ use iwarp_control::{
     NamedCounters, Origin, PoolStatus, PortDetails, PortInfo, PortListMethod, PortShowMethod,
     PortStatsMethod, PortStatsRow, QpListMethod, RegionDeregisterMethod, RegionDeregistered, RegionInfo,
     RegionListMethod, RegionRegisterMethod, RegionShowMethod, RegionTotals, ReloadMethod, Reloaded, Request,
-    Response, State, StatsMethod, StatsReply, Status, StatusMethod, WorkerStatus, params,
+    Response, Sharing, State, StatsMethod, StatsReply, Status, StatusMethod, SuperFrames, WorkerStatus,
+    params,
 };
 use serde_json::value::RawValue;
 
@@ -317,6 +318,8 @@ fn details() -> PortDetails {
         queues_max: 8,
         rss_functions: vec!["ipv4-tcp".into(), "ipv6-tcp".into()],
         interrupts: Interrupts::PerQueue,
+        sharing: Some(Sharing { ports_reserved: 66, ports_refused: 1, source_ports: "65472-65535".into() }),
+        super_frames: Some(SuperFrames { rx_frames: 10, rx_segments: 441, tx_frames: 0, tx_segments: 0 }),
         link_history: [(9000, Link::Down), (1500, Link::Up)]
             .map(|(age_ms, link)| LinkChange { age_ms, link })
             .to_vec(),

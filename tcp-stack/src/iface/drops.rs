@@ -124,6 +124,8 @@ drops! {
     /// TCP: neither for a connection nor a SYN for a listener. A reset answers it, unless resets are rate-limited
     /// (`replies_limited`) or the listener uses SYN cookies.
     TcpNoConnection => drop_tcp_no_connection,
+    /// TCP: to a port that is not ours, at an address that the host's own stack has, too, and answers for.
+    TcpNotOurs => drop_tcp_not_ours,
     /// TCP: a reset for a connection that does not exist.
     TcpStrayReset => drop_tcp_stray_reset,
     /// TCP: without a SYN in SYN-SENT, or the payload ends beyond 64 KiB of the frame.

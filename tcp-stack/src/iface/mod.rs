@@ -59,8 +59,10 @@ pub(crate) struct InterfaceConfig {
     pub(crate) ipv4: Option<Ipv4Cidr>,
     /// Next hop of IPv4 packets beyond the prefix.
     pub(crate) ipv4_gateway: Option<Ipv4Addr>,
-    /// Our IPv6 address and its prefix; the link-local address made from the MAC is added.
+    /// Our IPv6 address and its prefix; a link-local address is added.
     pub(crate) ipv6: Option<Ipv6Cidr>,
+    /// Our link-local address; `None`: made from the MAC.
+    pub(crate) ipv6_link_local: Option<Ipv6Addr>,
     /// Next hop of IPv6 packets beyond the prefix.
     pub(crate) ipv6_gateway: Option<Ipv6Addr>,
     /// True to answer requests and announce our addresses: exactly one worker of a port does.
@@ -180,7 +182,7 @@ impl<B: Buf> Interface<B> {
         let mut interface = Self {
             config,
             template_base: Self::template_base(&config),
-            link_local: config.mac.link_local(),
+            link_local: config.ipv6_link_local.unwrap_or_else(|| config.mac.link_local()),
             neighbors: NeighborCache::new(neighbors_max, keys),
             fragments: Fragments::new(config.fragments, Keys(keys.0, keys.1)),
             queue: OwnFrameQueue::new(),

@@ -15,10 +15,6 @@ use crate::time::Instant;
 use crate::timer::TimerKind;
 use crate::wire::{EcnField, flow_hash};
 
-/// Source ports of active opens (RFC 6335 §6: dynamic ports).
-const PORTS: core::ops::RangeInclusive<u16> = 49_152..=65_535;
-const PORT_COUNT: u32 = 16_384;
-
 /// Bytes that [`Stack::send`] accepts at a time even if the peer's segments are shorter; it then splits them. RFC
 /// 5044 §4.5 lets MPA pass no less (a MULPDU of 128, framed, with a marker).
 pub const SEND_LEAST: usize = 140;
@@ -199,10 +195,12 @@ impl<B: Buf> Stack<B> {
         claim: &mut dyn FnMut(u16) -> bool,
     ) -> Option<SocketAddr> {
         let offset = self.entropy.port_offset(local, remote);
-        for _ in 0..PORT_COUNT {
-            let step = offset.wrapping_add(self.next_port) % PORT_COUNT;
+        let (first, last) = (*self.config.source_ports.start(), *self.config.source_ports.end());
+        let count = u32::from(last.saturating_sub(first)).saturating_add(1);
+        for _ in 0..count {
+            let step = offset.wrapping_add(self.next_port).checked_rem(count).unwrap_or(0);
             self.next_port = self.next_port.wrapping_add(1);
-            let port = PORTS.start().saturating_add(u16::try_from(step).unwrap_or(0));
+            let port = first.saturating_add(u16::try_from(step).unwrap_or(0));
             let end = SocketAddr::new(local, port);
             if !self.leads_here(end, remote) {
                 continue;

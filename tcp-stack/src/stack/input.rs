@@ -239,6 +239,10 @@ impl<B: Buf> Stack<B> {
         least: Option<SeqNum>,
     ) -> bool {
         let header = &incoming.header;
+        if self.config.shares_addresses && !self.is_our_port(local) {
+            self.interface.drop_delivered(DropReason::TcpNotOurs);
+            return false;
+        }
         if header.flags.contains(TcpFlags::RST) {
             self.interface.drop_delivered(DropReason::TcpStrayReset);
             return false;
@@ -268,6 +272,11 @@ impl<B: Buf> Stack<B> {
             self.answer(now, reset_for(local, remote, header, incoming.seq_len()));
         }
         false
+    }
+
+    /// Returns true if one of our listeners has this end, or an active open may have it.
+    fn is_our_port(&mut self, local: SocketAddr) -> bool {
+        self.listeners.find(local).is_some() || self.config.source_ports.contains(&local.port())
     }
 
     /// Returns the path MTU to `ip`, bytes.

@@ -16,6 +16,7 @@ mod train;
 pub use api::SEND_LEAST;
 
 use alloc::collections::VecDeque;
+use core::array;
 
 use crate::accounts::{Accounts, ConnectionLimits};
 use crate::budget::ReceiveBudget;
@@ -115,8 +116,8 @@ impl<B: Buf> Stack<B> {
     pub fn new(config: StackConfig, seed: [u8; 32]) -> Self {
         let mut entropy = Entropy::new(seed);
         let mut key = || (entropy.random(), entropy.random());
-        let (flow_key, neighbor_key, cookie_key) = (key(), key(), key());
-        let (path_key, reply_key, account_key) = (key(), key(), key());
+        let [flow_key, neighbor_key, cookie_key, path_key, reply_key, account_key] =
+            array::from_fn(|_| key());
         let mut interface = Interface::new(
             InterfaceConfig {
                 mac: config.mac,
@@ -125,8 +126,9 @@ impl<B: Buf> Stack<B> {
                 ipv4: config.ipv4,
                 ipv4_gateway: config.ipv4_gateway,
                 ipv6: config.ipv6,
+                ipv6_link_local: config.ipv6_link_local,
                 ipv6_gateway: config.ipv6_gateway,
-                primary: config.primary,
+                primary: config.primary && !config.shares_addresses,
                 tx_checksum_offload: config.tx_checksum_offload,
                 tx_ip_checksum_offload: config.tx_checksum_offload && config.tx_ip_checksum_offload,
                 neighbors_max: config.neighbors_max,
@@ -143,7 +145,6 @@ impl<B: Buf> Stack<B> {
             interface.add_static_neighbor(*ip, *mac);
         }
         let connections = config.connections();
-        let tx_nodes = config.buffers_max.saturating_add(config.kept_nodes());
         Self {
             conns: ConnTable::new(connections, flow_key),
             half_open: HalfOpenTable::new(config.half_open()),
@@ -151,7 +152,7 @@ impl<B: Buf> Stack<B> {
             cookies: Cookies::new(cookie_key),
             time_wait: TimeWaitTable::new(connections, &config.tcp),
             listeners: Listeners::new(),
-            tx: Pool::new(tx_nodes),
+            tx: Pool::new(config.buffers_max.saturating_add(config.kept_nodes())),
             rx: Pool::new(config.buffers_max),
             memory: ReceiveMemory::new(
                 config.receive_memory_bytes,

@@ -64,6 +64,30 @@ fn source_ports_lead_back_to_the_worker() {
     }
 }
 
+/// A configured range of source ports is used wholly, and nothing else.
+#[test]
+fn source_ports_are_of_the_configured_range() {
+    for (source_ports, count) in [(65_472..=65_535, 64), (9..=9, 1), (1..=65_535, 300)] {
+        let config = StackConfig {
+            source_ports: source_ports.clone(),
+            connections_max: 512,
+            buffers_max: 1024,
+            ..config()
+        };
+        let mut stack = stack(config);
+        let mut used = std::collections::HashSet::new();
+        for _ in 0..count {
+            let conn = stack.connect(Instant::ZERO, PEER, ConnOptions::default()).unwrap();
+            let port = stack.info(conn).unwrap().local.port();
+            assert!(source_ports.contains(&port) && used.insert(port), "{port}");
+        }
+        if count < 300 {
+            let full = stack.connect(Instant::ZERO, PEER, ConnOptions::default());
+            assert_eq!(full, Err(ConnectError::NoPort));
+        }
+    }
+}
+
 /// A port that the caller refuses is not taken, and no port is asked for twice.
 #[test]
 fn source_ports_are_those_that_the_caller_accepts() {

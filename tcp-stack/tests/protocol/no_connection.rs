@@ -174,3 +174,39 @@ fn port_zero_is_a_port() {
         }
     }
 }
+
+/// The host's own stack has the same addresses: it answers for its ports, and we answer for ours.
+#[test]
+fn segments_to_ports_of_the_host_are_not_answered() {
+    const SOURCE: u16 = 65_500;
+    let shared = |listens| {
+        let config = StackConfig {
+            shares_addresses: true,
+            source_ports: SOURCE..=SOURCE + 3,
+            ..stack(false).config().clone()
+        };
+        let mut stack = Stack::new(config, [3; 32]);
+        if listens {
+            stack.listen(PORT, ListenOptions::default()).unwrap();
+        }
+        stack
+    };
+    for bits in 0..64_u32 {
+        let flags = BITS.iter().enumerate().filter(|(bit, _)| bits >> bit & 1 == 1);
+        let flags = flags.fold(TcpFlags::NONE, |flags, (_, flag)| flags | *flag);
+        for (listens, port, ipv6) in [(true, 22, false), (false, PORT, true), (true, SOURCE + 4, true)] {
+            let mut stack = shared(listens);
+            assert!(
+                sent_upon(&mut stack, &frame(flags, 40_000, port, 1, ipv6)).is_empty(),
+                "{flags:?} {port}"
+            );
+            let drops = stack.stats().drops;
+            assert_eq!((drops.drop_tcp_not_ours, drops.total()), (1, 1), "{flags:?} {port}");
+        }
+        for (listens, port) in [(true, PORT), (true, SOURCE), (false, SOURCE + 3)] {
+            let sent = sent_upon(&mut shared(listens), &frame(flags, 40_000, port, 0, false));
+            let wanted = answer(flags, listens && port == PORT);
+            assert_eq!(sent.len(), usize::from(wanted != Answer::Nothing), "{flags:?} {port}");
+        }
+    }
+}

@@ -72,14 +72,14 @@ keys! {
 
 /// Reads the `[[port.neighbor]]` tables.
 pub(super) fn neighbors(section: &mut Section<'_>, report: &Report, port: &Port) -> Vec<Neighbor> {
-    let Port { addresses: Addresses { ipv4, ipv6 }, gateway, gateway6, .. } = *port;
+    let Port { addresses: Addresses { ipv4, ipv6, are_kernels }, gateway, gateway6, .. } = *port;
     let allowed = format!("0 to {NEIGHBORS_MAX}");
     let mut neighbors: Vec<Neighbor> = Vec::new();
     for mut table in section.sections_at_most("neighbor", NEIGHBORS_MAX, allowed, "remove this table") {
         let neighbor = Neighbor::read(&mut table);
         let (place, is_wrong) = (table.place_of("address"), table.is_wrong("address"));
         table.finish();
-        if is_wrong {
+        if is_wrong || are_kernels {
             continue;
         }
         let address = neighbor.address;

@@ -9,7 +9,7 @@ use super::link::{Neighbor, check_gateways, neighbors};
 use crate::keys::{By, Choice, Flag, Number, Optional, Required, Text, keys};
 use crate::machine::{Machine, Pci};
 use crate::read::{Report, Section};
-use crate::types::{Addresses, Driver, Memif, MemifRole, OnLoss, PORTS_MAX, Pcap};
+use crate::types::{Addresses, Driver, Memif, MemifRole, OnLoss, PORTS_MAX, Pcap, PortRange};
 
 /// RFC 8200 §5: "IPv6 requires that every link in the Internet have an MTU of 1280 octets or greater."
 const IPV6_MTU_MIN: u16 = 1280;
@@ -78,10 +78,16 @@ keys! {
         mac: Option<[u8; 6]> = None, Optional(MAC), Restart, "\"02:00:00:00:00:02\"";
         /// 802.1Q identifier of every frame sent, and required of every frame received; default: untagged frames.
         vlan: Option<u16> = None, Optional(Number(1..=4094, "an 802.1Q VLAN identifier")), Restart, "100";
-        /// Addresses of the port with their prefixes, one of each family, at least one.
+        /// Addresses of the port with their prefixes, one of each family, at least one; or "kernel", for af_packet:
+        /// those of the interface, which the kernel goes on using.
         addresses: Addresses = Addresses::default(),
             Required(By(addresses, Addresses::to_string, ""), ADDRESSES_HELP), Restart,
             "[\"192.0.2.2/24\", \"2001:db8::2/64\"]";
+        /// Source ports of connections that the daemon opens; default: 49152-65535, or 65472-65535 with the addresses
+        /// of the kernel, where each is reserved there.
+        source_ports: Option<PortRange> = None,
+            Optional(Text::new("a range of TCP ports, e.g. \"49152-65535\"", PortRange::parse)), Restart,
+            "\"49152-65535\"";
         /// IPv4 next hop for destinations off the link; default: none. With the prefix /32 of one host, outside of it.
         gateway: Option<Ipv4Addr> = None,
             Optional(Text::new("an IPv4 address", ipv4_address)), Restart, "\"192.0.2.1\"";
@@ -202,7 +208,7 @@ fn same_device(a: &Driver, b: &Driver) -> bool {
 /// Reads one port. `None` only if the driver is unknown, since the other keys depend on it.
 fn read(mut section: Section<'_>, report: &Report, index: usize, taken: &mut Taken) -> Option<Port> {
     let mut port = Port::read(&mut section, index);
-    let Port { mtu, addresses: Addresses { ipv4, ipv6 }, gateway, gateway6, .. } = port;
+    let Port { mtu, addresses: Addresses { ipv4, ipv6, are_kernels }, gateway, gateway6, .. } = port;
     for (key, count) in [("rx_descriptors", port.rx_descriptors), ("tx_descriptors", port.tx_descriptors)] {
         if !count.is_power_of_two() {
             let help = format!("use {} or {}", count.next_power_of_two() / 2, count.next_power_of_two());
@@ -222,7 +228,11 @@ fn read(mut section: Section<'_>, report: &Report, index: usize, taken: &mut Tak
     let whole = all_parse(&mut section);
     let gateway = gateway.filter(|_| whole || ipv4.is_some());
     let gateway6 = gateway6.filter(|_| whole || ipv6.is_some());
-    check_gateways(&section, report, (ipv4, gateway), (ipv6, gateway6));
+    if are_kernels {
+        check_sharing(&mut section, report, &port);
+    } else {
+        check_gateways(&section, report, (ipv4, gateway), (ipv6, gateway6));
+    }
     port.neighbors = neighbors(&mut section, report, &port);
     if !section.is_wrong("name") {
         taken.name(&section, report, &port.name);
@@ -233,10 +243,39 @@ fn read(mut section: Section<'_>, report: &Report, index: usize, taken: &mut Tak
     let driver_is_known = !section.is_wrong("driver");
     if driver_is_known {
         taken.device(&section, report, &port.name, &port.driver);
-        check_device(&section, report, &port.driver, mtu);
+        // With the kernel's addresses, the smaller MTU counts.
+        check_device(&section, report, &port.driver, if are_kernels { 0 } else { mtu });
     }
     section.finish();
     driver_is_known.then_some(port)
+}
+
+/// Checks a port that has the addresses of the kernel.
+fn check_sharing(section: &mut Section<'_>, report: &Report, port: &Port) {
+    let place = section.place_of("addresses");
+    if !section.is_wrong("driver") && !matches!(port.driver, Driver::AfPacket { .. }) {
+        let message = format!("the driver {} cannot share the kernel's addresses", port.driver.name());
+        report.at(&place, message, "use driver = \"af_packet\", or give the port addresses of its own");
+    }
+    let own = [
+        ("mac", port.mac.is_some()),
+        ("vlan", port.vlan.is_some()),
+        ("gateway", port.gateway.is_some()),
+        ("gateway6", port.gateway6.is_some()),
+    ];
+    for (key, _) in own.into_iter().filter(|(_, is_set)| *is_set) {
+        let message = format!("a port with the kernel's addresses has no `{key}` of its own");
+        report.at(&section.place_of(key), message, "remove the line: the interface's and the kernel's count");
+    }
+    if section.value("neighbor").is_some() {
+        let message = "a port with the kernel's addresses has no neighbors of its own";
+        report.at(&section.place_of("neighbor"), message, "remove these tables");
+    }
+    if let Some(range) = port.source_ports.filter(|range| range.ports().len() > PortRange::RESERVED_MAX) {
+        let message = format!("{} ports are too many to reserve with the kernel", range.ports().len());
+        let allowed = format!("at most {} ports", PortRange::RESERVED_MAX);
+        report.not_allowed(&section.place_of("source_ports"), message, allowed, "write a smaller range");
+    }
 }
 
 /// Returns true if each of the addresses is one.
@@ -249,7 +288,10 @@ fn all_parse(section: &mut Section<'_>) -> bool {
 /// Reads at most one IPv4 and one IPv6 address, at least one of the two.
 fn addresses(section: &mut Section<'_>) -> Option<Addresses> {
     let report = section.report();
-    let list = section.list("addresses", "a list of addresses")?;
+    if section.value("addresses").is_some_and(|value| value.value.as_str() == Some("kernel")) {
+        return Some(Addresses { are_kernels: true, ..Addresses::default() });
+    }
+    let list = section.list("addresses", "a list of addresses, or \"kernel\"")?;
     if list.is_empty() {
         report.at(&section.place_of("addresses"), "a port needs an address", ADDRESSES_HELP);
     }

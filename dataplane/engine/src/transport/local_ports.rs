@@ -1,12 +1,24 @@
 //! TCP ports that belong to one worker of a DPDK port: those that applications listen on or connect from. The objects
 //! of an application live on its worker, so that all its connections must be there. The engine claims a port once for
-//! each listener and connection that uses it, and `worker::steer` asks for the owner.
+//! each listener and connection that uses it, and `worker::steer` asks for the owner. Where the host's own stack has
+//! the same addresses, each port in use is reserved there.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Number of TCP ports.
 const PORTS: usize = 1 << 16;
+
+/// The host's own stack, where it has the addresses of the port: it shall not answer for the ports that are ours, nor
+/// give them to another program. The calls block nobody.
+pub trait Reservations: Debug + Send + Sync {
+    /// Reserves a port until it is released as often as it was reserved. Returns false if another program has it.
+    fn reserve(&self, port: u16) -> bool;
+
+    /// Gives up one reservation of a port.
+    fn release(&self, port: u16);
+}
 
 /// Owners of the TCP ports of one DPDK port, shared by its workers.
 #[derive(Clone, Debug)]
@@ -18,6 +30,7 @@ struct Table {
     owned: AtomicU32,
     /// [`Entry`] of each port.
     entries: Box<[AtomicU64]>,
+    host: Option<Arc<dyn Reservations>>,
 }
 
 /// Ownership of one port.
@@ -42,14 +55,53 @@ impl Entry {
 
 impl Default for LocalPorts {
     fn default() -> Self {
-        let entries = (0..PORTS).map(|_| AtomicU64::new(0)).collect();
-        Self(Arc::new(Table { owned: AtomicU32::new(0), entries }))
+        Self::new(None)
     }
 }
 
 impl LocalPorts {
-    /// Adds a claim of `worker` to a port. Returns false if another worker owns it.
+    /// Creates a table without owners. A host that has the same addresses reserves the ports in use.
+    pub fn new(host: Option<Arc<dyn Reservations>>) -> Self {
+        let entries = (0..PORTS).map(|_| AtomicU64::new(0)).collect();
+        Self(Arc::new(Table { owned: AtomicU32::new(0), entries, host }))
+    }
+
+    /// Reserves a port of a service, which all workers serve, for as long as the DPDK port exists: its connections
+    /// outlive its listener. Returns false if another program of the host has it.
+    pub fn reserve(&self, port: u16) -> bool {
+        self.0.host.as_ref().is_none_or(|host| host.reserve(port))
+    }
+
+    /// Adds a claim of `worker` to a port. Returns false if another worker owns it, or another program of the host has
+    /// it.
     pub fn claim(&self, port: u16, worker: u16) -> bool {
+        let is_claimed = self.own(port, worker);
+        let is_first = is_claimed && self.entry(port).is_some_and(|entry| entry.claims == 1);
+        if is_first && !self.reserve(port) {
+            self.disown(port, worker);
+            return false;
+        }
+        is_claimed
+    }
+
+    /// Removes a claim of `worker`; with the last one, its ownership ends.
+    pub fn release(&self, port: u16, worker: u16) {
+        if let (true, Some(host)) = (self.disown(port, worker), &self.0.host) {
+            host.release(port);
+        }
+    }
+
+    /// Returns the worker that owns a port.
+    #[inline]
+    pub fn owner(&self, port: u16) -> Option<usize> {
+        if self.0.owned.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        (self.entry(port)?.owner as usize).checked_sub(1)
+    }
+
+    /// Adds a claim of a worker, unless another one owns the port.
+    fn own(&self, port: u16, worker: u16) -> bool {
         let owner = u32::from(worker).wrapping_add(1);
         let before = self.update(port, |entry| match entry {
             Entry { claims: 0, .. } => Some(Entry { owner, claims: 1 }),
@@ -64,8 +116,8 @@ impl LocalPorts {
         before.is_some()
     }
 
-    /// Removes a claim of `worker`; with the last one, its ownership ends.
-    pub fn release(&self, port: u16, worker: u16) {
+    /// Removes a claim of a worker. Returns true if it was the last one.
+    fn disown(&self, port: u16, worker: u16) -> bool {
         let owner = u32::from(worker).wrapping_add(1);
         let before = self.update(port, |entry| match entry {
             Entry { owner: of, claims: 1 } if of == owner => Some(Entry { owner: 0, claims: 0 }),
@@ -74,19 +126,17 @@ impl LocalPorts {
             }
             Entry { .. } => None,
         });
-        if before.is_some_and(|before| before.claims == 1) {
+        let is_last = before.is_some_and(|before| before.claims == 1);
+        if is_last {
             self.0.owned.fetch_sub(1, Ordering::Release);
         }
+        is_last
     }
 
-    /// Returns the worker that owns a port.
     #[inline]
-    pub fn owner(&self, port: u16) -> Option<usize> {
-        if self.0.owned.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
+    fn entry(&self, port: u16) -> Option<Entry> {
         let bits = self.0.entries.get(usize::from(port))?.load(Ordering::Acquire);
-        (Entry::from_bits(bits).owner as usize).checked_sub(1)
+        Some(Entry::from_bits(bits))
     }
 
     /// Changes the entry of a port; returns the one before, or `None` if `change` refuses.
@@ -99,6 +149,8 @@ impl LocalPorts {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     #[test]
@@ -129,5 +181,45 @@ mod tests {
         }
         assert_eq!(ports.owner(7500), None);
         assert!(ports.claim(7500, 0));
+    }
+
+    /// The ports that a host has reserved for us, each as often as it is in the list, and its own.
+    #[derive(Debug, Default)]
+    struct Host {
+        reserved: Mutex<Vec<u16>>,
+    }
+
+    const OF_THE_HOST: u16 = 22;
+
+    impl Reservations for Host {
+        fn reserve(&self, port: u16) -> bool {
+            let is_free = port != OF_THE_HOST;
+            self.reserved.lock().unwrap().extend(is_free.then_some(port));
+            is_free
+        }
+
+        fn release(&self, port: u16) {
+            let mut reserved = self.reserved.lock().unwrap();
+            let at = reserved.iter().position(|of| *of == port).unwrap();
+            reserved.remove(at);
+        }
+    }
+
+    #[test]
+    fn the_host_reserves_a_port_while_it_is_in_use() {
+        let host = Arc::new(Host::default());
+        let ports = LocalPorts::new(Some(Arc::clone(&host) as Arc<dyn Reservations>));
+        let reserved = || host.reserved.lock().unwrap().clone();
+        assert!(ports.claim(7500, 1) && ports.claim(7500, 1) && !ports.claim(7500, 0));
+        assert_eq!(reserved(), [7500], "once for all claims");
+        assert!(!ports.claim(OF_THE_HOST, 0) && !ports.reserve(OF_THE_HOST));
+        assert_eq!(ports.owner(OF_THE_HOST), None);
+        assert!(ports.reserve(7400) && ports.claim(7400, 0));
+        ports.release(7400, 0);
+        ports.release(7500, 1);
+        assert_eq!(reserved(), [7500, 7400]);
+        ports.release(7500, 1);
+        ports.release(7500, 1);
+        assert_eq!(reserved(), [7400], "a service's stays");
     }
 }

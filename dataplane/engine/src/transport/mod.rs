@@ -17,7 +17,7 @@ pub(crate) use conn_table::Conn;
 pub(crate) use conn_table::ConnTable;
 pub(crate) use data_run::{DataRun, taken_run};
 pub(crate) use deadlines::{Deadlines, LINGER, instant, since_start};
-pub use local_ports::LocalPorts;
+pub use local_ports::{LocalPorts, Reservations};
 pub(crate) use rdma_state::RdmaState;
 pub(crate) use sink::{StreamSink, TxOutcome};
 pub(crate) use stream_ids::StreamIds;

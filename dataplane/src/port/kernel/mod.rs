@@ -4,12 +4,15 @@
 //! segments leave as one frame, which the kernel passes on whole or segments at the last moment; a frame of many
 //! segments is cut while it is read. The stack sees what a card would have delivered.
 
+mod address;
 mod counters;
 mod cut;
+mod filter;
 mod header;
 mod ifreq;
 mod packet;
 mod rx;
+mod share;
 mod tap;
 mod tx;
 
@@ -21,7 +24,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use counters::{Counters, sum};
 
+pub use address::KernelAddresses;
 pub use rx::KernelRx;
+pub use share::{Reservation, Shared};
 pub use tx::KernelTx;
 
 use super::spec::PortSpec;
@@ -128,7 +133,12 @@ impl Interface {
             let other = (mac != own).then_some(mac);
             packet::admit(socket, ifindex, other).map_err(refused("receive multicast"))?;
         }
-        Ok(Self::with_queues((Wire::Packet, sockets), spec, (index, mac, None), pools))
+        let (interface, queues) = Self::with_queues((Wire::Packet, sockets), spec, (index, mac, None), pools);
+        if let Some(shared) = &spec.shared {
+            let sockets = interface.queues.iter().map(|queue| &queue.socket);
+            shared.narrow(sockets).map_err(refused("limit what it receives"))?;
+        }
+        Ok((interface, queues))
     }
 
     /// Makes the TAP of `name` with a queue per pool, sets its MTU and brings it up.

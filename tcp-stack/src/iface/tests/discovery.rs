@@ -90,6 +90,18 @@ fn address_defense_is_rate_limited() {
     assert!(lab.transmit().is_empty());
 }
 
+/// The host's own stack may have given its interface another link-local address than the usual one.
+#[test]
+fn a_given_link_local_address_is_ours() {
+    let given = v6("fe80::77");
+    let mut lab = Lab::new(InterfaceConfig { ipv6_link_local: Some(given), ..config() });
+    assert!(lab.interface.is_local(given.into()) && !lab.interface.is_local(OURS.link_local().into()));
+    assert_eq!(lab.interface.source_for(v6("fe80::1").into()), Some(given.into()));
+    let solicitation = icmpv6(v6("fd77::1"), given, 255, 135, [0; 4], &ndp_body("fe80::77", Some((1, PEER))));
+    lab.receive(&solicitation);
+    assert_eq!(lab.transmit().len(), 1);
+}
+
 /// Entries and answers in a VLAN carry its tag.
 #[test]
 fn neighbors_in_a_vlan() {

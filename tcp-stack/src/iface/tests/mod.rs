@@ -31,6 +31,7 @@ fn config() -> InterfaceConfig {
         ipv4_gateway: Some(V4_GATEWAY),
         ipv6: Ipv6Cidr::new(v6("fd77::2"), 64),
         ipv6_gateway: Some(v6("fe80::1")),
+        ipv6_link_local: None,
         primary: true,
         tx_checksum_offload: false,
         tx_ip_checksum_offload: false,

@@ -1,0 +1,218 @@
+//! TCP ports that are ours at addresses of the kernel. The kernel receives our segments, too, and would answer with
+//! resets. For each port of ours it has a *mute listener*: a socket that listens, whose filter drops every segment. The
+//! listener takes no privilege, and no other program gets the port meanwhile. Our packet sockets receive our ports
+//! alone: the frames of the kernel's connections cost us nothing.
+//!
+//! A worker, which carries out the requests of programs, may open no socket. It takes one from a stock that the control
+//! thread fills, and binds it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use iwarp_config::PortRange;
+use iwarp_engine::Reservations;
+use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
+
+use super::address::KernelAddresses;
+use super::filter::{RETURN, admitting};
+
+/// Sockets of each family in stock: programs listen at as many ports between two calls of [`Shared::refill`].
+const STOCK: usize = 64;
+
+/// An interface whose addresses the kernel has, too.
+#[derive(Debug)]
+pub struct Shared {
+    addresses: KernelAddresses,
+    source_ports: PortRange,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    reserved: BTreeMap<u16, Reserved>,
+    /// Packet sockets of the interface.
+    sockets: Vec<Weak<OwnedFd>>,
+    /// Sockets without an address, with a filter that drops everything, by family.
+    stock: Stock,
+    refused: u64,
+}
+
+#[derive(Debug, Default)]
+struct Stock {
+    ipv4: Vec<Socket>,
+    ipv6: Vec<Socket>,
+}
+
+#[derive(Debug)]
+struct Reserved {
+    count: u32,
+    _listeners: Vec<Socket>,
+}
+
+/// Ports that the kernel has reserved for us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    /// Ports that are reserved now, source ports included.
+    pub ports: usize,
+    /// Times that another program had a port.
+    pub refused: u64,
+}
+
+impl Shared {
+    /// Reserves the range of source ports at the addresses that the kernel has on an interface. Ports that other
+    /// programs have are left out.
+    ///
+    /// # Errors
+    /// The interface has no address, or no port of the range is free.
+    pub fn of(interface: &str, source_ports: PortRange) -> io::Result<Self> {
+        let addresses = KernelAddresses::of(interface)?;
+        let shared = Self { addresses, source_ports, state: Mutex::default() };
+        let mut state = shared.lock();
+        let mut last = None;
+        for port in source_ports.ports() {
+            match state.listeners(&addresses, port) {
+                Ok(listeners) => state.enter(port, listeners),
+                Err(error) => last = Some(error),
+            }
+        }
+        match last {
+            Some(error) if state.reserved.is_empty() => return Err(error),
+            _ => drop(state),
+        }
+        shared.refill();
+        Ok(shared)
+    }
+
+    /// Fills the stock of sockets up. Called every second, by a thread that may open sockets.
+    pub fn refill(&self) {
+        let mut state = self.lock();
+        let has = |family: fn(&SocketAddr) -> bool| self.addresses.ends(0).any(|end| family(&end));
+        let Stock { ipv4, ipv6 } = &mut state.stock;
+        let families =
+            [(ipv4, Domain::IPV4, has(SocketAddr::is_ipv4)), (ipv6, Domain::IPV6, has(SocketAddr::is_ipv6))];
+        for (sockets, domain, _) in families.into_iter().filter(|(.., in_use)| *in_use) {
+            // A process without descriptors left tries again later.
+            let more = std::iter::from_fn(|| mute(domain).ok()).take(STOCK.saturating_sub(sockets.len()));
+            sockets.extend(more);
+        }
+    }
+
+    /// Returns the addresses, as the kernel had them at the start.
+    pub fn addresses(&self) -> &KernelAddresses {
+        &self.addresses
+    }
+
+    /// Returns the source ports of our connections.
+    pub fn source_ports(&self) -> PortRange {
+        self.source_ports
+    }
+
+    /// Returns the number of ports that are reserved.
+    pub fn reservation(&self) -> Reservation {
+        let state = self.lock();
+        Reservation { ports: state.reserved.len(), refused: state.refused }
+    }
+
+    /// Has packet sockets receive what is for us alone: from now on, and as our ports change.
+    ///
+    /// # Errors
+    /// Those of `SO_ATTACH_FILTER`.
+    pub(super) fn narrow<'a>(&self, sockets: impl Iterator<Item = &'a Arc<OwnedFd>>) -> io::Result<()> {
+        let mut state = self.lock();
+        state.sockets = sockets.map(Arc::downgrade).collect();
+        self.attach(&state)
+    }
+
+    fn attach(&self, state: &State) -> io::Result<()> {
+        let source_ports = self.source_ports.ports();
+        let others = state.reserved.keys().copied().filter(|port| !source_ports.contains(port));
+        let filter = admitting(self.source_ports, others);
+        let mut sockets = state.sockets.iter().filter_map(Weak::upgrade);
+        sockets.try_for_each(|socket| SockRef::from(socket.as_ref()).attach_filter(&filter))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Makes the listeners of a port, one for each address.
+    fn listeners(&mut self, addresses: &KernelAddresses, port: u16) -> io::Result<Vec<Socket>> {
+        let listener = |end: SocketAddr| {
+            let (stock, domain) = match end {
+                SocketAddr::V4(_) => (&mut self.stock.ipv4, Domain::IPV4),
+                SocketAddr::V6(_) => (&mut self.stock.ipv6, Domain::IPV6),
+            };
+            let socket = stock.pop().map_or_else(|| mute(domain), Ok)?;
+            socket.bind(&end.into())?;
+            socket.listen(1)?;
+            Ok(socket)
+        };
+        addresses.ends(port).map(listener).collect()
+    }
+
+    fn enter(&mut self, port: u16, listeners: Vec<Socket>) {
+        self.reserved.insert(port, Reserved { count: 1, _listeners: listeners });
+    }
+}
+
+impl Reservations for Shared {
+    fn reserve(&self, port: u16) -> bool {
+        let mut state = self.lock();
+        if let Some(reserved) = state.reserved.get_mut(&port) {
+            reserved.count = reserved.count.saturating_add(1);
+            return true;
+        }
+        let Ok(listeners) = state.listeners(&self.addresses, port) else {
+            state.refused = state.refused.wrapping_add(1);
+            return false;
+        };
+        state.enter(port, listeners);
+        if self.attach(&state).is_err() {
+            state.reserved.remove(&port);
+            return false;
+        }
+        true
+    }
+
+    fn release(&self, port: u16) {
+        let mut state = self.lock();
+        let Some(reserved) = state.reserved.get_mut(&port) else { return };
+        reserved.count = reserved.count.saturating_sub(1);
+        if reserved.count == 0 {
+            state.reserved.remove(&port);
+            // A filter that lets too much through costs time alone.
+            let _ = self.attach(&state);
+        }
+    }
+}
+
+/// Opens a socket whose filter drops everything.
+fn mute(domain: Domain) -> io::Result<Socket> {
+    let socket = Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    socket.attach_filter(&[SockFilter::new(RETURN, 0, 0, 0)])?;
+    // An address may be about to come: IPv6 looks for duplicates first.
+    if domain == Domain::IPV6 {
+        socket.set_only_v6(true)?;
+        socket.set_freebind_v6(true)?;
+    } else {
+        socket.set_freebind_v4(true)?;
+    }
+    // A connection of a former listener in TIME-WAIT is no obstacle; a listener is.
+    socket.set_reuse_address(true)?;
+    Ok(socket)
+}
+
+/// Returns an end with the scope that a link-local address needs.
+pub(super) fn end(address: IpAddr, port: u16, scope: u32) -> SocketAddr {
+    match address {
+        IpAddr::V6(address) if address.is_unicast_link_local() => {
+            SocketAddrV6::new(address, port, 0, scope).into()
+        }
+        address => SocketAddr::new(address, port),
+    }
+}
