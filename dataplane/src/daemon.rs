@@ -2,6 +2,7 @@
 //! `main` calls [`run`].
 
 use std::cell::Cell;
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::pin::pin;
 use std::rc::Rc;
@@ -237,6 +238,8 @@ fn spawn(worker: Worker, eal: Eal, privileges: Privileges) -> Result<JoinHandle<
         let pinned = core_affinity::set_for_current(core_affinity::CoreId { id: usize::from(core) });
         anyhow::ensure!(pinned, "cannot pin a worker to CPU {core}");
         let registered = RegisteredThread::new(&eal).context("DPDK does not take a worker thread")?;
+        // A sleep ends when it is due, not up to 50 µs later.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         privileges.drop_of_worker()?;
         worker.run(&registered);
         Ok(())

@@ -9,6 +9,7 @@ lab_open ironwarp-idle
 sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' \
     -e 's#^\[tcp\]#&\nkeepalive_s = 2#' \
     -e 's#^idle_sleep_us_max *=.*#idle_sleep_us_max = 100#' configs/tap.toml >"$LAB/idle.toml"
+printf '[applications]\nsocket = "%s"\n' "$SOCKET.verbs" >>"$LAB/idle.toml"
 daemon_start "$LAB/idle.toml" || exit 1
 kernel_side iw0
 head -c 4000000 /dev/urandom >"$LAB/file"
@@ -67,6 +68,28 @@ print(f"{median:.2f} ms in the median")
 sys.exit(median > 3)
 PYTHON
 }
+# --- a program that polls without pause on the worker's CPU
+# latency OPTION…: prints the typical half of a round trip of 64 bytes, µs, between a program of the daemon, on the
+# worker's CPU, and one of the kernel's TCP on another. Both meet over a socket of the kernel's.
+RUN=${RUN:-${BUILT:-target/release}/iwarp-run}
+latency() {
+    local options=(ib_send_lat -F -d iwarp0 -s 64 -n 1000 "$@")
+    spawn "$LAB/server" ip netns exec "$NS" taskset -c 0 timeout 30 "$RUN" --roce \
+        --socket "$SOCKET.verbs" "${options[@]}"
+    awaits "$PID" "$LAB/server" hears 18515 || return
+    in_ns taskset -c 1 timeout 30 "$RUN" --roce --embedded "${options[@]}" 10.77.0.1 >"$LAB/client" 2>&1
+    wait_at_most 10 "$PID" >/dev/null
+    awk '$1 == 64 && NF > 5 { print int($5) }' "$LAB/client" | grep . && return
+    cat "$LAB/client" "$LAB/server"
+    return 1
+}
+polls_beside_the_worker() {
+    local polling sleeping
+    polling=$(latency) && sleeping=$(latency -e) || { echo "$polling $sleeping"; return 1; }
+    echo "$polling µs with a program that polls, $sleeping with one that sleeps"
+    [ "$polling" -le $((2 * sleeping)) ]
+}
+check "a program that polls on the worker's CPU does not keep it from its work" at_best polls_beside_the_worker
 check "an idle daemon takes less than 2 % of a CPU" is_idle
 check "a request that the sleeping worker must answer is answered within 3 ms" answers_at_once
 

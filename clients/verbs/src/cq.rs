@@ -17,6 +17,8 @@ pub struct CompletionQueue(pub(crate) Arc<CqInner>);
 
 /// Polls in a row that find nothing for which the engine does not run.
 const DRAINING_POLLS: u32 = 2;
+/// Polls of a daemon's queue that find nothing before the thread lets others have its CPU: some microseconds.
+const POLLS_PER_YIELD: u32 = 256;
 
 #[derive(Debug)]
 pub(crate) struct CqInner {
@@ -25,7 +27,7 @@ pub(crate) struct CqInner {
     pub(crate) queue: Mutex<Queue<Words>>,
     /// Queue pairs that complete here.
     pub(crate) qps: Mutex<Vec<Weak<QpInner>>>,
-    /// Polls in a row that have found nothing.
+    /// Polls that have found nothing: in a row, of a device in this process.
     vain: AtomicU32,
     /// True from the time that the program arms the queue until a poll finds nothing.
     is_armed: AtomicBool,
@@ -134,11 +136,15 @@ impl CqInner {
         if self.context.is_lost() {
             return self.poll_flushed(out);
         }
+        let times = self.vain.load(Ordering::Relaxed).wrapping_add(1);
+        self.vain.store(times, Ordering::Relaxed);
         if !self.context.is_here() {
+            // The worker may wait for this very CPU.
+            if times.is_multiple_of(POLLS_PER_YIELD) {
+                rustix::thread::sched_yield();
+            }
             return polled;
         }
-        let times = self.vain.load(Ordering::Relaxed).saturating_add(1);
-        self.vain.store(times, Ordering::Relaxed);
         // A program drains its queue, arms it, and looks once more, each with a poll in vain. Then it sleeps, or its
         // next poll runs the engine.
         let most = DRAINING_POLLS + u32::from(self.is_armed.swap(false, Ordering::Relaxed));

@@ -286,6 +286,8 @@ pub enum Idle {
     Adaptive {
         /// Longest sleep, 1 to 10000 µs.
         sleep_us_max: u32,
+        /// Longest spin before a sleep, 0 to 10000 µs.
+        spin_us_max: u32,
     },
 }
 

@@ -14,7 +14,7 @@ use tcp_stack::Instant;
 
 use super::idle::{Idler, Waking};
 use super::{WorkerPort, WorkerStats};
-use crate::dpdk::{OTHERS_MAX, wait_for};
+use crate::dpdk::{OTHERS_MAX, Wake, wait_for};
 
 /// Nanoseconds above which an iteration counts as a long one.
 const LONG_NS: u64 = 1_000_000;
@@ -78,15 +78,15 @@ impl PollLoop {
         self.account(now);
         let moved = ports.iter_mut().fold(0_usize, |moved, port| moved.saturating_add(port.poll(now)));
         self.moved = moved > 0;
-        let may_be_commanded = self.commands.is_some();
-        let sleep = self.idler.after_poll(self.moved, || {
+        let is_commanded = self.commands.is_some();
+        let sleep = self.idler.after_poll(now, self.moved, || {
             let rest = if ports.iter().any(WorkerPort::has_output) {
                 Duration::ZERO
             } else {
                 ports.iter_mut().map(WorkerPort::due).min().unwrap_or(Instant::MAX).saturating_since(now)
             };
             // A thread without commands runs a program, which may have work of its own at any time.
-            Waking { rest, by_all: may_be_commanded && wake_for_all(ports) }
+            Waking { rest, by_all: wake_for_all(ports), by_nothing_else: is_commanded }
         });
         PollResult { now, sleep }
     }
@@ -96,7 +96,11 @@ impl PollLoop {
     pub fn sleep(&mut self, ports: &mut [WorkerPort], time: Duration) {
         if ports.iter().all(|port| port.engine().contexts_sleep()) {
             self.stats.sleeps += 1;
-            self.wait(ports, time);
+            let asleep = self.clock.now();
+            if self.wait(ports, time) == Wake::Timeout {
+                let late = self.clock.now().saturating_since(asleep).saturating_sub(time);
+                self.idler.woke_late(late);
+            }
         }
         ports.iter().for_each(|port| port.engine().contexts_awake());
         let woken = self.clock.now();
@@ -106,7 +110,7 @@ impl PollLoop {
         (self.last, self.moved) = (woken, false);
     }
 
-    fn wait(&self, ports: &mut [WorkerPort], time: Duration) {
+    fn wait(&self, ports: &mut [WorkerPort], time: Duration) -> Wake {
         let mut queue = None;
         let mut others = ArrayVec::<PollFd<'_>, OTHERS_MAX>::new();
         let mut add = |other| {
@@ -119,7 +123,7 @@ impl PollLoop {
             doorbells.for_each(&mut add);
             queue = queue.or(waking_queue);
         }
-        match queue {
+        let wake = match queue {
             Some(queue) => queue.wait(&mut others, time),
             None => wait_for(&mut others, time),
         };
@@ -130,6 +134,7 @@ impl PollLoop {
         for doorbell in doorbells.iter().filter(|polled| !polled.revents().is_empty()) {
             Doorbell::clear(doorbell.as_fd());
         }
+        wake
     }
 
     /// Returns the counters of the loop.

@@ -41,6 +41,9 @@ keys! {
     struct IdleKeys of workers {
         /// Longest sleep of a worker that is adaptive, µs.
         idle_sleep_us_max: u32 = 100, Number(1..=10_000, "the longest sleep in microseconds"), Restart;
+        /// Longest spin before the sleep of an adaptive worker that frames wake, µs; never longer than a wake-up takes,
+        /// and shorter where spins are in vain. 0: it sleeps at once.
+        idle_spin_us_max: u32 = 50, Number(0..=10_000, "the longest spin in microseconds"), Restart;
     }
 }
 
@@ -58,26 +61,30 @@ pub(super) fn workers(mut section: Section<'_>, report: &Report) -> Workers {
     workers
 }
 
-/// Reads the keys `idle` and `idle_sleep_us_max`.
+/// Reads the keys `idle`, `idle_sleep_us_max` and `idle_spin_us_max`.
 fn idle(section: &mut Section<'_>) -> Option<Idle> {
     let adaptive = IDLE.read(section, "idle");
     let spins = adaptive == Some(false) || section.value("idle").is_none();
     let sleep_us_max = IdleKeys::idle_sleep_us_max(section);
-    if spins && section.value("idle_sleep_us_max").is_some() {
-        let place = section.place_of("idle_sleep_us_max");
-        section.report().at(
-            &place,
-            "a worker that spins does not sleep",
-            "write idle = \"adaptive\", or remove this key",
-        );
+    let spin_us_max = IdleKeys::idle_spin_us_max(section);
+    for key in ["idle_sleep_us_max", "idle_spin_us_max"] {
+        if spins && section.value(key).is_some() {
+            section.report().at(
+                &section.place_of(key),
+                "a worker that spins does not sleep",
+                "write idle = \"adaptive\", or remove this key",
+            );
+        }
     }
-    adaptive?.then_some(Idle::Adaptive { sleep_us_max })
+    adaptive?.then_some(Idle::Adaptive { sleep_us_max, spin_us_max })
 }
 
 fn shown_idle(idle: &Idle) -> String {
     match idle {
         Idle::Spin => IDLE.toml(&false),
-        Idle::Adaptive { sleep_us_max } => format!("{}, {sleep_us_max} µs", IDLE.toml(&true)),
+        Idle::Adaptive { sleep_us_max, spin_us_max } => {
+            format!("{}, {sleep_us_max} µs, after {spin_us_max} µs", IDLE.toml(&true))
+        }
     }
 }
 

@@ -303,6 +303,7 @@ fn workers() {
     beside_port(&format!("[workers]\ncores = [{}]\n", many.join(",")), "workers.cores", "65 cores");
     beside_port("[workers]\nidle = \"lazy\"\n", "workers.idle", "not a choice");
     beside_port("[workers]\nidle_sleep_us_max = 5\n", "workers.idle_sleep_us_max", "does not sleep");
+    beside_port("[workers]\nidle_spin_us_max = 5\n", "workers.idle_spin_us_max", "does not sleep");
     let adaptive = "[workers]\nidle = \"adaptive\"\nidle_sleep_us_max = 10001\n";
     beside_port(adaptive, "workers.idle_sleep_us_max", "out of range");
     beside_port("[workers]\ncontrol_core = 1\n", "workers.control_core", "a worker's");

@@ -49,6 +49,18 @@ fn every_driver_is_understood() {
 }
 
 #[test]
+fn sleeps_and_spins_of_workers() {
+    let idle = |lines: &str| {
+        parse(&format!("[[port]]\ndriver = \"ring\"\naddresses = [\"10.0.0.2/24\"]\n[workers]\n{lines}\n"))
+            .workers
+            .idle
+    };
+    assert_eq!(idle(""), Idle::Spin);
+    let both = "idle = \"adaptive\"\nidle_sleep_us_max = 7\nidle_spin_us_max = 0";
+    assert_eq!(idle(both), Idle::Adaptive { sleep_us_max: 7, spin_us_max: 0 });
+}
+
+#[test]
 fn everything_stated_is_kept() {
     let text = "
         [[port]]
@@ -66,7 +78,6 @@ fn everything_stated_is_kept() {
         [workers]
         cores = [3, 1]
         idle = 'adaptive'
-        idle_sleep_us_max = 7
         control_core = 0
         [mpa]
         crc = 'off'
@@ -105,7 +116,8 @@ fn everything_stated_is_kept() {
     assert_eq!(p.gateway6, Some("fe80::1".parse().unwrap()));
     assert_eq!(c.data_room_bytes(), 9792, "9600 + 18 + 128, in lines of 64");
     assert_eq!(c.workers.cores, [3, 1]);
-    assert_eq!((c.workers.idle, c.workers.control_core), (Idle::Adaptive { sleep_us_max: 7 }, Some(0)));
+    let idle = Idle::Adaptive { sleep_us_max: 100, spin_us_max: 50 };
+    assert_eq!((c.workers.idle, c.workers.control_core), (idle, Some(0)));
     let listeners: Vec<_> =
         c.listeners.iter().map(|l| (l.port, l.backlog, l.connections_max, l.crc)).collect();
     assert_eq!(listeners, [(7400, 5, 9, CrcPolicy::IfPeerAsks), (7401, 128, 4096, CrcPolicy::Required)]);
