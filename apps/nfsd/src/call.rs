@@ -1,6 +1,6 @@
 //! The two programs: from a call to its reply.
 
-use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use iwarp_rpc::message::{self, AuthStatus, Call, CallError, Credential, NotExecuted};
 use iwarp_rpc::xdr::{Data, Reader};
@@ -11,7 +11,7 @@ use crate::codec::{fixed, handle};
 use crate::nfs4::placeable;
 use crate::procedure::{MountProc, Nfs3Proc, Nfs4Proc, Procedure, Program};
 use crate::reply::Reply;
-use crate::server::{Caller, CopyOut, Fault, Server};
+use crate::server::{Caller, CopyOut, Fault, Server, Ways};
 use crate::stats::Measured;
 
 /// Program numbers, and the lowest version that is served of both.
@@ -52,16 +52,8 @@ impl Server {
             return None;
         }
         let exports = self.exports();
-        let (copy_out, io) = (&|_| Vec::new(), &Io::default());
-        let caller = Caller {
-            peer,
-            call: &call,
-            exports: &exports,
-            copy_out,
-            placed: None,
-            io,
-            written: Cell::default(),
-        };
+        let ways = Ways { copy_out: &|_| Vec::new(), room: None, placed: None, io: &Io::default() };
+        let caller = Caller { peer, call: &call, exports: &exports, ways, written: AtomicU64::default() };
         match call.version {
             VERSION if Nfs3Proc::new(call.procedure) == Some(Nfs3Proc::WRITE) => {
                 let handle = handle(&mut reader).ok()?;
@@ -103,7 +95,8 @@ impl Server {
         copy_out: CopyOut<'_>,
         placed: Option<&Span>,
     ) -> Option<Reply> {
-        at_once(self.call_waiting(peer, reader, copy_out, placed, &Io::default()))
+        let ways = Ways { copy_out, room: None, placed, io: &Io::default() };
+        at_once(self.call_waiting(peer, reader, ways))
     }
 
     /// As [`Self::call_placed`], for a thread that executes other calls while this one waits for a file.
@@ -111,9 +104,7 @@ impl Server {
         &self,
         peer: Peer,
         mut reader: Reader<'_>,
-        copy_out: CopyOut<'_>,
-        placed: Option<&Span>,
-        io: &Io,
+        ways: Ways<'_>,
     ) -> Option<Reply> {
         let call = match Call::read(&mut reader) {
             Ok(call) => call,
@@ -139,8 +130,7 @@ impl Server {
             return Some(message::auth_error(call.xid, AuthStatus::TooWeak).into());
         }
         let exports = self.exports();
-        let caller =
-            Caller { peer, call: &call, exports: &exports, copy_out, placed, io, written: Cell::default() };
+        let caller = Caller { peer, call: &call, exports: &exports, ways, written: AtomicU64::default() };
         match self.execute(&caller, reader).await {
             Ok(reply) => Some(reply),
             Err(Fault::Arguments) => not_executed(NotExecuted::GarbageArguments),
@@ -165,7 +155,7 @@ impl Server {
                 (begin(Procedure::Mount(procedure)), self.mount(procedure, caller, reader)?.into())
             }
         };
-        measured.written = caller.written.take();
+        measured.written = caller.written.swap(0, Ordering::Relaxed);
         measured.replied(&reply);
         Ok(reply)
     }

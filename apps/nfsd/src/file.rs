@@ -1,10 +1,9 @@
 //! Regular files that a backend has opened: of the kernel, or regions of the daemon.
 
-use std::borrow::Cow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use iwarp_server::{Durability, Io, Region, Span, User, kernel};
+use iwarp_server::{Content, Durability, Io, Region, Room, Span, User, Written, kernel};
 use nfs3_types::nfs3::{Nfs3Option, post_op_attr, stable_how};
 use rustix::fs::{AtFlags, StatxFlags, fstat, statx};
 use rustix::io::Errno;
@@ -93,26 +92,32 @@ impl File {
     }
 
     /// Reads up to `length` bytes; fewer mean the end of the file.
-    pub(crate) async fn read(&self, io: &Io, offset: u64, length: u32) -> Result<Vec<u8>, Errno> {
+    pub(crate) async fn read(
+        &self,
+        io: &Io,
+        offset: u64,
+        length: u32,
+        room: Option<&Room>,
+    ) -> Result<Content, Errno> {
         match self {
-            Self::Kernel(file) => io.read(file, offset, length).await,
+            Self::Kernel(file) => io.read(file, offset, length, room).await,
             Self::Region(region, _) => {
                 let mut content = vec![0; length as usize];
                 let read = region.read_at(&mut content, offset)?;
                 content.truncate(read as usize);
-                Ok(content)
+                Ok(Content::Own(content))
             }
         }
     }
 
     /// Writes data, which must have `length` bytes, with the rights of a user or those of the server. Returns the bytes
     /// written, and how durable they are, which is what `stable` asks for at least.
-    pub(crate) async fn write<'d, D: Into<Cow<'d, [u8]>>>(
+    pub(crate) async fn write<'d>(
         &self,
         io: &Io,
         user: Option<&User>,
         (offset, length): (u64, u32),
-        data: impl FnOnce() -> D,
+        data: impl FnOnce() -> Written<'d>,
         stable: stable_how,
     ) -> Result<(u32, stable_how), Errno> {
         match self {
@@ -121,7 +126,7 @@ impl File {
                 Ok((written, stable))
             }
             Self::Region(region, _) => {
-                let data = data().into();
+                let data = data().into_bytes()?;
                 if data.len() != length as usize {
                     return Err(Errno::IO);
                 }

@@ -13,6 +13,8 @@ mod objects;
 mod place;
 mod sessions;
 
+use std::sync::atomic::Ordering;
+
 use iwarp_rpc::message::executed;
 use iwarp_rpc::xdr::{Reader, Writer, XdrError};
 
@@ -154,7 +156,7 @@ impl Compound<'_, '_> {
         if result.is_err() {
             self.payloads.truncate(payloads);
         }
-        measured.written = self.caller.written.take();
+        measured.written = self.caller.written.swap(0, Ordering::Relaxed);
         let read = self.payload_bytes().saturating_sub(before) as u64;
         let status = self.result(code, result);
         let failed = status != Status::Ok;

@@ -325,7 +325,7 @@ impl RdmaServer {
         else {
             return;
         };
-        if connection.answer(&self.server, key.slot, executed, &mut self.stats).is_err() {
+        if connection.answer(key.slot, executed, &mut self.stats).is_err() {
             self.end(key.qp);
         }
     }

@@ -4,15 +4,28 @@ use std::borrow::Cow;
 
 use iwarp_rpc::Item;
 use iwarp_rpc::xdr::padding;
-use iwarp_server::Span;
+use iwarp_server::{Content, Span};
+
+use crate::stats::Way;
 
 /// Data that a reply returns.
 #[derive(Clone, Debug)]
 pub enum Payload {
-    /// Bytes read from a file.
+    /// Bytes of the program.
     Bytes(Vec<u8>),
     /// Part of the memory of a region.
     Span(Span),
+    /// Bytes of a file in the registered memory of the call.
+    Placed(Span),
+}
+
+impl From<Content> for Payload {
+    fn from(content: Content) -> Self {
+        match content {
+            Content::Own(bytes) => Self::Bytes(bytes),
+            Content::Placed(span) => Self::Placed(span),
+        }
+    }
 }
 
 impl Payload {
@@ -21,33 +34,43 @@ impl Payload {
     pub fn length(&self) -> u32 {
         match self {
             Self::Bytes(bytes) => u32::try_from(bytes.len()).unwrap_or(u32::MAX),
-            Self::Span(span) => span.length(),
+            Self::Span(span) | Self::Placed(span) => span.length(),
         }
     }
 
-    /// Returns the bytes. Those of a region are copied.
+    /// Returns the bytes. Those of registered memory are copied.
     #[must_use]
     pub fn bytes(&self) -> Cow<'_, [u8]> {
         match self {
             Self::Bytes(bytes) => Cow::Borrowed(bytes),
             // The span was inside its memory when it was made, and memory does not shrink.
-            Self::Span(span) => {
+            Self::Span(span) | Self::Placed(span) => {
                 span.copy(0, span.length()).unwrap_or_else(|_| vec![0; span.length() as usize]).into()
             }
         }
     }
 
-    /// Takes the bytes of a region out of it: what its owner writes later does not change them.
+    /// Takes the bytes out of registered memory.
     pub(crate) fn detach(&mut self) {
-        if let Self::Span(_) = self {
+        if !matches!(self, Self::Bytes(_)) {
             *self = Self::Bytes(self.bytes().into_owned());
+        }
+    }
+
+    /// Returns the way of the bytes from their file to where they are.
+    pub(crate) fn way(&self) -> Way {
+        match self {
+            Self::Bytes(_) => Way::Copied,
+            Self::Span(_) => Way::Direct,
+            Self::Placed(_) => Way::Placed,
         }
     }
 }
 
 /// Takes the bytes of regions out of payloads: what their owners write later does not change them.
 pub(crate) fn detach(payloads: &mut [(usize, Payload)]) {
-    payloads.iter_mut().for_each(|(_, payload)| payload.detach());
+    let of_regions = payloads.iter_mut().filter(|(_, payload)| payload.way() == Way::Direct);
+    of_regions.for_each(|(_, payload)| payload.detach());
 }
 
 /// A complete RPC reply.

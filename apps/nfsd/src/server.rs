@@ -1,17 +1,17 @@
 //! The server, the caller and the object of a handle, which the procedures of all programs use.
 
 use std::borrow::Cow;
-use std::cell::Cell;
 use std::io;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use iwarp_rpc::message::Call;
 use iwarp_rpc::xdr::{Data, XdrError};
 use iwarp_server::counters::add;
-use iwarp_server::{Connected, Io, Peer, Span, User};
+use iwarp_server::{Connected, Io, Peer, Room, Span, User, Written};
 use nfs3_types::nfs3::{nfsstat3, stable_how};
 use rustix::io::Errno;
 
@@ -21,7 +21,7 @@ use crate::exports::Exports;
 use crate::file::File;
 use crate::reply::Payload;
 use crate::state::StateLimits;
-use crate::stats::Stats;
+use crate::stats::{Stats, Way};
 
 /// Bytes of a call besides its payload, at most.
 pub(crate) const CALL_BYTES: usize = 8 << 10;
@@ -29,7 +29,19 @@ pub(crate) const CALL_BYTES: usize = 8 << 10;
 pub(crate) const PAYLOADS_MAX: u16 = 4;
 
 /// Copies a range of the data out that the transport has fetched for a call.
-pub type CopyOut<'a> = &'a dyn Fn(Range<u32>) -> Vec<u8>;
+pub type CopyOut<'a> = &'a (dyn Fn(Range<u32>) -> Vec<u8> + Sync);
+
+/// Ways of a transport to move the data of a call.
+#[derive(Clone, Copy)]
+pub(crate) struct Ways<'a> {
+    /// Copies data of the call's chunks.
+    pub(crate) copy_out: CopyOut<'a>,
+    /// Registered memory of the call, with the data of its chunks; `None`: the transport has none.
+    pub(crate) room: Option<&'a Room>,
+    /// Part of a region in which the transport has placed the data of the call's only chunk.
+    pub(crate) placed: Option<&'a Span>,
+    pub(crate) io: &'a Io,
+}
 
 /// Reason why a procedure has no result.
 #[derive(Debug)]
@@ -69,12 +81,9 @@ pub(crate) struct Caller<'a> {
     pub(crate) call: &'a Call,
     /// The exports when the call began: a reload replaces them for later calls.
     pub(crate) exports: &'a Exports,
-    pub(crate) copy_out: CopyOut<'a>,
-    /// Part of a region in which the transport has placed the data of the call's only chunk.
-    pub(crate) placed: Option<&'a Span>,
-    pub(crate) io: &'a Io,
+    pub(crate) ways: Ways<'a>,
     /// Payload bytes that the procedure or operation has written.
-    pub(crate) written: Cell<u64>,
+    pub(crate) written: AtomicU64,
 }
 
 impl Caller<'_> {
@@ -83,7 +92,7 @@ impl Caller<'_> {
     /// # Errors
     /// It has placed the data, and this is no place for it any more.
     pub(crate) fn placed(&self, data: &Data<'_>, file: &File, offset: u64) -> Result<bool, Errno> {
-        let (Some(placed), Data::Fetched { length, .. }) = (self.placed, data) else { return Ok(false) };
+        let (Some(placed), Data::Fetched { length, .. }) = (self.ways.placed, data) else { return Ok(false) };
         let File::Region(region, _) = file else { return Err(Errno::IO) };
         if region.writable(offset, *length)?.is(placed) { Ok(true) } else { Err(Errno::IO) }
     }
@@ -92,15 +101,27 @@ impl Caller<'_> {
     pub(crate) fn data<'d>(&self, data: Data<'d>) -> Cow<'d, [u8]> {
         match data {
             Data::Inline(bytes) => bytes.into(),
-            Data::Fetched { offset, length } => (self.copy_out)(offset..offset.saturating_add(length)).into(),
+            Data::Fetched { offset, length } => {
+                (self.ways.copy_out)(offset..offset.saturating_add(length)).into()
+            }
         }
+    }
+
+    /// Returns data of the arguments for a WRITE: where the transport has fetched it, if that is registered memory.
+    fn written<'d>(&self, data: Data<'d>) -> Written<'d> {
+        if let (Data::Fetched { offset, length }, Some(room)) = (&data, self.ways.room)
+            && let Some(span) = room.fetched(*offset..offset.saturating_add(*length))
+        {
+            return Written::Placed(span);
+        }
+        Written::Own(self.data(data))
     }
 
     /// Reads up to `length` bytes of a file; fewer mean its end.
     pub(crate) async fn read(&self, file: &File, offset: u64, length: u32) -> Result<Payload, Errno> {
         match file.readable(offset, length)? {
             Some(span) => Ok(Payload::Span(span)),
-            None => file.read(self.io, offset, length).await.map(Payload::Bytes),
+            None => file.read(self.ways.io, offset, length, self.ways.room).await.map(Payload::from),
         }
     }
 }
@@ -182,14 +203,21 @@ impl Server {
         Write { offset, data, is_placed, stable }: Write<'_>,
     ) -> Result<(u32, stable_how), Errno> {
         let length = u32::try_from(data.len()).unwrap_or(u32::MAX);
-        let written = if is_placed {
-            (length, file.sync(stable)?)
+        let (way, written) = if is_placed {
+            (Way::Direct, (length, file.sync(stable)?))
         } else {
-            file.write(caller.io, user, (offset, length), || caller.data(data), stable).await?
+            let way = AtomicBool::new(false);
+            let data = || {
+                let data = caller.written(data);
+                let is_of_kernel = matches!(file, File::Kernel(_));
+                way.store(is_of_kernel && matches!(data, Written::Placed(_)), Ordering::Relaxed);
+                data
+            };
+            let written = file.write(caller.ways.io, user, (offset, length), data, stable).await?;
+            (if way.into_inner() { Way::Placed } else { Way::Copied }, written)
         };
-        let bytes = u64::from(written.0);
-        caller.written.set(caller.written.get().saturating_add(bytes));
-        self.stats.payload.wrote(is_placed, bytes);
+        add(&caller.written, written.0.into());
+        self.stats.payload.wrote(way, written.0.into());
         Ok(written)
     }
 

@@ -63,15 +63,19 @@ counters! {
 }
 
 counters! {
-    /// Bytes of payloads by their way. A byte that is copied here is copied once more between a packet and memory.
+    /// Bytes of payloads by their way. The daemon copies each byte once more, between packet and registered memory.
     pub(crate) atomic struct PayloadStats {
         /// Payload bytes sent from the memory of regions, not copied here.
         read_direct,
-        /// Payload bytes sent from a buffer that they were copied to.
+        /// Payload bytes that the kernel copied from a file to the registered memory that they are sent from.
+        read_placed,
+        /// Payload bytes that this program copied to the registered memory, or that left by TCP.
         read_copied,
         /// Bytes of WRITE placed in the memory of regions, not copied here.
         write_direct,
-        /// Bytes of WRITE copied from a buffer that they were received in.
+        /// Bytes of WRITE that the kernel copied to a file from the registered memory that they were received in.
+        write_placed,
+        /// Bytes of WRITE that this program copied from where they were received.
         write_copied,
     }
 }
@@ -84,6 +88,17 @@ counters! {
     }
 }
 
+/// Way of payload between a connection and a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// The memory of a region is registered: nobody copies here.
+    Direct,
+    /// The kernel copies between the file and registered memory.
+    Placed,
+    /// This program copies the bytes itself.
+    Copied,
+}
+
 /// Counters of a procedure, and the times of its calls.
 #[derive(Debug, Default)]
 pub(crate) struct Row {
@@ -93,14 +108,23 @@ pub(crate) struct Row {
 
 impl PayloadStats {
     /// Counts payload that a reply returns.
-    pub(crate) fn read(&self, direct: u64, copied: u64) {
-        add(&self.read_direct, direct);
-        add(&self.read_copied, copied);
+    pub(crate) fn read(&self, way: Way, bytes: u64) {
+        let counter = match way {
+            Way::Direct => &self.read_direct,
+            Way::Placed => &self.read_placed,
+            Way::Copied => &self.read_copied,
+        };
+        add(counter, bytes);
     }
 
     /// Counts payload of a WRITE.
-    pub(crate) fn wrote(&self, is_direct: bool, bytes: u64) {
-        add(if is_direct { &self.write_direct } else { &self.write_copied }, bytes);
+    pub(crate) fn wrote(&self, way: Way, bytes: u64) {
+        let counter = match way {
+            Way::Direct => &self.write_direct,
+            Way::Placed => &self.write_placed,
+            Way::Copied => &self.write_copied,
+        };
+        add(counter, bytes);
     }
 }
 

@@ -15,7 +15,7 @@ use iwarp_server::{Entry, Peer, keep_latest, makes_room};
 
 use crate::reply::{Reply, detach};
 use crate::server::{CALL_BYTES, Server};
-use crate::stats::TcpStats;
+use crate::stats::{TcpStats, Way};
 
 /// Flag of the last fragment of a record.
 const LAST: u32 = 1 << 31;
@@ -271,7 +271,7 @@ fn serve(shared: &Shared, mut stream: TcpStream, peer: Peer, activity: &Activity
         activity.used_ms.store(shared.now_ms(), Ordering::Relaxed);
         activity.was_used.store(true, Ordering::Relaxed);
         activity.is_busy.store(false, Ordering::Release);
-        shared.server.stats.payload.read(0, reply.payload_bytes());
+        shared.server.stats.payload.read(Way::Copied, reply.payload_bytes());
         send(&mut stream, &reply)?;
         shared.stats().calls.fetch_add(1, Ordering::Relaxed);
         connected.answered();

@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 
+use rustix::buffer::spare_capacity;
 use rustix::fs::{fdatasync, fsync};
 use rustix::io::Errno;
 
@@ -68,6 +69,26 @@ pub fn read_at(file: impl AsFd, buffer: &mut [u8], mut offset: u64) -> Result<u3
         }
     }
     Ok(total)
+}
+
+/// Reads up to `length` bytes; fewer mean the end of the file.
+///
+/// # Errors
+/// As for [`read_at`].
+pub(crate) fn read(file: impl AsFd, offset: u64, length: u32) -> Result<Vec<u8>, Errno> {
+    let length = possible(offset, length) as usize;
+    let mut content = Vec::with_capacity(length);
+    // The memory of a vector may be larger.
+    while content.len() < length {
+        let at = offset.saturating_add(content.len() as u64);
+        match rustix::io::pread(&file, spare_capacity(&mut content), at) {
+            Ok(0) => break,
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    content.truncate(length);
+    Ok(content)
 }
 
 /// Writes all bytes, or as many as the file system takes. Returns the bytes written.

@@ -19,6 +19,7 @@ pub mod kernel;
 mod latency;
 mod region;
 mod ring;
+mod room;
 pub mod service;
 mod tasks;
 mod threads;
@@ -30,7 +31,8 @@ pub use identity::{User, with_rights};
 pub use kernel::Durability;
 pub use latency::Latency;
 pub use region::{DaemonRegions, Listed, Memory, Region, RegionTable, Source, Span};
-pub use tasks::{Disks, Execution, Io, Tasks, at_once};
+pub use room::Room;
+pub use tasks::{Content, Disks, Execution, Io, Tasks, Written, at_once};
 
 /// Crates whose types and macros a server meets here, so that of ours it depends on this one, and on the verbs.
 pub use {iwarp_config, iwarp_control, iwarp_counters, iwarp_terminal};

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use iwarp_verbs::{Access, Mr, OutOfBounds, Sge};
+use iwarp_verbs::{Access, Mapping, Mr, OutOfBounds, Sge};
 use rustix::io::Errno;
 
 pub use daemon::DaemonRegions;
@@ -31,6 +31,11 @@ pub trait Memory: fmt::Debug + Send + Sync {
 
     /// Returns the list element of work requests for these bytes; `None` if the memory is not registered.
     fn element(&self, offset: u64, length: u32) -> Option<Sge>;
+
+    /// Returns the memory as the kernel reads and writes it; `None` if it cannot.
+    fn mapping(&self) -> Option<&Mapping> {
+        None
+    }
 }
 
 impl Memory for Mr {
@@ -48,6 +53,33 @@ impl Memory for Mr {
 
     fn element(&self, offset: u64, length: u32) -> Option<Sge> {
         Some(self.sge(offset, length))
+    }
+
+    fn mapping(&self) -> Option<&Mapping> {
+        Some(self)
+    }
+}
+
+/// Memory that is not registered.
+impl Memory for Mapping {
+    fn bytes(&self) -> u64 {
+        self.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {
+        self.read(offset, out)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        self.write(offset, bytes)
+    }
+
+    fn element(&self, _: u64, _: u32) -> Option<Sge> {
+        None
+    }
+
+    fn mapping(&self) -> Option<&Mapping> {
+        Some(self)
     }
 }
 
@@ -90,6 +122,53 @@ pub struct Span {
 }
 
 impl Span {
+    /// Returns bytes of memory; `None` if they are not all inside it.
+    pub(crate) fn new(memory: Arc<dyn Memory>, offset: u64, length: u32) -> Option<Self> {
+        let end = offset.checked_add(length.into())?;
+        (end <= memory.bytes()).then_some(Self { memory, offset, length })
+    }
+
+    /// Returns a part of these bytes; `None` if it is not inside.
+    pub fn part(&self, start: u32, length: u32) -> Option<Self> {
+        let is_inside = start.checked_add(length)? <= self.length;
+        let offset = self.offset.checked_add(start.into())?;
+        is_inside.then(|| Self { memory: Arc::clone(&self.memory), offset, length })
+    }
+
+    /// Copies bytes to the beginning.
+    ///
+    /// # Errors
+    /// They are more than these.
+    pub fn fill(&self, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        if bytes.len() > self.length as usize {
+            let (offset, length) = (0, bytes.len());
+            return Err(OutOfBounds { offset, length, bytes: self.length.into() });
+        }
+        self.memory.write(self.offset, bytes)
+    }
+
+    /// Returns the offset in the memory behind the last byte.
+    pub(crate) fn end(&self) -> u64 {
+        self.offset.saturating_add(self.length.into())
+    }
+
+    /// Returns true if the kernel can read and write the bytes.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.memory.mapping().is_some()
+    }
+
+    /// Keeps the first `length` bytes, or all if there are fewer.
+    pub(crate) fn truncate(&mut self, length: u32) {
+        self.length = self.length.min(length);
+    }
+
+    /// Returns the place of the bytes behind the first `start`, for the kernel: the mapping, an offset there and a
+    /// number of bytes. `None` if the kernel cannot access the memory.
+    pub(crate) fn place(&self, start: usize) -> Option<(&Mapping, (u64, usize))> {
+        let length = (self.length as usize).saturating_sub(start);
+        Some((self.memory.mapping()?, (self.offset.saturating_add(start as u64), length)))
+    }
+
     /// Returns the number of bytes.
     pub fn length(&self) -> u32 {
         self.length
@@ -410,4 +489,26 @@ fn now() -> SystemTime {
 /// Returns the seconds since 1970.
 fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+pub(crate) mod testing {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+    use super::*;
+
+    /// Returns memory that the kernel reads and writes.
+    pub(crate) fn memory(bytes: u64) -> Arc<dyn Memory> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = memfd_create("memory", flags).unwrap();
+        ftruncate(&file, bytes.next_multiple_of(4096)).unwrap();
+        fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        Arc::new(Mapping::of_descriptor(&file, bytes).unwrap())
+    }
+
+    /// Returns bytes of such memory behind the first `start`.
+    pub(crate) fn span(start: u64, length: u32) -> Span {
+        Span::new(memory(start + u64::from(length) + 1), start, length).unwrap()
+    }
 }

@@ -47,15 +47,18 @@ impl Ring {
     }
 
     /// Starts the next operation of a transfer, unless it is a write: the transfer is returned then.
-    pub(crate) fn start(&mut self, number: u64, mut transfer: Transfer) -> Option<Transfer> {
+    pub(crate) fn start(&mut self, number: u64, transfer: Transfer) -> Option<Transfer> {
         let operation = transfer.next();
         let fd = Fd(transfer.file().as_raw_fd());
         let entry = match operation {
             Some(Operation::Read(at)) => {
-                let rest = transfer.rest();
-                // A transfer is never longer than 4 GiB; a shorter operation would go on with the rest.
-                let length = u32::try_from(rest.len()).unwrap_or(u32::MAX);
-                opcode::Read::new(fd, rest.as_mut_ptr(), length).offset(at).build()
+                let rest = transfer.rest().map(|(mapping, (offset, length))| {
+                    let start = mapping.part_address(offset, length);
+                    // A transfer is never longer than 4 GiB; a shorter operation would go on with the rest.
+                    start.map(|start| (start.as_ptr(), u32::try_from(length).unwrap_or(u32::MAX)))
+                });
+                let Some(Ok((start, length))) = rest else { return Some(transfer) };
+                opcode::Read::new(fd, start, length).offset(at).build()
             }
             Some(Operation::Sync(is_data)) => {
                 let flags = if is_data { FsyncFlags::DATASYNC } else { FsyncFlags::empty() };
@@ -66,8 +69,8 @@ impl Ring {
         let entry = if transfer.must_wait() { entry.flags(Flags::ASYNC) } else { entry };
         let entry = entry.user_data(number);
         loop {
-            // SAFETY: memory and file belong to the transfer, which `transfers` keeps until the operation has ended;
-            // nobody else has access to that memory, and moving the transfer does not move it.
+            // SAFETY: `transfers` keeps the transfer until the operation has ended, and with it the file and the
+            // mapping, which `part_address` has checked; this program accesses the mapping atomically.
             let is_pushed = unsafe { self.ring.submission().push(&entry) }.is_ok();
             // It fails if a signal comes, or the kernel lacks memory for the moment. An entry cannot be taken back.
             while self.ring.submit().is_err() {
@@ -114,6 +117,8 @@ mod tests {
 
     use super::*;
     use crate::kernel::Durability;
+    use crate::region::testing::span;
+    use crate::transfer::Bytes;
 
     /// The kernel's ring, where there is one.
     #[test]
@@ -127,12 +132,15 @@ mod tests {
         let content: Vec<u8> = (0..300_000_u32).map(|at| (at % 251) as u8).collect();
         file.write_all(&content).unwrap();
         let file = Arc::new(file.into());
-        let write = Transfer::write(Arc::clone(&file), None, vec![1], 0, Durability::None);
+        let data = Bytes::Registered(span(0, 1));
+        let write = Transfer::write(Arc::clone(&file), None, data, 0, Durability::None);
         assert!(ring.start(0, write).is_some(), "not by the ring");
-        let read = |offset, length| Transfer::read(Arc::clone(&file), offset, length);
+        let whole = span(0, 42 * 200_000);
+        let place = |number: u32, length| whole.part(number * 200_000, length).unwrap();
+        let read = |number, offset, length| Transfer::read(Arc::clone(&file), offset, place(number, length));
         // More than the ring has room for at a time, and the end of the file.
-        let mut waiting = vec![Transfer::sync(Arc::clone(&file), Durability::File), read(299_000, 5000)];
-        waiting.extend((0..40).map(|_| read(1000, 200_000)));
+        let mut waiting = vec![Transfer::sync(Arc::clone(&file), Durability::File), read(40, 299_000, 5000)];
+        waiting.extend((0..40).rev().map(|number| read(number, 1000, 200_000)));
         let (mut started, mut ended) = (0_u64, HashMap::new());
         while started < 42 || !ring.transfers.is_empty() {
             while ring.transfers.len() < 4
@@ -150,8 +158,12 @@ mod tests {
                 }
             }
         }
-        assert!((0..40).all(|number| ended[&number] == (200_000, content[1000..201_000].to_vec())));
-        assert_eq!(ended[&40], (1000, content[299_000..].to_vec()));
-        assert_eq!(ended[&41], (0, vec![]));
+        let bytes = |number, length| place(number, length).copy(0, length).unwrap();
+        for number in 0..40 {
+            assert_eq!(ended[&number.into()], 200_000);
+            assert!(bytes(number, 200_000) == content[1000..201_000], "read {number}");
+        }
+        assert_eq!((ended[&40], bytes(40, 1000)), (1000, content[299_000..].to_vec()));
+        assert_eq!(ended[&41], 0);
     }
 }

@@ -16,8 +16,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::future::poll_fn;
-use std::io::{self, IoSliceMut};
-
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -25,14 +24,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll, Waker};
 
-use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use rustix::io::Errno;
 
 use crate::counters::{TransferStats, add, value};
 use crate::identity::{User, with_rights};
 use crate::kernel::{self, Durability, possible};
+use crate::region::Span;
 use crate::ring::Ring;
+use crate::room::Room;
 use crate::threads::Threads;
-use crate::transfer::Transfer;
+use crate::transfer::{Bytes, Transfer};
 
 /// Carries out operations of transfers.
 pub(crate) trait Engine: fmt::Debug {
@@ -134,12 +135,50 @@ impl Waiter {
         self.answer(Wait::Room, |wait| if let Wait::Granted = wait { Ok(()) } else { Err(wait) }).await;
     }
 
-    /// Waits until a transfer is done. There must be room for it.
-    async fn done(&self, transfer: Transfer) -> Result<(u32, Vec<u8>), Errno> {
+    /// Waits until a transfer is done. There must be room for it. Returns the bytes moved.
+    async fn done(&self, transfer: Transfer) -> Result<u32, Errno> {
         let request = Wait::Transfer(transfer);
         let done =
             self.answer(request, |wait| if let Wait::Done(done) = wait { Ok(done) } else { Err(wait) });
         done.await.result()
+    }
+}
+
+/// Content of a file that was read.
+#[derive(Debug)]
+pub enum Content {
+    /// Bytes of the program.
+    Own(Vec<u8>),
+    /// Bytes in the memory of a [`Room`], which keeps them.
+    Placed(Span),
+}
+
+/// Data of a write, and who has its bytes.
+#[derive(Debug)]
+pub enum Written<'d> {
+    /// Bytes of the program.
+    Own(Cow<'d, [u8]>),
+    /// Registered bytes, which the kernel reads.
+    Placed(Span),
+}
+
+impl<'d> Written<'d> {
+    /// Returns the bytes. Those of registered memory are copied.
+    ///
+    /// # Errors
+    /// `IO`: they are not inside their memory.
+    pub fn into_bytes(self) -> Result<Cow<'d, [u8]>, Errno> {
+        match self {
+            Self::Own(bytes) => Ok(bytes),
+            Self::Placed(span) => span.copy(0, span.length()).map(Cow::Owned).map_err(|_| Errno::IO),
+        }
+    }
+
+    fn length(&self) -> usize {
+        match self {
+            Self::Own(bytes) => bytes.len(),
+            Self::Placed(span) => span.length() as usize,
+        }
     }
 }
 
@@ -148,23 +187,43 @@ impl Waiter {
 pub struct Io(Option<Rc<Waiter>>);
 
 impl Io {
-    /// Reads up to `length` bytes; fewer mean the end of the file.
+    /// Reads up to `length` bytes; fewer mean the end of the file. The kernel copies them straight to the memory of
+    /// `room`; without one, or if that has not as many bytes, this thread reads, and waits itself.
     ///
     /// # Errors
     /// Those of pread(2).
-    pub async fn read(&self, file: &Arc<OwnedFd>, offset: u64, length: u32) -> Result<Vec<u8>, Errno> {
-        let Some(waiter) = &self.0 else {
-            let mut content = vec![0; length as usize];
-            let read = kernel::read_at(file, &mut content, offset)?;
-            content.truncate(read as usize);
-            return Ok(content);
+    pub async fn read(
+        &self,
+        file: &Arc<OwnedFd>,
+        offset: u64,
+        length: u32,
+        room: Option<&Room>,
+    ) -> Result<Content, Errno> {
+        let length = possible(offset, length);
+        let place = room.and_then(|room| Some((room, room.take(length).filter(Span::is_mapped)?)));
+        let Some((room, mut place)) = place else {
+            return kernel::read(file, offset, length).map(Content::Own);
         };
-        if let Some(content) = cached(file, offset, length) {
-            add(&waiter.stats.cached, 1);
-            return Ok(content);
-        }
-        waiter.room().await;
-        waiter.done(Transfer::read(Arc::clone(file), offset, length)).await.map(|(_, bytes)| bytes)
+        let mut transfer = Transfer::read(Arc::clone(file), offset, place.clone());
+        let read = match &self.0 {
+            None => {
+                while transfer.next().is_some() {
+                    transfer.perform();
+                }
+                transfer.result()?
+            }
+            Some(waiter) if transfer.perform_cached() => {
+                add(&waiter.stats.cached, 1);
+                transfer.result()?
+            }
+            Some(waiter) => {
+                waiter.room().await;
+                waiter.done(transfer).await?
+            }
+        };
+        place.truncate(read);
+        room.keep(&place);
+        Ok(Content::Placed(place))
     }
 
     /// Writes data, which must have `length` bytes, with the rights of a user or those of the server, and makes it
@@ -174,25 +233,35 @@ impl Io {
     /// # Errors
     /// Those of pwrite(2) and fsync(2); `FBIG`: the data would be behind the largest offset; `IO`: it has another
     /// length.
-    pub async fn write<'d, D: Into<Cow<'d, [u8]>>>(
+    pub async fn write<'d>(
         &self,
         file: &Arc<OwnedFd>,
         user: Option<&User>,
         (offset, length): (u64, u32),
-        data: impl FnOnce() -> D,
+        data: impl FnOnce() -> Written<'d>,
         durability: Durability,
     ) -> Result<u32, Errno> {
-        let whole = |data: D| Some(data.into()).filter(|data| data.len() == length as usize).ok_or(Errno::IO);
-        let Some(waiter) = &self.0 else {
-            let data = whole(data())?;
-            let write = || kernel::write_at(file, &data, offset);
-            let written = user.map_or_else(write, |user| with_rights(user, write))?;
-            return kernel::sync(file, durability).map(|()| written);
+        if let Some(waiter) = &self.0 {
+            waiter.room().await;
+        }
+        let data = Some(data()).filter(|data| data.length() == length as usize).ok_or(Errno::IO)?;
+        let (file, memory) = match (&self.0, data) {
+            (None, Written::Own(data)) => {
+                let write = || kernel::write_at(file, &data, offset);
+                let written = user.map_or_else(write, |user| with_rights(user, write))?;
+                return kernel::sync(file, durability).map(|()| written);
+            }
+            (_, Written::Own(data)) => (Arc::clone(file), Bytes::Own(data.into_owned())),
+            (_, Written::Placed(span)) => (Arc::clone(file), Bytes::Registered(span)),
         };
-        waiter.room().await;
-        let (file, user) = (Arc::clone(file), user.cloned());
-        let transfer = Transfer::write(file, user, whole(data())?.into_owned(), offset, durability);
-        waiter.done(transfer).await.map(|(written, _)| written)
+        let mut transfer = Transfer::write(file, user.cloned(), memory, offset, durability);
+        let Some(waiter) = &self.0 else {
+            while transfer.next().is_some() {
+                transfer.perform_with_rights();
+            }
+            return transfer.result();
+        };
+        waiter.done(transfer).await
     }
 
     /// Makes written data durable.
@@ -208,25 +277,6 @@ impl Io {
             _ => kernel::sync(file, durability),
         }
     }
-}
-
-/// Reads what is in the page cache, if all of it is: copying it is all that there is to do.
-fn cached(file: &OwnedFd, offset: u64, length: u32) -> Option<Vec<u8>> {
-    // The kernel takes larger offsets for its own position in the file.
-    let mut content = vec![0; possible(offset, length) as usize];
-    let mut moved = 0_usize;
-    while let Some(rest) = content.get_mut(moved..).filter(|rest| !rest.is_empty()) {
-        let at = offset.checked_add(moved as u64)?;
-        match preadv2(file, &mut [IoSliceMut::new(rest)], at, ReadWriteFlags::NOWAIT) {
-            Ok(0) => break,
-            Ok(read) => moved = moved.saturating_add(read),
-            Err(Errno::INTR) => {}
-            // It would have to wait, or the file system cannot tell.
-            Err(_) => return None,
-        }
-    }
-    content.truncate(moved);
-    Some(content)
 }
 
 /// A task that is executed.

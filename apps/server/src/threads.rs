@@ -11,7 +11,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::fstat;
 
-use crate::identity::with_rights;
 use crate::transfer::{Operation, Transfer};
 
 /// A file: its device and its number there.
@@ -162,10 +161,7 @@ impl Shared {
 
     fn carry_out(&self, job: Job) {
         let Job { number, mut transfer, file } = job;
-        match transfer.user().cloned() {
-            Some(user) => with_rights(&user, || transfer.perform()),
-            None => transfer.perform(),
-        }
+        transfer.perform_with_rights();
         let mut state = self.state();
         let has_next = file.is_some_and(|file| state.leave(file));
         state.ended.push_back((number, transfer));
@@ -188,6 +184,12 @@ mod tests {
 
     use super::*;
     use crate::kernel::Durability;
+    use crate::region::testing::span;
+    use crate::transfer::Bytes;
+
+    fn own(bytes: &[u8]) -> Bytes {
+        Bytes::Own(bytes.to_vec())
+    }
 
     /// Waits for transfers to end.
     fn wait(threads: &mut Threads, wakes: &OwnedFd, count: usize) -> Vec<(u64, Transfer)> {
@@ -216,16 +218,16 @@ mod tests {
             let byte = u8::try_from(number / 4).unwrap();
             let durability = Durability::Data;
             // Each overwrites the former one.
-            threads.start(number, Transfer::write(file, None, vec![byte; 10_000], 0, durability));
+            threads.start(number, Transfer::write(file, None, own(&[byte; 10_000]), 0, durability));
         }
         let ended = wait(&mut threads, &wakes, 400);
-        assert!(
-            ended.into_iter().all(|(_, transfer)| transfer.result().map(|(moved, _)| moved) == Ok(10_000))
-        );
+        assert!(ended.into_iter().all(|(_, transfer)| transfer.result() == Ok(10_000)));
         for file in &files {
-            threads.start(0, Transfer::read(Arc::clone(file), 0, 20_000));
+            let memory = span(0, 20_000);
+            threads.start(0, Transfer::read(Arc::clone(file), 0, memory.clone()));
             let (_, read) = wait(&mut threads, &wakes, 1).pop().unwrap();
-            assert_eq!(read.result(), Ok((10_000, vec![99; 10_000])));
+            assert_eq!(read.result(), Ok(10_000));
+            assert_eq!(memory.copy(0, 10_000), Ok(vec![99; 10_000]));
         }
         assert!(threads.shared.state().written.is_empty());
     }
@@ -237,7 +239,7 @@ mod tests {
         let file = Arc::new(memfd_create("f", MemfdFlags::CLOEXEC).unwrap());
         let job = |number, file_id| Job {
             number,
-            transfer: Transfer::write(Arc::clone(&file), None, vec![1], 0, Durability::None),
+            transfer: Transfer::write(Arc::clone(&file), None, own(&[1]), 0, Durability::None),
             file: file_id,
         };
         let mut state = threads.shared.state();

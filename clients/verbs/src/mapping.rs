@@ -4,13 +4,14 @@
 //! of it. All unsafe code of a mapping is in this file.
 #![allow(unsafe_code, reason = "memory shared with other processes; listed in UNSAFE.md")]
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
 use iwarp_shared_queues::AtomicU64 as SharedWord;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 /// Bytes copied at a time at aligned addresses.
@@ -34,7 +35,7 @@ pub(crate) enum MapError {
     /// The descriptor is not of such memory, for this reason.
     Wrong(String),
     /// The system call failed.
-    System(rustix::io::Errno),
+    System(Errno),
 }
 
 /// Memory of the daemon, mapped for reading and writing and unmapped when dropped, or a part of it; or memory of the
@@ -104,14 +105,14 @@ impl Mapping {
         if size < mapped {
             return wrong(format!("its memory has {size} bytes, not {mapped}"));
         }
-        let too_large = |_| MapError::System(rustix::io::Errno::OVERFLOW);
+        let too_large = |_| MapError::System(Errno::OVERFLOW);
         let mapped = usize::try_from(mapped).map_err(too_large)?;
         let bytes = usize::try_from(bytes).map_err(too_large)?;
         let rights = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing of this program.
         let start = unsafe { mmap(ptr::null_mut(), mapped, rights, MapFlags::SHARED, fd.as_fd(), 0) };
         let start = NonNull::new(start.map_err(MapError::System)?.cast());
-        let start = start.ok_or(MapError::System(rustix::io::Errno::FAULT))?;
+        let start = start.ok_or(MapError::System(Errno::FAULT))?;
         Ok(Self { start, bytes, mapped, owner: Owner::Value })
     }
 
@@ -124,7 +125,7 @@ impl Mapping {
         // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing of this program.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), mapped, rights, MapFlags::PRIVATE) };
         let start = NonNull::new(start.map_err(MapError::System)?.cast::<u8>());
-        let start = start.ok_or(MapError::System(rustix::io::Errno::FAULT))?;
+        let start = start.ok_or(MapError::System(Errno::FAULT))?;
         let page = Self { start, bytes: mapped, mapped, owner: Owner::Value };
         // SAFETY: the page was mapped above, and nobody else knows it.
         unsafe { madvise(start.as_ptr().cast(), mapped, Advice::LinuxWipeOnFork) }
@@ -246,6 +247,59 @@ impl Mapping {
         Ok(())
     }
 
+    /// Returns the address of `length` bytes, for system calls that read or write them. Others may access the bytes
+    /// meanwhile; the address is valid as long as the value lives.
+    ///
+    /// # Errors
+    /// The bytes are not all inside the region.
+    pub fn part_address(&self, offset: u64, length: usize) -> Result<NonNull<u8>, OutOfBounds> {
+        let at = self.check(offset, length)?;
+        // SAFETY: inside the mapping, or at its end, by the check.
+        Ok(unsafe { self.start.add(at) })
+    }
+
+    /// Reads from a file at `position` into `length` bytes of the region, by one preadv2(2): the kernel copies from its
+    /// cache straight to the region. Returns the bytes read, 0 at the end of the file. With `cached`, the call reads
+    /// what is in the page cache and does not wait for a disk.
+    ///
+    /// # Errors
+    /// `FAULT`: the bytes are not all inside the region; otherwise those of preadv2(2): `AGAIN` with `cached` if the
+    /// call would have to wait.
+    pub fn read_file(
+        &self,
+        (offset, length): (u64, usize),
+        file: impl AsFd,
+        position: u64,
+        cached: bool,
+    ) -> Result<usize, Errno> {
+        let start = self.part_address(offset, length).map_err(|_| Errno::FAULT)?;
+        let list = libc::iovec { iov_base: start.as_ptr().cast(), iov_len: length };
+        let position = i64::try_from(position).map_err(|_| Errno::INVAL)?;
+        let flags = if cached { libc::RWF_NOWAIT } else { 0 };
+        // SAFETY: the kernel writes to `length` bytes of the mapping, by the check, as other processes do: this program
+        // accesses them atomically.
+        let read = unsafe { libc::preadv2(file.as_fd().as_raw_fd(), &raw const list, 1, position, flags) };
+        usize::try_from(read).map_err(|_| last_error())
+    }
+
+    /// Writes `length` bytes of the region to a file at `position`, by one pwritev2(2). Returns the bytes written.
+    ///
+    /// # Errors
+    /// `FAULT`: the bytes are not all inside the region; otherwise those of pwritev2(2).
+    pub fn write_file(
+        &self,
+        (offset, length): (u64, usize),
+        file: impl AsFd,
+        position: u64,
+    ) -> Result<usize, Errno> {
+        let start = self.part_address(offset, length).map_err(|_| Errno::FAULT)?;
+        let list = libc::iovec { iov_base: start.as_ptr().cast(), iov_len: length };
+        let position = i64::try_from(position).map_err(|_| Errno::INVAL)?;
+        // SAFETY: the kernel reads `length` bytes of the mapping, by the check, as other processes do.
+        let written = unsafe { libc::pwritev2(file.as_fd().as_raw_fd(), &raw const list, 1, position, 0) };
+        usize::try_from(written).map_err(|_| last_error())
+    }
+
     /// Sets all bytes to zero.
     pub(crate) fn clear(&self) {
         let mut at = self.write_bytes(0, [0; WORD].get(..self.head(0, self.bytes)).unwrap_or_default());
@@ -305,6 +359,11 @@ impl Mapping {
         let address = self.start.addr().get().wrapping_add(at);
         address.wrapping_neg().rem_euclid(WORD).min(length)
     }
+}
+
+/// Returns the error of the system call before.
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 impl Drop for Mapping {

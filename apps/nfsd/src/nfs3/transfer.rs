@@ -129,7 +129,7 @@ impl Server {
             open(true).or_else(|_| open(false))
         });
         let done = match opened {
-            Ok(file) => file.commit(caller.io, stable_how::DATA_SYNC).await.map_err(status),
+            Ok(file) => file.commit(caller.ways.io, stable_how::DATA_SYNC).await.map_err(status),
             Err(status) => Err(status),
         };
         let data = changed(&target);

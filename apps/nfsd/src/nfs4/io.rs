@@ -73,7 +73,7 @@ impl Compound<'_, '_> {
         let target = self.target(self.handle()?)?;
         let open = |write| target.export.backend.open(&target.user, target.object, write);
         let file = open(true).or_else(|_| open(false))?;
-        file.commit(self.caller.io, stable_how::DATA_SYNC).await.map_err(failed)?;
+        file.commit(self.caller.ways.io, stable_how::DATA_SYNC).await.map_err(failed)?;
         out.u64(self.server.verifier);
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use iwarp_rpc::{Call, Piece, PrivateData, Read, Received, Refusal, Responder, Stats};
-use iwarp_server::{Connected, Execution, Io, Peer, Span};
+use iwarp_server::{Connected, Execution, Io, Memory, Peer, Room, Span};
 use iwarp_verbs::{
     Access, CmId, CompletionQueue, Data, Id, Mr, ProtectionDomain, QpCap, QpNum, QpOptions, QueuePair,
     RecvWr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
@@ -14,7 +14,8 @@ use iwarp_verbs::{
 
 use super::RdmaLimits;
 use crate::reply::{Payload, Reply};
-use crate::server::{PAYLOADS_MAX, Server};
+use crate::server::{PAYLOADS_MAX, Server, Ways};
+use crate::stats::{PayloadStats, Way};
 
 /// Bytes of a call or a reply besides its payload, at most.
 const STREAM_BYTES: u32 = 64 << 10;
@@ -94,7 +95,7 @@ enum Outcome {
 /// The slots. Calls that wait for a file keep them when their connection has ended.
 #[derive(Debug)]
 struct Slots {
-    mr: Mr,
+    mr: Arc<Mr>,
     layout: Layout,
 }
 
@@ -147,7 +148,7 @@ impl Resources {
         let bytes = layout.slot_bytes().saturating_mul(limits.credits.into());
         // The peer has no access: it names its own memory only.
         let mr = pd.alloc_mr(bytes, Access::LOCAL_READ | Access::LOCAL_WRITE)?;
-        Ok(Self { qp, slots: Slots { mr, layout } })
+        Ok(Self { qp, slots: Slots { mr: Arc::new(mr), layout } })
     }
 }
 
@@ -318,13 +319,7 @@ impl Connection {
     }
 
     /// Sends the reply of a call that was executed.
-    pub(super) fn answer(
-        &mut self,
-        server: &Server,
-        slot: u32,
-        executed: Executed,
-        stats: &mut Stats,
-    ) -> Result<()> {
+    pub(super) fn answer(&mut self, slot: u32, executed: Executed, stats: &mut Stats) -> Result<()> {
         let Executed { call, outcome } = executed;
         (self.used, self.was_used) = (now(), true);
         let result = match outcome? {
@@ -338,8 +333,7 @@ impl Connection {
         match self.responder.reply(&call, &result.stream, &result.items(), stats) {
             Ok(reply) => {
                 self.connected.answered();
-                let direct = self.send(slot, &reply, &result)?;
-                server.stats.payload.read(direct, result.payload_bytes().saturating_sub(direct));
+                self.send(slot, &reply, &result)?;
                 let payloads = result.payloads.into_iter().map(|(_, payload)| payload);
                 *self.sent.get_mut(slot as usize).context("no such slot")? =
                     payloads.filter(|payload| matches!(payload, Payload::Span(_))).collect();
@@ -354,8 +348,8 @@ impl Connection {
         self.send_bytes(slot, &answer)
     }
 
-    /// Posts the Writes of a reply, and its Send. Returns the payload bytes that are sent from the memory of regions.
-    fn send(&self, slot: u32, reply: &iwarp_rpc::Reply, result: &Reply) -> Result<u64> {
+    /// Posts the Writes of a reply, and its Send.
+    fn send(&self, slot: u32, reply: &iwarp_rpc::Reply, result: &Reply) -> Result<()> {
         let Slots { mr, layout } = self.slots.as_ref();
         mr.write(layout.reply(slot), &reply.bytes)?;
         for write in &reply.writes {
@@ -368,51 +362,45 @@ impl Connection {
             let message = parts.collect::<Result<Vec<_>>>()?.concat();
             mr.write(layout.reply(slot), &message)?;
             let list = [mr.sge(layout.reply(slot), u32::try_from(message.len())?)];
-            self.post(slot, op, &list, true)?;
-            return Ok(0);
+            return self.post(slot, op, &list, true);
         }
         let list = reply.send.iter().map(|piece| self.element(slot, piece, result));
-        self.post(slot, op, &list.collect::<Result<Vec<_>>>()?, true)?;
-        let direct = result.payloads.iter().map(|(_, payload)| match payload {
-            Payload::Bytes(_) => 0,
-            Payload::Span(span) => u64::from(span.length()),
-        });
-        Ok(direct.fold(0, u64::saturating_add))
+        self.post(slot, op, &list.collect::<Result<Vec<_>>>()?, true)
     }
 
     /// Returns the list element of a piece.
     fn element(&self, slot: u32, piece: &Piece, result: &Reply) -> Result<Sge> {
-        match self.place_of(slot, piece, result)? {
-            Place::Slot(start, length) => Ok(self.slots.mr.sge(start, length)),
-            Place::Region(span, start, length) => {
-                span.element(start, length).context("memory that is not registered")
+        match piece {
+            Piece::Bytes(range) => {
+                let start = self.slots.layout.reply(slot).saturating_add(range.start as u64);
+                Ok(self.slots.mr.sge(start, u32::try_from(range.len())?))
+            }
+            Piece::Item { item, range } => {
+                let (start, length) = (range.start as u64, u32::try_from(range.len())?);
+                registered(result, *item)?.element(start, length).context("memory that is not registered")
             }
         }
     }
 
     fn bytes(&self, slot: u32, piece: &Piece, result: &Reply) -> Result<Vec<u8>> {
-        match self.place_of(slot, piece, result)? {
-            Place::Slot(start, length) => self.slots.copy(start, length),
-            Place::Region(span, start, length) => Ok(span.copy(start, length)?),
+        match piece {
+            Piece::Bytes(range) => {
+                let start = self.slots.layout.reply(slot).saturating_add(range.start as u64);
+                self.slots.copy(start, u32::try_from(range.len())?)
+            }
+            Piece::Item { item, range } => {
+                let (start, length) = (range.start as u64, u32::try_from(range.len())?);
+                Ok(registered(result, *item)?.copy(start, length)?)
+            }
         }
     }
+}
 
-    /// Returns the place of a piece. The slot's data holds the items one behind the other that are in no region.
-    fn place_of<'r>(&self, slot: u32, piece: &Piece, result: &'r Reply) -> Result<Place<'r>> {
-        let (start, range) = match piece {
-            Piece::Bytes(range) => (self.slots.layout.reply(slot), range),
-            Piece::Item { item, range } => {
-                if let Some((_, Payload::Span(span))) = result.payloads.get(*item) {
-                    return Ok(Place::Region(span, range.start as u64, u32::try_from(range.len())?));
-                }
-                let before = result.payloads.iter().take(*item).map(|(_, payload)| match payload {
-                    Payload::Bytes(bytes) => bytes.len() as u64,
-                    Payload::Span(_) => 0,
-                });
-                (before.fold(self.slots.layout.data(slot), u64::saturating_add), range)
-            }
-        };
-        Ok(Place::Slot(start.saturating_add(range.start as u64), u32::try_from(range.len())?))
+/// Returns the memory of an item, which [`Slots::execute`] has put there.
+fn registered(result: &Reply, item: usize) -> Result<&Span> {
+    match result.payloads.get(item) {
+        Some((_, Payload::Span(span) | Payload::Placed(span))) => Ok(span),
+        _ => bail!("an item that is not in registered memory"),
     }
 }
 
@@ -443,24 +431,44 @@ impl Slots {
             let length = range.end.saturating_sub(range.start);
             self.copy(data.saturating_add(range.start.into()), length).unwrap_or_default()
         };
-        let reply = server.call_waiting(peer, reader, &copy_out, placed.as_ref(), io).await;
-        let Some(mut reply) = reply else { return Ok(Outcome::NoCall) };
-        let mut at = data;
-        for (_, payload) in &mut reply.payloads {
-            if matches!(payload, Payload::Span(span) if span.element(0, span.length()).is_none()) {
-                payload.detach();
-            }
-            if let Payload::Bytes(bytes) = payload {
-                self.mr.write(at, bytes)?;
-                at = at.saturating_add(bytes.len() as u64);
-            }
-        }
+        let memory: Arc<dyn Memory> = Arc::<Mr>::clone(&self.mr);
+        let end = data.saturating_add(self.layout.area.into());
+        let room = Room::new(memory, data..end, call.fetch_bytes());
+        let ways = Ways { copy_out: &copy_out, room: Some(&room), placed: placed.as_ref(), io };
+        let Some(mut reply) = server.call_waiting(peer, reader, ways).await else {
+            return Ok(Outcome::NoCall);
+        };
+        register(&mut reply.payloads, &room, &server.stats.payload)?;
         Ok(Outcome::Reply(reply))
     }
 }
 
-/// Place of a piece of a reply: a start and a length, in bytes.
-enum Place<'r> {
-    Slot(u64, u32),
-    Region(&'r Span, u64, u32),
+/// Puts all payloads in registered memory, and counts their ways.
+fn register(payloads: &mut [(usize, Payload)], room: &Room, stats: &PayloadStats) -> Result<()> {
+    for (_, payload) in &mut *payloads {
+        if matches!(payload, Payload::Span(span) if span.element(0, span.length()).is_none()) {
+            payload.detach();
+        }
+        stats.read(payload.way(), payload.length().into());
+    }
+    let place = |payload: &mut Payload| -> Option<Result<()>> {
+        let Payload::Bytes(bytes) = payload else { return Some(Ok(())) };
+        let span = room.take(u32::try_from(bytes.len()).ok()?)?;
+        let copied = span.fill(bytes);
+        room.keep(&span);
+        *payload = Payload::Placed(span);
+        Some(copied.map_err(Into::into))
+    };
+    if !payloads.iter_mut().all(|(_, payload)| matches!(place(payload), Some(Ok(())))) {
+        // The data that was fetched fills the room. The call has been executed: nobody needs it any more.
+        payloads
+            .iter_mut()
+            .filter(|(_, payload)| payload.way() == Way::Placed)
+            .for_each(|(_, payload)| payload.detach());
+        room.clear();
+        for (_, payload) in payloads {
+            place(payload).context("payloads that are longer than the memory of a call")??;
+        }
+    }
+    Ok(())
 }

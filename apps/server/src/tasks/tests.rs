@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::*;
+use crate::region::testing::memory;
 use crate::transfer::Operation;
 
 /// An engine whose operations end when the test says so.
@@ -47,7 +48,7 @@ impl Slow {
     }
 }
 
-type Written = Result<u32, Errno>;
+type Done = Result<u32, Errno>;
 
 fn tasks<T>(in_flight_max: u16) -> (Tasks<u32, T>, Slow, Arc<TransferStats>) {
     let (slow, stats) = (Slow::default(), Arc::<TransferStats>::default());
@@ -63,9 +64,9 @@ fn write(
     file: &Arc<OwnedFd>,
     length: u32,
     durability: Durability,
-) -> impl FnOnce(Io) -> Execution<Written> + use<> {
+) -> impl FnOnce(Io) -> Execution<Done> + use<> {
     let file = Arc::clone(file);
-    let data = move || vec![1; length as usize];
+    let data = move || Written::Own(vec![1; length as usize].into());
     move |io| Box::pin(async move { io.write(&file, None, (0, length), data, durability).await })
 }
 
@@ -125,9 +126,9 @@ fn tasks_wait_for_room_in_order_and_without_memory() {
         let (file, copied) = (file(), Rc::clone(&copied));
         let data = move || {
             copied.borrow_mut().push(key);
-            vec![1]
+            Written::Own(vec![1].into())
         };
-        let task = |io: Io| -> Execution<Written> {
+        let task = |io: Io| -> Execution<Done> {
             Box::pin(async move { io.write(&file, None, (0, 1), data, Durability::None).await })
         };
         assert_eq!(tasks.begin(key, task), None);
@@ -153,7 +154,14 @@ fn a_read_from_the_page_cache_is_no_transfer() {
     tasks.begin(0, |io| Box::pin(async move { io.sync(&file(), Durability::Data).await.map(|_| vec![]) }));
     for (offset, length, expected) in [(0, 5000, 5000), (4000, 5000, 1000), (9000, 10, 0), (5, 0, 0)] {
         let file = Arc::clone(&on_disk);
-        let read = tasks.begin(1, move |io| Box::pin(async move { io.read(&file, offset, length).await }));
+        let read = tasks.begin(1, move |io| {
+            let room = Room::new(memory(8192), 0..8192, 100);
+            Box::pin(async move {
+                let read = io.read(&file, offset, length, Some(&room)).await?;
+                let Content::Placed(span) = read else { return Err(Errno::NOBUFS) };
+                span.copy(0, span.length()).map_err(|_| Errno::FAULT)
+            })
+        });
         if let Some(read) = read {
             assert_eq!(read, (1, Ok(vec![7; expected])));
         } else {
@@ -168,14 +176,15 @@ fn a_read_from_the_page_cache_is_no_transfer() {
 fn an_error_before_the_transfer_frees_its_room() {
     let (mut tasks, slow, stats) = tasks(1);
     let file = file();
-    let bad = |io: Io| -> Execution<Written> {
-        Box::pin(async move { io.write(&file, None, (0, 2), || vec![1], Durability::None).await })
+    let one = || Written::Own(vec![1].into());
+    let bad = |io: Io| -> Execution<Done> {
+        Box::pin(async move { io.write(&file, None, (0, 2), one, Durability::None).await })
     };
     assert_eq!(tasks.begin(0, bad), Some((0, Err(Errno::IO))));
     // An offset that no file has: a transfer without an operation.
     let file = self::file();
-    let far = |io: Io| -> Execution<Written> {
-        Box::pin(async move { io.write(&file, None, (u64::MAX, 1), || vec![1], Durability::None).await })
+    let far = |io: Io| -> Execution<Done> {
+        Box::pin(async move { io.write(&file, None, (u64::MAX, 1), one, Durability::None).await })
     };
     assert_eq!(tasks.begin(1, far), Some((1, Err(Errno::FBIG))));
     assert_eq!(gauges(&stats), [0, 0, 1, 0]);
@@ -235,8 +244,38 @@ proptest! {
 
 #[test]
 fn nothing_is_read_behind_the_largest_offset() {
-    let file = std::fs::File::open("/proc/self/exe").unwrap().into();
+    let file = Arc::new(std::fs::File::open("/proc/self/exe").unwrap().into());
+    let room = Room::new(memory(100), 0..100, 0);
     for offset in [u64::MAX, i64::MAX as u64, 1 << 63] {
-        assert_eq!(cached(&file, offset, 9), Some(Vec::new()), "{offset}");
+        for room in [None, Some(&room)] {
+            let read = at_once(Io::default().read(&file, offset, 9, room)).unwrap();
+            assert!(
+                matches!(&read, Content::Own(bytes) if bytes.is_empty())
+                    || matches!(&read, Content::Placed(span) if span.length() == 0),
+                "{offset}"
+            );
+        }
     }
+}
+
+/// A connection ends while the kernel reads: the registered memory stays mapped until the operation has ended.
+#[test]
+fn registered_memory_lives_until_the_kernel_has_read() {
+    let (mut tasks, slow, _) = tasks(1);
+    let registered = memory(8192);
+    let weak = Arc::downgrade(&registered);
+    let file = file();
+    let read = tasks.begin(0, move |io| {
+        let room = Room::new(registered, 0..8192, 0);
+        Box::pin(async move { io.read(&file, 0, 5, Some(&room)).await.map(|_| 0) })
+    });
+    // tmpfs cannot tell, or the file is at its end.
+    if read.is_some() {
+        return;
+    }
+    drop(tasks);
+    assert_eq!(weak.strong_count(), 1, "the engine has it");
+    slow.end(0, Ok(5));
+    assert_eq!(Slow::clone(&slow).ended().unwrap().0, 0);
+    assert_eq!(weak.strong_count(), 0);
 }
