@@ -42,7 +42,7 @@ pub fn run(file: &Path, config: &Nfsd) -> Result<()> {
         started.with_context(|| format!("tcp.listen {}: cannot listen", tcp.listen))
     });
     let tcp = tcp.transpose()?;
-    let mut rdma = RdmaServer::start(Arc::clone(&server), device, listen)
+    let rdma = RdmaServer::start(Arc::clone(&server), device, listen)
         .with_context(|| format!("rdma.listen {listen} at {}", socket.display()))?;
     if let Some(reason) = rdma.no_ring() {
         eprintln!("iwarp-nfsd: no io_uring ({reason}): threads read and commit files for clients over RDMA");
@@ -92,6 +92,7 @@ fn tcp_limits(tcp: &NfsdTcp) -> TcpLimits {
 }
 
 fn rdma_limits(rdma: &NfsdRdma) -> RdmaLimits {
-    let NfsdRdma { connections_max, credits, inline_bytes, segments_max, transfers_max, .. } = *rdma;
-    RdmaLimits { connections_max, credits, inline_bytes, segments_max, transfers_max }
+    let NfsdRdma { connections_max, credits, inline_bytes, segments_max, transfers_max, threads_max, .. } =
+        *rdma;
+    RdmaLimits { connections_max, credits, inline_bytes, segments_max, transfers_max, threads_max }
 }

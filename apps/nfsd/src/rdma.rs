@@ -4,9 +4,10 @@
 //! and the data of a call: what RDMA Reads fetch, or what RDMA Writes return. It is free again when the Send of its
 //! reply has completed; then its receive buffer is posted.
 //!
-//! A call that waits for a file leaves the thread to others. When its connection ends, it goes on, and its reply is
-//! kept by NFS 4.1 only; until then, later calls from the same address wait: a client repeats a WRITE of NFS 3 over its
-//! next connection, and the one that is in flight must not overtake those that follow.
+//! The kernel copies between files and the data of a slot, without a buffer. A call that waits for a file leaves its
+//! thread to others. When its connection ends, it goes on, and its reply is kept by NFS 4.1 only; until then, later
+//! calls from the same address wait: a client repeats a WRITE of NFS 3 over its next connection, and the one that is in
+//! flight must not overtake those that follow.
 
 mod connection;
 
@@ -20,7 +21,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail};
 use iwarp_rpc::{Limits, PrivateData, Stats};
 use iwarp_server::counters::add;
-use iwarp_server::{Disks, Entry, Peer, Tasks, keep_latest, makes_room};
+use iwarp_server::{Crew, Disks, Entry, Peer, Service, Tasks, Wait, keep_latest, makes_room};
 use iwarp_verbs::{
     AsyncEvent, CmEventKind, CmId, CompletionQueue, ConnParam, Context, Event, Id, ProtectionDomain, QpNum,
     WorkCompletion,
@@ -47,9 +48,11 @@ pub struct RdmaLimits {
     pub segments_max: u16,
     /// Transfers of files in flight, of all connections: 1 to 4096.
     pub transfers_max: u16,
+    /// Threads that execute calls, 1 to 256.
+    pub threads_max: u16,
 }
 
-/// The RDMA side: one context, served by the thread that calls [`RdmaServer::run`].
+/// The RDMA side: one context, which the threads of a [`Crew`] serve.
 #[derive(Debug)]
 pub struct RdmaServer {
     server: Arc<Server>,
@@ -96,6 +99,16 @@ impl RdmaDevice {
         let devices = Context::devices(socket)?;
         let own = devices.iter().flat_map(|device| &device.addresses).map(|net| net.addr().to_canonical());
         Ok(Self { context, pd, limits, own: own.collect(), entries })
+    }
+
+    /// Uses a device that is open: one in this process, whose clients need no daemon.
+    ///
+    /// # Errors
+    /// The device refuses.
+    pub fn on(context: Context, limits: RdmaLimits) -> Result<Self> {
+        let pd = context.alloc_pd()?;
+        let entries = connection::queue_entries(&limits).saturating_mul(limits.connections_max.into());
+        Ok(Self { context, pd, limits, own: HashSet::new(), entries })
     }
 
     /// Returns the domain of memory that connections use.
@@ -154,20 +167,9 @@ impl RdmaServer {
     /// Serves until `ends` returns true, which is asked at least once a second.
     ///
     /// # Errors
-    /// The daemon has ended, or a queue overran.
-    pub fn run(&mut self, ends: &dyn Fn() -> bool) -> Result<()> {
-        while !ends() {
-            let mut busy = self.events()?;
-            busy |= self.completions()?;
-            busy |= self.transfers();
-            if !busy {
-                self.cq.req_notify(false);
-                if !self.completions()? && !self.transfers() {
-                    self.context.wait(Duration::from_secs(1))?;
-                }
-            }
-        }
-        Ok(())
+    /// The daemon has ended, or a queue overran; the system has no thread.
+    pub fn run(self, ends: &dyn Fn() -> bool) -> Result<()> {
+        Crew::new("nfsd-calls", self.limits.threads_max).run(Served(self), ends)
     }
 
     fn events(&mut self) -> Result<bool> {
@@ -313,37 +315,67 @@ impl RdmaServer {
         let server = Arc::clone(&self.server);
         let Some(connection) = self.connection(&key) else { return };
         let Ok(execution) = connection.execution(&server, key.slot) else { return self.end(key.qp) };
-        if let Some((key, executed)) = self.calls.begin(key, execution) {
-            self.answer(&key, executed);
-        }
+        self.calls.begin(key, execution);
     }
 
     /// Answers a call that was executed, if its connection is still there.
     fn answer(&mut self, key: &Key, executed: Executed) {
-        let Some(connection) =
-            self.connections.get_mut(&key.qp).filter(|connection| connection.number() == key.connection)
-        else {
-            return;
-        };
-        if connection.answer(key.slot, executed, &mut self.stats).is_err() {
+        let found = self.connections.get_mut(&key.qp);
+        if let Some(connection) = found.filter(|connection| connection.number() == key.connection)
+            && connection.answer(key.slot, executed, &mut self.stats).is_err()
+        {
             self.end(key.qp);
-        }
-    }
-
-    /// Goes on with calls whose transfers have ended.
-    fn transfers(&mut self) -> bool {
-        let ended = self.calls.ended();
-        if ended.is_empty() {
-            return false;
-        }
-        for (key, executed) in ended {
-            self.answer(&key, executed);
         }
         for key in std::mem::take(&mut self.held) {
             self.execute(key);
         }
         self.server.stats.publish(&self.stats);
-        true
+    }
+}
+
+/// The RDMA side as its crew serves it.
+struct Served(RdmaServer);
+
+impl Service for Served {
+    type Key = Key;
+    type Result = Executed;
+    type Wait = Sleep;
+
+    fn turn(&mut self) -> Result<bool> {
+        let mut busy = self.0.events()?;
+        busy |= self.0.completions()?;
+        busy |= self.0.calls.ended();
+        Ok(busy)
+    }
+
+    fn arm(&mut self) {
+        self.0.cq.req_notify(false);
+    }
+
+    fn waiting(&self) -> Sleep {
+        Sleep(self.0.context.clone())
+    }
+
+    fn calls(&mut self) -> &mut Tasks<Key, Executed> {
+        &mut self.0.calls
+    }
+
+    fn answer(&mut self, key: Key, executed: Executed) {
+        self.0.answer(&key, executed);
+    }
+}
+
+/// Sleep of the context: events, completions, and the ends of transfers end it.
+struct Sleep(Context);
+
+impl Wait for Sleep {
+    fn wait(&self, most: Duration) -> Result<()> {
+        Ok(self.0.wait(most).map(|_| ())?)
+    }
+
+    fn wake(&self) {
+        // It fails only if the counter is full, which wakes as well.
+        let _ = rustix::io::write(self.0.wake_fd(), &1_u64.to_ne_bytes());
     }
 }
 

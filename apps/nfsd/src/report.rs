@@ -55,8 +55,15 @@ impl Server {
         Clients { connections: connections.collect(), nfs4 }
     }
 
+    /// Returns the number of open connections, of all transports.
+    #[must_use]
+    pub fn connection_count(&self) -> usize {
+        self.stats.connections.all().len()
+    }
+
     /// Returns the counters since the start.
-    pub(crate) fn stats_report(&self) -> Stats {
+    #[must_use]
+    pub fn stats_report(&self) -> Stats {
         let called = self.stats.rows.iter().filter(|(_, row)| value(&row.counters.calls) > 0);
         let procedures = called.map(|(called, row)| procedure(*called, row));
         let errors = self.stats.errors().into_iter().map(|((program, status, reason), count)| Errors {

@@ -12,16 +12,15 @@
 mod tests;
 
 use std::borrow::Cow;
-use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::pin::Pin;
-use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use rustix::io::Errno;
@@ -36,7 +35,7 @@ use crate::threads::Threads;
 use crate::transfer::{Bytes, Transfer};
 
 /// Carries out operations of transfers.
-pub(crate) trait Engine: fmt::Debug {
+pub(crate) trait Engine: fmt::Debug + Send {
     /// Starts the next operation of a transfer, which has one.
     fn start(&mut self, number: u64, transfer: Transfer);
 
@@ -104,17 +103,17 @@ enum Wait {
 /// A task that may wait: it and the thread that executes it exchange requests and answers here.
 #[derive(Debug, Default)]
 struct Waiter {
-    wait: RefCell<Wait>,
+    wait: Mutex<Wait>,
     stats: Arc<TransferStats>,
 }
 
 impl Waiter {
     fn take(&self) -> Wait {
-        self.wait.take()
+        std::mem::take(&mut *self.wait.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn put(&self, wait: Wait) {
-        self.wait.replace(wait);
+        *self.wait.lock().unwrap_or_else(PoisonError::into_inner) = wait;
     }
 
     /// Waits until the request has its answer, which `answer` returns, or else the request itself.
@@ -184,7 +183,7 @@ impl<'d> Written<'d> {
 
 /// Way in which a task reaches files: on its thread at once, or by transfers that it waits for.
 #[derive(Clone, Debug, Default)]
-pub struct Io(Option<Rc<Waiter>>);
+pub struct Io(Option<Arc<Waiter>>);
 
 impl Io {
     /// Reads up to `length` bytes; fewer mean the end of the file. The kernel copies them straight to the memory of
@@ -280,36 +279,71 @@ impl Io {
 }
 
 /// A task that is executed.
-pub type Execution<T> = Pin<Box<dyn Future<Output = T>>>;
+pub type Execution<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Tasks that wait for transfers, each with a key of the caller.
+/// Key of a task.
+pub trait Key: Copy + Send + 'static {
+    /// Returns the client that the task is executed for.
+    fn client(&self) -> IpAddr;
+}
+
+/// Tasks that wait for transfers, each with a key of the caller. Threads of a [`Crew`](crate::Crew) execute them.
 pub struct Tasks<K, T> {
-    /// `None`: no task ever waits.
+    /// `None`: no task ever waits for a transfer.
     engine: Option<Box<dyn Engine>>,
     in_flight_max: usize,
     in_flight: usize,
     next: u64,
+    /// Keys of all tasks that are not done.
+    keys: HashMap<u64, K>,
+    /// Tasks that wait for a transfer, or for room.
     tasks: HashMap<u64, Task<K, T>>,
     /// Tasks that wait for room, in the order in which they asked.
     waiting: VecDeque<u64>,
+    /// Tasks that wait for a thread, in order.
+    ready: VecDeque<Running<K, T>>,
+    /// Number of threads by the client whose task they execute.
+    busy: HashMap<IpAddr, usize>,
     stats: Arc<TransferStats>,
 }
 
 struct Task<K, T> {
     key: K,
-    waiter: Rc<Waiter>,
+    waiter: Arc<Waiter>,
     /// True if it counts as a transfer in flight.
     has_room: bool,
     execution: Execution<T>,
 }
 
-impl<K: fmt::Debug, T> fmt::Debug for Tasks<K, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.tasks.values().map(|task| &task.key)).finish()
+/// A task that a thread executes.
+pub(crate) struct Running<K, T> {
+    number: u64,
+    task: Task<K, T>,
+}
+
+impl<K, T> Running<K, T> {
+    /// Executes the task until it is done, or waits. It may wait in system calls, too.
+    pub(crate) fn poll(&mut self) -> Poll<T> {
+        self.task.execution.as_mut().poll(&mut Context::from_waker(Waker::noop()))
     }
 }
 
-impl<K, T> Tasks<K, T> {
+/// State of a task that was executed.
+pub(crate) enum Settled<K, T> {
+    /// The thread is to go on with it.
+    Again(Running<K, T>),
+    Done(K, T),
+    /// It waits for room or for a transfer.
+    Waits,
+}
+
+impl<K: fmt::Debug, T> fmt::Debug for Tasks<K, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.keys.values()).finish()
+    }
+}
+
+impl<K: Key, T> Tasks<K, T> {
     /// Lets tasks wait for these disks, whose transfers `stats` counts.
     #[must_use]
     pub fn new(disks: Disks, stats: Arc<TransferStats>) -> Self {
@@ -319,29 +353,39 @@ impl<K, T> Tasks<K, T> {
 
     /// Lets tasks wait for an engine that carries out `in_flight_max` transfers at a time; without one, none waits.
     pub(crate) fn on(engine: Option<Box<dyn Engine>>, in_flight_max: u16, stats: Arc<TransferStats>) -> Self {
-        let (tasks, waiting) = Default::default();
-        Self { engine, in_flight_max: in_flight_max.into(), in_flight: 0, next: 0, tasks, waiting, stats }
+        Self {
+            engine,
+            in_flight_max: in_flight_max.into(),
+            in_flight: 0,
+            next: 0,
+            keys: HashMap::new(),
+            tasks: HashMap::new(),
+            waiting: VecDeque::new(),
+            ready: VecDeque::new(),
+            busy: HashMap::new(),
+            stats,
+        }
     }
 
-    /// Returns the keys of the tasks that wait.
+    /// Returns the keys of the tasks that are not done.
     pub fn keys(&self) -> impl Iterator<Item = &K> {
-        self.tasks.values().map(|task| &task.key)
+        self.keys.values()
     }
 
-    /// Begins to execute a task. Returns its result if it does not have to wait.
-    pub fn begin(&mut self, key: K, task: impl FnOnce(Io) -> Execution<T>) -> Option<(K, T)> {
-        let waiter = Rc::new(Waiter { stats: Arc::clone(&self.stats), ..Waiter::default() });
-        let io = Io(self.engine.is_some().then(|| Rc::clone(&waiter)));
+    /// Makes a task ready: a thread of the crew executes it.
+    pub fn begin(&mut self, key: K, task: impl FnOnce(Io) -> Execution<T>) {
+        let waiter = Arc::new(Waiter { stats: Arc::clone(&self.stats), ..Waiter::default() });
+        let io = Io(self.engine.is_some().then(|| Arc::clone(&waiter)));
         let number = self.next;
         self.next = self.next.wrapping_add(1);
-        let result = self.go_on(number, Task { key, waiter, has_room: false, execution: task(io) });
-        self.publish();
-        result
+        self.keys.insert(number, key);
+        let task = Task { key, waiter, has_room: false, execution: task(io) };
+        self.ready.push_back(Running { number, task });
     }
 
-    /// Returns tasks whose transfers have ended, and that need no other one.
-    pub fn ended(&mut self) -> Vec<(K, T)> {
-        let mut results = Vec::new();
+    /// Makes tasks ready whose transfers have ended. Returns true if there are any.
+    pub fn ended(&mut self) -> bool {
+        let ready = self.ready.len();
         while let Some((number, transfer)) = self.engine.as_mut().and_then(|engine| engine.ended()) {
             if transfer.next().is_some() {
                 self.start(number, transfer);
@@ -349,52 +393,97 @@ impl<K, T> Tasks<K, T> {
             }
             let Some(mut task) = self.tasks.remove(&number) else { continue };
             self.finished(&mut task, transfer);
-            results.extend(self.go_on(number, task));
-            while self.has_room()
-                && let Some(number) = self.waiting.pop_front()
-            {
-                let Some(mut task) = self.tasks.remove(&number) else { continue };
-                self.grant(&mut task);
-                results.extend(self.go_on(number, task));
+            self.ready.push_back(Running { number, task });
+        }
+        self.admit();
+        self.ready.len() > ready
+    }
+
+    /// Returns true if a task waits that one of `free` threads may execute.
+    pub(crate) fn is_ready(&self, free: usize) -> bool {
+        self.runnable(free).is_some()
+    }
+
+    /// Returns the next task that one of `free` threads may execute, until [`Self::settle`].
+    pub(crate) fn next(&mut self, free: usize) -> Option<Running<K, T>> {
+        let running = self.ready.remove(self.runnable(free)?)?;
+        let busy = self.busy.entry(running.task.key.client()).or_default();
+        *busy = busy.saturating_add(1);
+        Some(running)
+    }
+
+    /// A client has a further thread only if it has fewer than are free: so clients whose files answer nothing never
+    /// have all of them.
+    fn runnable(&self, free: usize) -> Option<usize> {
+        let has = |client: &IpAddr| self.busy.get(client).copied().unwrap_or(0);
+        self.ready.iter().position(|running| has(&running.task.key.client()) < free)
+    }
+
+    /// Takes a task back from a thread that has executed it.
+    pub(crate) fn settle(&mut self, running: Running<K, T>, polled: Poll<T>) -> Settled<K, T> {
+        let Running { number, mut task } = running;
+        if let Poll::Ready(result) = polled {
+            // An error may have kept it from using its room.
+            self.leave(&mut task);
+            self.admit();
+            self.keys.remove(&number);
+            self.release(&task);
+            return Settled::Done(task.key, result);
+        }
+        match task.waiter.take() {
+            Wait::Room if task.has_room => task.waiter.put(Wait::Granted),
+            Wait::Room if self.has_room() && self.waiting.is_empty() => self.grant(&mut task),
+            Wait::Transfer(transfer) if transfer.next().is_none() => self.finished(&mut task, transfer),
+            wait => {
+                self.release(&task);
+                self.wait(number, task, wait);
+                return Settled::Waits;
+            }
+        }
+        Settled::Again(Running { number, task })
+    }
+
+    fn wait(&mut self, number: u64, task: Task<K, T>, wait: Wait) {
+        match wait {
+            Wait::Transfer(transfer) => {
+                self.tasks.insert(number, task);
+                self.start(number, transfer);
+            }
+            wait => {
+                // A task waits for nothing else but room.
+                task.waiter.put(wait);
+                self.waiting.push_back(number);
+                add(&self.stats.waited, 1);
+                self.tasks.insert(number, task);
             }
         }
         self.publish();
-        results
     }
 
-    /// Executes a task until it is done, or waits.
-    fn go_on(&mut self, number: u64, mut task: Task<K, T>) -> Option<(K, T)> {
-        loop {
-            if let Poll::Ready(result) = task.execution.as_mut().poll(&mut Context::from_waker(Waker::noop()))
-            {
-                // An error may have kept it from using its room.
-                self.leave(&mut task);
-                return Some((task.key, result));
-            }
-            match task.waiter.take() {
-                Wait::Room if task.has_room => task.waiter.put(Wait::Granted),
-                Wait::Room if self.has_room() && self.waiting.is_empty() => self.grant(&mut task),
-                Wait::Room => {
-                    task.waiter.put(Wait::Room);
-                    self.waiting.push_back(number);
-                    add(&self.stats.waited, 1);
-                    self.tasks.insert(number, task);
-                    return None;
-                }
-                Wait::Transfer(transfer) if transfer.next().is_some() => {
-                    self.tasks.insert(number, task);
-                    self.start(number, transfer);
-                    return None;
-                }
-                Wait::Transfer(transfer) => self.finished(&mut task, transfer),
-                // A task waits for nothing else.
-                Wait::Nothing | Wait::Granted | Wait::Done(_) => return None,
+    fn release(&mut self, task: &Task<K, T>) {
+        let client = task.key.client();
+        if let Some(busy) = self.busy.get_mut(&client) {
+            *busy = busy.saturating_sub(1);
+            if *busy == 0 {
+                self.busy.remove(&client);
             }
         }
     }
 
     fn has_room(&self) -> bool {
         self.in_flight < self.in_flight_max
+    }
+
+    /// Makes tasks ready that have waited for room.
+    fn admit(&mut self) {
+        while self.has_room()
+            && let Some(number) = self.waiting.pop_front()
+        {
+            let Some(mut task) = self.tasks.remove(&number) else { continue };
+            self.grant(&mut task);
+            self.ready.push_back(Running { number, task });
+        }
+        self.publish();
     }
 
     fn grant(&mut self, task: &mut Task<K, T>) {

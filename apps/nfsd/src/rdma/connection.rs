@@ -77,6 +77,12 @@ pub(super) struct Key {
     pub(super) slot: u32,
 }
 
+impl iwarp_server::Key for Key {
+    fn client(&self) -> IpAddr {
+        self.address
+    }
+}
+
 /// A call that was executed.
 #[derive(Debug)]
 pub(super) struct Executed {

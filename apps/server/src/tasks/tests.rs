@@ -8,9 +8,47 @@ use super::*;
 use crate::region::testing::memory;
 use crate::transfer::Operation;
 
+impl Key for u32 {
+    fn client(&self) -> IpAddr {
+        IpAddr::from((*self / 1000).to_be_bytes())
+    }
+}
+
+/// Begins a task on this thread. Returns its result if it does not have to wait.
+fn begin<T: Send + 'static>(
+    tasks: &mut Tasks<u32, T>,
+    key: u32,
+    task: impl FnOnce(Io) -> Execution<T>,
+) -> Option<(u32, T)> {
+    tasks.begin(key, task);
+    run(tasks).pop()
+}
+
+/// Executes the tasks that are ready. Returns the results of those that are done.
+fn run<T>(tasks: &mut Tasks<u32, T>) -> Vec<(u32, T)> {
+    let mut done = Vec::new();
+    while let Some(mut running) = tasks.next(1) {
+        loop {
+            let polled = running.poll();
+            running = match tasks.settle(running, polled) {
+                Settled::Again(again) => again,
+                Settled::Done(key, result) => break done.push((key, result)),
+                Settled::Waits => break,
+            };
+        }
+    }
+    done
+}
+
+/// Goes on with tasks whose transfers have ended.
+fn ended<T>(tasks: &mut Tasks<u32, T>) -> Vec<(u32, T)> {
+    tasks.ended();
+    run(tasks)
+}
+
 /// An engine whose operations end when the test says so.
 #[derive(Clone, Debug, Default)]
-struct Slow(Rc<RefCell<SlowState>>);
+struct Slow(Arc<Mutex<SlowState>>);
 
 #[derive(Debug, Default)]
 struct SlowState {
@@ -22,20 +60,20 @@ struct SlowState {
 impl Engine for Slow {
     fn start(&mut self, number: u64, transfer: Transfer) {
         assert!(transfer.next().is_some(), "nothing to do");
-        let mut state = self.0.borrow_mut();
+        let mut state = self.0.lock().unwrap();
         state.started.push_back((number, transfer));
         state.in_flight_most = state.in_flight_most.max(state.started.len());
     }
 
     fn ended(&mut self) -> Option<(u64, Transfer)> {
-        self.0.borrow_mut().ended.pop_front()
+        self.0.lock().unwrap().ended.pop_front()
     }
 }
 
 impl Slow {
     /// Ends an operation that was started. Returns it.
     fn end(&self, at: usize, result: Result<u32, Errno>) -> Operation {
-        let mut state = self.0.borrow_mut();
+        let mut state = self.0.lock().unwrap();
         let (number, mut transfer) = state.started.remove(at).unwrap();
         let operation = transfer.next().unwrap();
         transfer.advance(result);
@@ -44,13 +82,13 @@ impl Slow {
     }
 
     fn started(&self) -> usize {
-        self.0.borrow().started.len()
+        self.0.lock().unwrap().started.len()
     }
 }
 
 type Done = Result<u32, Errno>;
 
-fn tasks<T>(in_flight_max: u16) -> (Tasks<u32, T>, Slow, Arc<TransferStats>) {
+fn tasks<T: Send + 'static>(in_flight_max: u16) -> (Tasks<u32, T>, Slow, Arc<TransferStats>) {
     let (slow, stats) = (Slow::default(), Arc::<TransferStats>::default());
     (Tasks::on(Some(Box::new(slow.clone())), in_flight_max, Arc::clone(&stats)), slow, stats)
 }
@@ -78,7 +116,7 @@ fn gauges(stats: &TransferStats) -> [u64; 4] {
 fn without_an_engine_no_task_waits() {
     let stats = Arc::<TransferStats>::default();
     let mut tasks = Tasks::on(None, 1, Arc::clone(&stats));
-    let done = tasks.begin(3, write(&file(), 5, Durability::File));
+    let done = begin(&mut tasks, 3, write(&file(), 5, Durability::File));
     assert_eq!(done, Some((3, Ok(5))));
     assert_eq!(gauges(&stats), [0; 4]);
 }
@@ -86,62 +124,62 @@ fn without_an_engine_no_task_waits() {
 #[test]
 fn a_durable_write_is_answered_after_its_sync() {
     let (mut tasks, slow, _) = tasks(4);
-    assert_eq!(tasks.begin(0, write(&file(), 10, Durability::Data)), None);
+    assert_eq!(begin(&mut tasks, 0, write(&file(), 10, Durability::Data)), None);
     assert_eq!(slow.end(0, Ok(4)), Operation::Write(0));
-    assert_eq!(tasks.ended(), []);
+    assert_eq!(ended(&mut tasks), []);
     assert_eq!(slow.end(0, Err(Errno::INTR)), Operation::Write(4));
-    assert_eq!(tasks.ended(), []);
+    assert_eq!(ended(&mut tasks), []);
     assert_eq!(slow.end(0, Ok(6)), Operation::Write(4));
-    assert_eq!(tasks.ended(), [], "the data is not durable");
+    assert_eq!(ended(&mut tasks), [], "the data is not durable");
     assert_eq!(slow.end(0, Ok(0)), Operation::Sync(true));
-    assert_eq!(tasks.ended(), [(0, Ok(10))]);
+    assert_eq!(ended(&mut tasks), [(0, Ok(10))]);
 
-    assert_eq!(tasks.begin(1, write(&file(), 10, Durability::File)), None);
+    assert_eq!(begin(&mut tasks, 1, write(&file(), 10, Durability::File)), None);
     slow.end(0, Ok(10));
-    assert_eq!(tasks.ended(), []);
+    assert_eq!(ended(&mut tasks), []);
     assert_eq!(slow.end(0, Err(Errno::IO)), Operation::Sync(false));
-    assert_eq!(tasks.ended(), [(1, Err(Errno::IO))]);
+    assert_eq!(ended(&mut tasks), [(1, Err(Errno::IO))]);
 }
 
 #[test]
 fn a_slow_task_delays_no_other_one() {
     let (mut tasks, slow, stats) = tasks(2);
-    assert_eq!(tasks.begin(0, write(&file(), 1, Durability::None)), None);
+    assert_eq!(begin(&mut tasks, 0, write(&file(), 1, Durability::None)), None);
     for key in 1..100 {
-        assert_eq!(tasks.begin(key, write(&file(), 1, Durability::None)), None);
+        assert_eq!(begin(&mut tasks, key, write(&file(), 1, Durability::None)), None);
         slow.end(1, Ok(1));
-        assert_eq!(tasks.ended(), [(key, Ok(1))]);
+        assert_eq!(ended(&mut tasks), [(key, Ok(1))]);
     }
     assert_eq!(gauges(&stats), [1, 0, 99, 0]);
     slow.end(0, Ok(1));
-    assert_eq!(tasks.ended(), [(0, Ok(1))]);
+    assert_eq!(ended(&mut tasks), [(0, Ok(1))]);
 }
 
 #[test]
 fn tasks_wait_for_room_in_order_and_without_memory() {
     let (mut tasks, slow, stats) = tasks(1);
-    assert_eq!(tasks.begin(0, write(&file(), 1, Durability::None)), None);
-    let copied = Rc::new(RefCell::new(Vec::new()));
+    assert_eq!(begin(&mut tasks, 0, write(&file(), 1, Durability::None)), None);
+    let copied = Arc::new(Mutex::new(Vec::new()));
     for key in [1, 2] {
-        let (file, copied) = (file(), Rc::clone(&copied));
+        let (file, copied) = (file(), Arc::clone(&copied));
         let data = move || {
-            copied.borrow_mut().push(key);
+            copied.lock().unwrap().push(key);
             Written::Own(vec![1].into())
         };
         let task = |io: Io| -> Execution<Done> {
             Box::pin(async move { io.write(&file, None, (0, 1), data, Durability::None).await })
         };
-        assert_eq!(tasks.begin(key, task), None);
+        assert_eq!(begin(&mut tasks, key, task), None);
     }
-    assert_eq!(*copied.borrow(), [0; 0], "data is copied when there is room");
+    assert_eq!(*copied.lock().unwrap(), [0; 0], "data is copied when there is room");
     assert_eq!((slow.started(), gauges(&stats)), (1, [1, 2, 0, 2]));
     slow.end(0, Ok(1));
-    assert_eq!(tasks.ended(), [(0, Ok(1))]);
+    assert_eq!(ended(&mut tasks), [(0, Ok(1))]);
     assert_eq!((slow.started(), gauges(&stats)), (1, [1, 1, 1, 2]));
-    assert_eq!(*copied.borrow(), [1]);
+    assert_eq!(*copied.lock().unwrap(), [1]);
     slow.end(0, Ok(1));
-    assert_eq!(tasks.ended(), [(1, Ok(1))]);
-    assert_eq!((*copied.borrow()).len(), 2);
+    assert_eq!(ended(&mut tasks), [(1, Ok(1))]);
+    assert_eq!((*copied.lock().unwrap()).len(), 2);
 }
 
 #[test]
@@ -151,10 +189,12 @@ fn a_read_from_the_page_cache_is_no_transfer() {
     let on_disk = Arc::new(OwnedFd::from(on_disk));
     let (mut tasks, slow, stats) = tasks(1);
     // There is no room, and none is needed.
-    tasks.begin(0, |io| Box::pin(async move { io.sync(&file(), Durability::Data).await.map(|_| vec![]) }));
+    begin(&mut tasks, 0, |io| {
+        Box::pin(async move { io.sync(&file(), Durability::Data).await.map(|_| vec![]) })
+    });
     for (offset, length, expected) in [(0, 5000, 5000), (4000, 5000, 1000), (9000, 10, 0), (5, 0, 0)] {
         let file = Arc::clone(&on_disk);
-        let read = tasks.begin(1, move |io| {
+        let read = begin(&mut tasks, 1, move |io| {
             let room = Room::new(memory(8192), 0..8192, 100);
             Box::pin(async move {
                 let read = io.read(&file, offset, length, Some(&room)).await?;
@@ -180,15 +220,15 @@ fn an_error_before_the_transfer_frees_its_room() {
     let bad = |io: Io| -> Execution<Done> {
         Box::pin(async move { io.write(&file, None, (0, 2), one, Durability::None).await })
     };
-    assert_eq!(tasks.begin(0, bad), Some((0, Err(Errno::IO))));
+    assert_eq!(begin(&mut tasks, 0, bad), Some((0, Err(Errno::IO))));
     // An offset that no file has: a transfer without an operation.
     let file = self::file();
     let far = |io: Io| -> Execution<Done> {
         Box::pin(async move { io.write(&file, None, (u64::MAX, 1), one, Durability::None).await })
     };
-    assert_eq!(tasks.begin(1, far), Some((1, Err(Errno::FBIG))));
+    assert_eq!(begin(&mut tasks, 1, far), Some((1, Err(Errno::FBIG))));
     assert_eq!(gauges(&stats), [0, 0, 1, 0]);
-    assert_eq!(tasks.begin(2, write(&self::file(), 1, Durability::None)), None);
+    assert_eq!(begin(&mut tasks, 2, write(&self::file(), 1, Durability::None)), None);
     assert_eq!(slow.started(), 1);
 }
 
@@ -200,7 +240,7 @@ fn memory_and_file_live_until_the_operation_has_ended() {
     let weak = Arc::downgrade(&kernel);
     let task = write(&kernel, 3, Durability::None);
     drop(kernel);
-    assert_eq!(tasks.begin(0, task), None);
+    assert_eq!(begin(&mut tasks, 0, task), None);
     drop(tasks);
     assert_eq!(weak.strong_count(), 1, "the engine has it");
     slow.end(0, Ok(3));
@@ -221,24 +261,24 @@ proptest! {
             let durability = [Durability::None, Durability::Data, Durability::File][usize::from(*kind)];
             let started = slow.started();
             if started == 0 || *result == 0 {
-                done.extend(tasks.begin(begun, write(&file(), 9, durability)).map(|(key, _)| key));
+                done.extend(begin(&mut tasks, begun, write(&file(), 9, durability)).map(|(key, _)| key));
                 begun += 1;
             } else {
                 let results = [Ok(1), Ok(9), Err(Errno::INTR), Err(Errno::AGAIN), Err(Errno::IO)];
                 slow.end(at.index(started), results[usize::from(*result) - 1]);
-                done.extend(tasks.ended().into_iter().map(|(key, _)| key));
+                done.extend(ended(&mut tasks).into_iter().map(|(key, _)| key));
             }
             prop_assert!(slow.started() <= in_flight_max.into());
             prop_assert_eq!(value(&stats.in_flight), slow.started() as u64);
         }
         while slow.started() > 0 {
             slow.end(0, Ok(9));
-            done.extend(tasks.ended().into_iter().map(|(key, _)| key));
+            done.extend(ended(&mut tasks).into_iter().map(|(key, _)| key));
         }
         done.sort_unstable();
         prop_assert_eq!(done, (0..begun).collect::<Vec<_>>());
         prop_assert_eq!(&gauges(&stats)[..2], &[0, 0]);
-        prop_assert!(slow.0.borrow().in_flight_most <= in_flight_max.into());
+        prop_assert!(slow.0.lock().unwrap().in_flight_most <= in_flight_max.into());
     }
 }
 
@@ -265,7 +305,7 @@ fn registered_memory_lives_until_the_kernel_has_read() {
     let registered = memory(8192);
     let weak = Arc::downgrade(&registered);
     let file = file();
-    let read = tasks.begin(0, move |io| {
+    let read = begin(&mut tasks, 0, move |io| {
         let room = Room::new(registered, 0..8192, 0);
         Box::pin(async move { io.read(&file, 0, 5, Some(&room)).await.map(|_| 0) })
     });

@@ -115,6 +115,9 @@ keys! {
         /// for these.
         transfers_max: u16 = 64,
             Number(1..=4096, "transfers of files in flight, of all connections"), Restart;
+        /// Maximum number of threads that execute calls over RDMA, started as they are needed. A client has a further
+        /// one only if it has fewer than are free: one whose files answer nothing keeps half of them at most.
+        threads_max: u16 = 16, Number(1..=256, "threads that execute calls"), Restart;
     }
 }
 

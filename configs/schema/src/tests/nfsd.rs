@@ -90,6 +90,8 @@ fn addresses_sizes_and_times_have_ranges() {
     one(&with("segments_max = 2"), "rdma.segments_max", "out of range");
     one(&with("transfers_max = 0"), "rdma.transfers_max", "out of range");
     one(&with("transfers_max = 4097"), "rdma.transfers_max", "out of range");
+    one(&with("threads_max = 0"), "rdma.threads_max", "out of range");
+    one(&with("threads_max = 257"), "rdma.threads_max", "out of range");
     one(&with("[tcp]"), "tcp.listen", "missing");
     one(&with("[nfs]\ntransfer = 10000"), "nfs.transfer", "multiple of 4096");
     one(&with("[nfs]\ntransfer = \"2M\""), "nfs.transfer", "out of range");
