@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use client::{Client, DATA_AT, mount, result};
+use client::{Client, DATA_AT, call, mount, result};
+use iwarp_nfsd::Nfs3Proc;
+use iwarp_rpc::header::ChunkLists;
 
 /// Bytes of a READ or WRITE.
 const BYTES: u32 = 200_000;
@@ -78,6 +80,25 @@ fn main() -> Result<()> {
     drop(frozen);
     result(&waiting.reply()?)?;
     ensure!(waiting.read(&slow, BYTES)? == pattern(1), "the file has other bytes than were written");
+
+    // A call that is no transfer waits in a system call of its own.
+    let frozen = Frozen::new(folder)?;
+    let mut setattr = call(waiting.xid, 100_003, Nfs3Proc::SETATTR);
+    setattr.opaque(&slow);
+    // The size, no other attribute, and no guard.
+    [0, 0, 0, 1, 0, BYTES, 0, 0, 0].into_iter().for_each(|word| setattr.u32(word));
+    waiting.send(&setattr, ChunkLists::default())?;
+    let mut slowest = Duration::ZERO;
+    for (seed, fast) in (2..).zip(&fast) {
+        let begin = now();
+        ensure!(other.read(fast, BYTES)? == pattern(seed), "READ returns other bytes");
+        slowest = slowest.max(begin.elapsed());
+    }
+    println!("the slowest READ of {FILES} other files beside a SETATTR that waits: {slowest:?}");
+    ensure!(slowest < PATIENCE, "a READ waits for a SETATTR");
+    ensure!(!waiting.is_answered_within(Duration::ZERO)?, "the frozen file was changed");
+    drop(frozen);
+    result(&waiting.reply()?)?;
 
     // The connection ends while the call waits. A later WRITE of the same client must not be overtaken by it.
     let frozen = Frozen::new(folder)?;

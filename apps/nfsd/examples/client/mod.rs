@@ -67,7 +67,11 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn connect(socket: &str, server: SocketAddr, bytes: u32) -> Result<Self> {
-        let context = Context::open(socket, None)?;
+        Self::on(Context::open(socket, None)?, server, bytes)
+    }
+
+    /// Connects by a device, with memory for this many bytes of data.
+    pub(crate) fn on(context: Context, server: SocketAddr, bytes: u32) -> Result<Self> {
         let pd = context.alloc_pd()?;
         let cq = context.create_cq(16)?;
         let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, ..QpCap::default() };

@@ -13,6 +13,10 @@ mod exports;
 mod malformed;
 mod nfs3;
 mod nfs4;
+#[allow(dead_code, reason = "programs use the rest")]
+#[path = "../../examples/client/mod.rs"]
+mod over_rdma;
+mod rdma;
 mod regions;
 mod session;
 mod tcp;
