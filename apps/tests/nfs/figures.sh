@@ -6,6 +6,7 @@
 #   READER             the client (default: examples/reader in BUILT, target/release)
 #   FIGURES_REPEAT     measurements of each row, whose medians count (default 5)
 #   FIGURES_SECONDS    seconds of each (default 3)
+#   FIGURES_SIZES      bytes of a READ (default 65536 262144 1048576)
 #
 # It prints a table in Markdown. CPU time is that of proc(5), which charges softirq work to whoever runs.
 source "$(dirname "$0")/../../../dataplane/tests/lib.sh"
@@ -14,6 +15,7 @@ NFSD=${NFSD:-${IWARPD%/*}/iwarp-nfsd}
 READER=${READER:-${BUILT:-target/release}/examples/reader}
 REPEAT=${FIGURES_REPEAT:-5}
 LENGTH_S=${FIGURES_SECONDS:-3}
+SIZES=${FIGURES_SIZES:-65536 262144 1048576}
 NFSD_PID=
 
 lab_open ironwarp-nf
@@ -138,7 +140,7 @@ main() {
     echo "| | READ | MB/s | server, s/GiB | client, s/GiB |"
     echo "|---|---|---|---|---|"
     wire veth || exit 1
-    for size in 65536 262144 1048576; do
+    for size in $SIZES; do
         row "RDMA, direct placement; veth" write-chunk $size
         row "RDMA, copied by the client; veth" reply-chunk $size
         offloads off
@@ -148,7 +150,7 @@ main() {
     done
     unwire
     wire memif || exit 1
-    for size in 65536 262144 1048576; do
+    for size in $SIZES; do
         row "RDMA, direct placement; memif" write-chunk $size
         row "RDMA, copied by the client; memif" reply-chunk $size
     done
