@@ -4,7 +4,8 @@
 //! alone: the frames of the kernel's connections cost us nothing.
 //!
 //! A worker, which carries out the requests of programs, may open no socket. It takes one from a stock that the control
-//! thread fills, and binds it.
+//! thread fills, and binds it. Nor does it make a packet filter for each port: it lets all of TCP pass, and the control
+//! thread narrows that down once the ports have been the same for a while.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -38,6 +39,24 @@ struct State {
     /// Sockets without an address, with a filter that drops everything, by family.
     stock: Stock,
     refused: u64,
+    filter: Filter,
+}
+
+/// The filter of the packet sockets, beside our ports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Filter {
+    /// It passes the ports that we had when it was set, not all.
+    is_narrow: bool,
+    /// These are still our ports.
+    is_exact: bool,
+    /// Our ports have changed since the last [`Shared::refill`].
+    has_changed: bool,
+}
+
+impl Filter {
+    fn changed(&mut self) {
+        *self = Self { is_exact: false, has_changed: true, ..*self };
+    }
 }
 
 #[derive(Debug, Default)]
@@ -86,9 +105,14 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Fills the stock of sockets up. Called every second, by a thread that may open sockets.
+    /// Fills the stock of sockets up, and narrows the filter. Called every second, by a thread that may open sockets.
     pub fn refill(&self) {
         let mut state = self.lock();
+        let waits = std::mem::take(&mut state.filter.has_changed) || state.filter.is_exact;
+        // A filter that lets too much through costs time alone.
+        if !waits && self.attach(&state, true).is_ok() {
+            state.filter = Filter { is_narrow: true, is_exact: true, has_changed: false };
+        }
         let has = |family: fn(&SocketAddr) -> bool| self.addresses.ends(0).any(|end| family(&end));
         let Stock { ipv4, ipv6 } = &mut state.stock;
         let families =
@@ -116,20 +140,25 @@ impl Shared {
         Reservation { ports: state.reserved.len(), refused: state.refused }
     }
 
-    /// Has packet sockets receive what is for us alone: from now on, and as our ports change.
+    /// Has packet sockets receive our ports alone, as these change.
     ///
     /// # Errors
     /// Those of `SO_ATTACH_FILTER`.
     pub(super) fn narrow<'a>(&self, sockets: impl Iterator<Item = &'a Arc<OwnedFd>>) -> io::Result<()> {
         let mut state = self.lock();
         state.sockets = sockets.map(Arc::downgrade).collect();
-        self.attach(&state)
+        state.filter = Filter::default();
+        self.attach(&state, false)
     }
 
-    fn attach(&self, state: &State) -> io::Result<()> {
+    /// Sets the filter of all sockets: for our ports alone, or for all.
+    fn attach(&self, state: &State, is_narrow: bool) -> io::Result<()> {
         let source_ports = self.source_ports.ports();
         let others = state.reserved.keys().copied().filter(|port| !source_ports.contains(port));
-        let filter = admitting(self.source_ports, others);
+        let filter = match is_narrow {
+            true => admitting(self.source_ports, others),
+            false => admitting(PortRange { first: 0, last: u16::MAX }, std::iter::empty()),
+        };
         let mut sockets = state.sockets.iter().filter_map(Weak::upgrade);
         sockets.try_for_each(|socket| SockRef::from(socket.as_ref()).attach_filter(&filter))
     }
@@ -171,11 +200,11 @@ impl Reservations for Shared {
             state.refused = state.refused.wrapping_add(1);
             return false;
         };
-        state.enter(port, listeners);
-        if self.attach(&state).is_err() {
-            state.reserved.remove(&port);
+        if state.filter.is_narrow && self.attach(&state, false).is_err() {
             return false;
         }
+        state.filter = Filter { is_narrow: false, is_exact: false, has_changed: true };
+        state.enter(port, listeners);
         true
     }
 
@@ -185,8 +214,7 @@ impl Reservations for Shared {
         reserved.count = reserved.count.saturating_sub(1);
         if reserved.count == 0 {
             state.reserved.remove(&port);
-            // A filter that lets too much through costs time alone.
-            let _ = self.attach(&state);
+            state.filter.changed();
         }
     }
 }
