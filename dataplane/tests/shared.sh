@@ -207,7 +207,8 @@ gateway = "10.79.0.9"
 source_ports = "1000-9000"' >"$LAB/wrong.toml"
     ip netns exec "$NS" "$IWARPD" --config "$LAB/wrong.toml" --check >"$LAB/refused" 2>&1 && return 1
     cat "$LAB/refused"
-    for key in mac vlan gateway source_ports; do grep -q "port\[0\].$key\|$key" "$LAB/refused" || return; done
+    for key in mac vlan gateway; do grep -q "has no \`$key\` of its own" "$LAB/refused" || return; done
+    grep "too many to reserve" "$LAB/refused" || return
     sed -e 's/driver = "af_packet"/driver = "tap"/' -e 's/interface = "near"/interface = "iw0"/' \
         "$LAB/near.toml" >"$LAB/tap.toml"
     ip netns exec "$NS" "$IWARPD" --config "$LAB/tap.toml" --check >"$LAB/refused" 2>&1 && return 1
@@ -249,6 +250,18 @@ two_daemons() {
     [ "$status" = 0 ] && [ "$before" = "$(resets "$NS") $(resets "$FAR")" ]
 }
 
+# The interface returns as another one: the reserved ports are at the former.
+returns_as_another() {
+    daemon_start "$LAB/pod.toml" || return
+    in_ns ip link del near
+    becomes gone 5 eval "ctl -j port list | jq -r '.[0].link'" || return
+    in_ns ip link add near type veth peer name other
+    in_ns ip addr add 10.80.0.7/32 dev near
+    in_ns ip link set near mtu 1450 up
+    awaits "$DAEMON_PID" "$LAB/iwarpd.log" grep "that it had at the start: restart iwarpd" "$LAB/iwarpd.log" &&
+        daemon_stop && daemon_start "$LAB/pod.toml" && daemon_stop
+}
+
 near 0 || exit 1
 check "a region at both addresses of the kernel" both_addresses
 check "at the link-local address" link_local
@@ -268,4 +281,5 @@ check "a listener's port that another program has" refuses_a_taken_port
 check "an interface without addresses" refuses_without_addresses
 check "mistakes in the configuration" mistakes
 check "a pod: /32, a router outside, MTU 1450" pod
+check "an interface that returns as another takes a restart" returns_as_another
 score

@@ -6,6 +6,7 @@ use core::ops::RangeInclusive;
 use core::time::Duration;
 
 use crate::cc::BBR_LOSS_PERCENT;
+use crate::our_ports::OurPorts;
 use crate::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr, Rss};
 
 /// The configuration of one stack: one worker's share of one port.
@@ -32,9 +33,9 @@ pub struct StackConfig {
     /// True if this stack answers ARP, neighbor discovery and ping. Exactly one of the stacks that share a port
     /// does; the others only learn.
     pub primary: bool,
-    /// True if the host's own stack has the same addresses, and receives the same frames. It answers ARP, neighbor
-    /// discovery and ping, and segments to ports without a listener of ours and outside of [`Self::source_ports`].
-    pub shares_addresses: bool,
+    /// Our TCP ports, if the host's own stack has the same addresses and receives the same frames; `None`: all. The
+    /// host answers ARP, neighbor discovery and ping, and segments to other ports.
+    pub shared_ports: Option<OurPorts>,
     /// Source ports of active opens that name none (RFC 6335 §6: dynamic ports).
     pub source_ports: RangeInclusive<u16>,
     /// True if the port fills in the TCP checksum of sent segments.
@@ -113,7 +114,7 @@ impl Default for StackConfig {
             ipv6_gateway: None,
             hop_limit: 64,
             primary: true,
-            shares_addresses: false,
+            shared_ports: None,
             source_ports: 49_152..=65_535,
             tx_checksum_offload: false,
             tx_ip_checksum_offload: false,

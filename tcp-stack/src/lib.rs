@@ -49,6 +49,7 @@ mod error;
 mod event;
 mod four_tuple;
 mod iface;
+mod our_ports;
 mod pool;
 mod recovery;
 mod seq;
@@ -72,6 +73,7 @@ pub use config::{
 pub use error::{CloseReason, ConnectError, ListenError, SendError};
 pub use event::{ConnId, ConnInfo, EcnState, Event, ListenerId, Segment};
 pub use iface::{DropReason, Drops, InterfaceStats};
+pub use our_ports::OurPorts;
 pub use seq::SeqNum;
 pub use stack::{SEND_LEAST, Stack};
 pub use state::State;

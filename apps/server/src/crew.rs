@@ -112,7 +112,8 @@ fn now() -> Instant {
 }
 
 impl Crew {
-    /// Returns a crew of at most `count_max` threads of this name, one for each processor and one for each that waits.
+    /// Returns a crew of threads of this name: one for each processor, and one for each that waits in a system call. At
+    /// most `count_max` execute calls; one more, if they all do, moves messages.
     #[must_use]
     pub fn new(name: &'static str, count_max: u16) -> Self {
         let parallel = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
@@ -183,7 +184,7 @@ impl<S: Service> Shared<S> {
         if state.idle > state.woken {
             state.woken = state.woken.saturating_add(1);
             self.work.notify_one();
-        } else if state.count < self.crew.count_max {
+        } else if state.count <= self.crew.count_max {
             // Without another thread, the one that waits goes on later.
             let _ = self.start(state);
         }
@@ -191,7 +192,8 @@ impl<S: Service> Shared<S> {
 
     /// Lets others go on if a thread waits in a system call.
     fn look_after(self: &Arc<Self>, state: &mut State<S>) {
-        state.looks = if state.running.is_empty() { state.looks.saturating_sub(1) } else { LOOKS };
+        let is_watched = state.running.values().any(Option::is_some);
+        state.looks = if is_watched { LOOKS } else { state.looks.saturating_sub(1) };
         for since in state.running.values_mut() {
             if since.is_some_and(|since| since.elapsed() >= PATIENCE) {
                 *since = None;
@@ -213,7 +215,7 @@ impl<S: Service> Shared<S> {
         }
     }
 
-    /// Returns the number of threads that execute no call, those included that may be started.
+    /// Returns the number of threads that may execute a further call, those included that may be started.
     fn free(&self, state: &State<S>) -> usize {
         self.crew.count_max.saturating_sub(state.running.len())
     }

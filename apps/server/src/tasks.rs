@@ -412,8 +412,8 @@ impl<K: Key, T> Tasks<K, T> {
         Some(running)
     }
 
-    /// A client has a further thread only if it has fewer than are free: so clients whose files answer nothing never
-    /// have all of them.
+    /// A client has a further thread only if it has fewer than are free: of 16 threads, clients whose files answer
+    /// nothing have 8, 4, 2, 1 and 1.
     fn runnable(&self, free: usize) -> Option<usize> {
         let has = |client: &IpAddr| self.busy.get(client).copied().unwrap_or(0);
         self.ready.iter().position(|running| has(&running.task.key.client()) < free)

@@ -98,15 +98,20 @@ struct Part {
     plot: Option<String>,
 }
 
-/// Returns the flags of a step with its durations and repetitions at their least; `peers` knows whole seconds only.
+/// Returns the flags of a step with its durations and repetitions at their least; `peers` knows whole seconds only, and
+/// measures one size besides those of the figures.
 fn brief(benchmark: &str, args: &str) -> String {
     let mut words: Vec<&str> = args.split_whitespace().collect();
     if benchmark == "application" {
         words.extend(["-D", "", "--runs", ""]);
     }
+    if benchmark == "peers" {
+        words.extend(["--runs", ""]);
+    }
     for index in 1..words.len() {
         words[index] = match words[index - 1] {
             "-D" if benchmark == "peers" => "1",
+            "-s" if benchmark == "peers" => "256",
             "-D" => "0.1",
             "--runs" => "1",
             "--laps" => "3",
@@ -242,7 +247,10 @@ mod tests {
     #[test]
     fn brief_steps_are_short_and_otherwise_the_same() {
         assert_eq!(brief("write-bw", "-a -D 0.3 --runs 5 --cores @"), "-a -D 0.1 --runs 1 --cores @");
-        assert_eq!(brief("peers", "-D 1 --limit 225 --cores @"), "-D 1 --limit 225 --cores @");
+        assert_eq!(
+            brief("peers", "-s 256,1k -D 1 --limit 225 --cores @"),
+            "-s 256 -D 1 --limit 225 --cores @ --runs 1"
+        );
         assert_eq!(brief("application", "--region 4M"), "--region 4M -D 0.1 --runs 1");
         assert_eq!(brief("conns", "--laps 2001"), "--laps 3");
     }

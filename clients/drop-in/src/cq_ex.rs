@@ -1,4 +1,4 @@
-//! Completion queues that programs poll by an iterator (`ibv_create_cq_ex`). It makes no system call.
+//! Completion queues that programs poll by an iterator (`ibv_create_cq_ex`). It makes no system call but `sched_yield`.
 
 use std::ffi::c_int;
 use std::hint::spin_loop;

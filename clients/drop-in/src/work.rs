@@ -1,4 +1,5 @@
-//! Posting work and polling completions: the functions of `struct ibv_context_ops`, which make no system call.
+//! Posting work and polling completions: the functions of `struct ibv_context_ops`, which make no system call but
+//! `sched_yield`.
 
 use std::ffi::c_int;
 

@@ -226,11 +226,16 @@ impl<T: Transport, M: Memory> Engine<T, M> {
         if !self.local_ports.0.reserve(port) {
             return Err(ListenError::InUse);
         }
-        let (listener, owner) = match service {
-            ListenerService::Region(config) => self.listen_region(port, options, config)?,
+        let listening = match service {
+            ListenerService::Region(config) => self.listen_region(port, options, config),
             service => {
-                (self.transport.listen_at((ListenScope::Any, port), options)?, ListenerOwner::Tcp(service))
+                let listener = self.transport.listen_at((ListenScope::Any, port), options);
+                listener.map(|listener| (listener, ListenerOwner::Tcp(service)))
             }
+        };
+        let Ok((listener, owner)) = listening else {
+            self.local_ports.0.unreserve(port);
+            return listening.map(|_| ());
         };
         self.listeners.push((listener, owner));
         Ok(())

@@ -99,7 +99,7 @@ pub(crate) fn stack_on(config: &Config, spec: &iwarp_config::Port, worker: u16, 
 fn with_kernels_addresses(stack: StackConfig, shared: &Shared) -> StackConfig {
     let addresses = shared.addresses();
     StackConfig {
-        shares_addresses: true,
+        shared_ports: Some(shared.ours().clone()),
         source_ports: shared.source_ports().ports(),
         ipv4: addresses.ipv4.and_then(|net| Ipv4Cidr::new(net.addr(), net.prefix_len())),
         ipv4_gateway: addresses.gateway,
@@ -195,7 +195,7 @@ mod tests {
             worker_index: _,
             rss: _,
             ipv6_link_local: _,
-            shares_addresses: _,
+            shared_ports: _,
             source_ports,
             vlan,
             mtu,

@@ -239,7 +239,7 @@ impl<B: Buf> Stack<B> {
         least: Option<SeqNum>,
     ) -> bool {
         let header = &incoming.header;
-        if self.config.shares_addresses && !self.is_our_port(local) {
+        if self.config.shared_ports.as_ref().is_some_and(|ours| !ours.contains(local.port())) {
             self.interface.drop_delivered(DropReason::TcpNotOurs);
             return false;
         }
@@ -272,11 +272,6 @@ impl<B: Buf> Stack<B> {
             self.answer(now, reset_for(local, remote, header, incoming.seq_len()));
         }
         false
-    }
-
-    /// Returns true if one of our listeners has this end, or an active open may have it.
-    fn is_our_port(&mut self, local: SocketAddr) -> bool {
-        self.listeners.find(local).is_some() || self.config.source_ports.contains(&local.port())
     }
 
     /// Returns the path MTU to `ip`, bytes.

@@ -128,7 +128,7 @@ impl<B: Buf> Stack<B> {
                 ipv6: config.ipv6,
                 ipv6_link_local: config.ipv6_link_local,
                 ipv6_gateway: config.ipv6_gateway,
-                primary: config.primary && !config.shares_addresses,
+                primary: config.primary && config.shared_ports.is_none(),
                 tx_checksum_offload: config.tx_checksum_offload,
                 tx_ip_checksum_offload: config.tx_checksum_offload && config.tx_ip_checksum_offload,
                 neighbors_max: config.neighbors_max,

@@ -72,6 +72,13 @@ impl LocalPorts {
         self.0.host.as_ref().is_none_or(|host| host.reserve(port))
     }
 
+    /// Takes a reservation back, of a service that does not listen after all.
+    pub fn unreserve(&self, port: u16) {
+        if let Some(host) = &self.0.host {
+            host.release(port);
+        }
+    }
+
     /// Adds a claim of `worker` to a port. Returns false if another worker owns it, or another program of the host has
     /// it.
     pub fn claim(&self, port: u16, worker: u16) -> bool {
@@ -86,8 +93,8 @@ impl LocalPorts {
 
     /// Removes a claim of `worker`; with the last one, its ownership ends.
     pub fn release(&self, port: u16, worker: u16) {
-        if let (true, Some(host)) = (self.disown(port, worker), &self.0.host) {
-            host.release(port);
+        if self.disown(port, worker) {
+            self.unreserve(port);
         }
     }
 

@@ -28,9 +28,9 @@ const TCP: u32 = 6;
 const UDP: u32 = 17;
 const ICMPV6: u32 = 58;
 
-/// Returns a program that passes on ARP, ICMP, fragments, packets with extension headers, and TCP to ports of a range
-/// or of a list; all TCP if the list is too long for a program.
-pub(super) fn admitting(range: PortRange, ports: impl Iterator<Item = u16>) -> Vec<SockFilter> {
+/// Returns a program that passes on ARP, ICMP, fragments, packets with extension headers, and TCP to these ports, which
+/// ascend; all TCP if they are too many for a program.
+pub(super) fn admitting(ports: impl Iterator<Item = u16>) -> Vec<SockFilter> {
     let step = |code, yes, no, k| Step { code, yes, no, k };
     let only_if = |code, k| step(code, 0, 1, k);
     let admit = step(RETURN, 0, 0, WHOLE);
@@ -68,12 +68,12 @@ pub(super) fn admitting(range: PortRange, ports: impl Iterator<Item = u16>) -> V
     program.extend(ipv4);
     program.push(step(JUMP, 0, 0, behind(&ipv6)));
     program.extend(ipv6);
-    program.extend([
-        step(IF_AT_LEAST, 0, 2, range.first.into()),
-        step(IF_GREATER, 1, 0, range.last.into()),
-        admit,
-    ]);
-    let listed: Vec<Step> = ports.flat_map(|port| [only_if(IF_EQUAL, port.into()), admit]).collect();
+    let listed: Vec<Step> = runs(ports)
+        .into_iter()
+        .flat_map(|PortRange { first, last }| {
+            [step(IF_AT_LEAST, 0, 2, first.into()), step(IF_GREATER, 1, 0, last.into()), admit]
+        })
+        .collect();
     if program.len().saturating_add(listed.len()) < LENGTH_MAX {
         program.extend(listed);
         program.push(refuse);
@@ -81,6 +81,18 @@ pub(super) fn admitting(range: PortRange, ports: impl Iterator<Item = u16>) -> V
         program.push(admit);
     }
     program.into_iter().map(|Step { code, yes, no, k }| SockFilter::new(code, yes, no, k)).collect()
+}
+
+/// Returns the ranges of consecutive ports.
+fn runs(ports: impl Iterator<Item = u16>) -> Vec<PortRange> {
+    let mut runs: Vec<PortRange> = Vec::new();
+    for port in ports {
+        match runs.last_mut().filter(|run| run.last.checked_add(1) == Some(port)) {
+            Some(run) => run.last = port,
+            None => runs.push(PortRange { first: port, last: port }),
+        }
+    }
+    runs
 }
 
 /// An instruction of a program.
@@ -101,12 +113,10 @@ mod tests {
 
     use super::*;
 
-    const RANGE: PortRange = PortRange { first: 500, last: 510 };
-
     /// Returns true if a program passes on a frame. The kernel runs it, on a pair of sockets.
     fn admits(ports: &[u16], frame: &[u8]) -> bool {
         let (near, far) = Socket::pair(Domain::UNIX, Type::DGRAM.nonblocking(), None).unwrap();
-        far.attach_filter(&admitting(RANGE, ports.iter().copied())).unwrap();
+        far.attach_filter(&admitting(ports.iter().copied())).unwrap();
         near.send(frame).unwrap();
         let mut buffer = [std::mem::MaybeUninit::uninit(); 256];
         match far.recv(&mut buffer) {
@@ -156,16 +166,16 @@ mod tests {
 
     #[test]
     fn only_our_ports_pass() {
-        let ports = [7400, 1, 65_535];
+        let ports = [1, 500, 501, 502, 503, 7400, 65_534, 65_535];
         for family in [V4, V6] {
-            for port in [7400, 1, 65_535, 500, 505, 510] {
+            for port in ports {
                 assert!(admits(&ports, &packet(family, TCP, port, 0)), "{family} {port}");
                 assert!(!admits(&ports, &packet(family, UDP, port, 0)), "{family} {port}");
             }
-            for port in [0, 22, 499, 511, 7399, 7401] {
+            for port in [0, 2, 22, 499, 504, 7399, 7401, 65_533] {
                 assert!(!admits(&ports, &packet(family, TCP, port, 0)), "{family} {port}");
             }
-            assert!(admits(&[], &packet(family, TCP, 500, 0)) && !admits(&[], &packet(family, TCP, 7400, 0)));
+            assert!(!admits(&[], &packet(family, TCP, 7400, 0)));
         }
         for option_words in [1, 10] {
             assert!(admits(&ports, &packet(V4, TCP, 7400, option_words)));
@@ -192,9 +202,13 @@ mod tests {
 
     #[test]
     fn a_list_that_is_too_long_lets_all_of_tcp_pass() {
-        let ports: Vec<u16> = (1000..3000).collect();
-        assert!(admits(&ports, &packet(V4, TCP, 2999, 0)) && !admits(&ports, &packet(V4, TCP, 3000, 0)));
-        let ports: Vec<u16> = (1000..4000).collect();
+        let every_other = |count: u16| -> Vec<u16> { (0..count).map(|at| 1000 + 2 * at).collect() };
+        let ports = every_other(1300);
+        assert!(admits(&ports, &packet(V4, TCP, 3598, 0)) && !admits(&ports, &packet(V4, TCP, 3597, 0)));
+        let ports = every_other(1400);
         assert!(admits(&ports, &packet(V4, TCP, 22, 0)) && !admits(&ports, &packet(V4, UDP, 22, 0)));
+        let all: Vec<u16> = (0..=u16::MAX).collect();
+        assert_eq!(admitting(all.iter().copied()).len(), admitting([7].into_iter()).len());
+        assert!([0, 22, 65_535].iter().all(|port| admits(&all, &packet(V6, TCP, *port, 0))));
     }
 }

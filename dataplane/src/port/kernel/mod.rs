@@ -135,6 +135,7 @@ impl Interface {
         }
         let (interface, queues) = Self::with_queues((Wire::Packet, sockets), spec, (index, mac, None), pools);
         if let Some(shared) = &spec.shared {
+            shared.check(name, (own, mac)).map_err(refused("share its addresses"))?;
             let sockets = interface.queues.iter().map(|queue| &queue.socket);
             shared.narrow(sockets).map_err(refused("limit what it receives"))?;
         }

@@ -16,11 +16,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use iwarp_config::PortRange;
 use iwarp_engine::Reservations;
 use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
+use tcp_stack::OurPorts;
 
 use super::address::KernelAddresses;
 use super::filter::{RETURN, admitting};
 
-/// Sockets of each family in stock: programs listen at as many ports between two calls of [`Shared::refill`].
+/// Sockets of each address in stock: programs listen at as many ports between two calls of [`Shared::refill`].
 const STOCK: usize = 64;
 
 /// An interface whose addresses the kernel has, too.
@@ -28,6 +29,8 @@ const STOCK: usize = 64;
 pub struct Shared {
     addresses: KernelAddresses,
     source_ports: PortRange,
+    /// The reserved ports, for the stacks.
+    ours: OurPorts,
     state: Mutex<State>,
 }
 
@@ -65,6 +68,12 @@ struct Stock {
     ipv6: Vec<Socket>,
 }
 
+impl Stock {
+    fn of(&mut self, domain: Domain) -> &mut Vec<Socket> {
+        if domain == Domain::IPV6 { &mut self.ipv6 } else { &mut self.ipv4 }
+    }
+}
+
 #[derive(Debug)]
 struct Reserved {
     count: u32,
@@ -85,16 +94,17 @@ impl Shared {
     /// programs have are left out.
     ///
     /// # Errors
-    /// The interface has no address, or no port of the range is free.
+    /// The interface has no address, no port of the range is free, or the process may have no more descriptors.
     pub fn of(interface: &str, source_ports: PortRange) -> io::Result<Self> {
         let addresses = KernelAddresses::of(interface)?;
-        let shared = Self { addresses, source_ports, state: Mutex::default() };
+        let shared = Self { addresses, source_ports, ours: OurPorts::default(), state: Mutex::default() };
         let mut state = shared.lock();
         let mut last = None;
         for port in source_ports.ports() {
             match state.listeners(&addresses, port) {
-                Ok(listeners) => state.enter(port, listeners),
-                Err(error) => last = Some(error),
+                Ok(listeners) => state.enter(&shared.ours, port, listeners),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = Some(error),
+                Err(error) => return Err(error),
             }
         }
         match last {
@@ -107,26 +117,42 @@ impl Shared {
 
     /// Fills the stock of sockets up, and narrows the filter. Called every second, by a thread that may open sockets.
     pub fn refill(&self) {
+        for domain in [Domain::IPV4, Domain::IPV6] {
+            let ends = self.addresses.ends(0).filter(|end| Domain::for_address(*end) == domain);
+            let wanted = ends.count().saturating_mul(STOCK);
+            let missing = wanted.saturating_sub(self.lock().stock.of(domain).len());
+            // Without the lock, which workers take, too. A process without descriptors left tries again later.
+            let made: Vec<Socket> = std::iter::from_fn(|| mute(domain).ok()).take(missing).collect();
+            self.lock().stock.of(domain).extend(made);
+        }
         let mut state = self.lock();
         let waits = std::mem::take(&mut state.filter.has_changed) || state.filter.is_exact;
         // A filter that lets too much through costs time alone.
         if !waits && self.attach(&state, true).is_ok() {
             state.filter = Filter { is_narrow: true, is_exact: true, has_changed: false };
         }
-        let has = |family: fn(&SocketAddr) -> bool| self.addresses.ends(0).any(|end| family(&end));
-        let Stock { ipv4, ipv6 } = &mut state.stock;
-        let families =
-            [(ipv4, Domain::IPV4, has(SocketAddr::is_ipv4)), (ipv6, Domain::IPV6, has(SocketAddr::is_ipv6))];
-        for (sockets, domain, _) in families.into_iter().filter(|(.., in_use)| *in_use) {
-            // A process without descriptors left tries again later.
-            let more = std::iter::from_fn(|| mute(domain).ok()).take(STOCK.saturating_sub(sockets.len()));
-            sockets.extend(more);
-        }
     }
 
     /// Returns the addresses, as the kernel had them at the start.
     pub fn addresses(&self) -> &KernelAddresses {
         &self.addresses
+    }
+
+    /// Checks that the interface of a name still is the one whose addresses were read, and has the station address that
+    /// the stacks send from.
+    ///
+    /// # Errors
+    /// It is not: the listeners are bound to the former one, and neighbors know another station address.
+    pub(super) fn check(&self, interface: &str, (has, sends): ([u8; 6], [u8; 6])) -> io::Result<()> {
+        if has == sends && KernelAddresses::of(interface)? == self.addresses {
+            return Ok(());
+        }
+        Err(io::Error::other("its addresses are not those that it had at the start: restart iwarpd"))
+    }
+
+    /// Returns the ports that are reserved.
+    pub fn ours(&self) -> &OurPorts {
+        &self.ours
     }
 
     /// Returns the source ports of our connections.
@@ -153,11 +179,9 @@ impl Shared {
 
     /// Sets the filter of all sockets: for our ports alone, or for all.
     fn attach(&self, state: &State, is_narrow: bool) -> io::Result<()> {
-        let source_ports = self.source_ports.ports();
-        let others = state.reserved.keys().copied().filter(|port| !source_ports.contains(port));
         let filter = match is_narrow {
-            true => admitting(self.source_ports, others),
-            false => admitting(PortRange { first: 0, last: u16::MAX }, std::iter::empty()),
+            true => admitting(state.reserved.keys().copied()),
+            false => admitting(0..=u16::MAX),
         };
         let mut sockets = state.sockets.iter().filter_map(Weak::upgrade);
         sockets.try_for_each(|socket| SockRef::from(socket.as_ref()).attach_filter(&filter))
@@ -172,20 +196,22 @@ impl State {
     /// Makes the listeners of a port, one for each address.
     fn listeners(&mut self, addresses: &KernelAddresses, port: u16) -> io::Result<Vec<Socket>> {
         let listener = |end: SocketAddr| {
-            let (stock, domain) = match end {
-                SocketAddr::V4(_) => (&mut self.stock.ipv4, Domain::IPV4),
-                SocketAddr::V6(_) => (&mut self.stock.ipv6, Domain::IPV6),
-            };
-            let socket = stock.pop().map_or_else(|| mute(domain), Ok)?;
-            socket.bind(&end.into())?;
-            socket.listen(1)?;
-            Ok(socket)
+            let domain = Domain::for_address(end);
+            let socket = self.stock.of(domain).pop().map_or_else(|| mute(domain), Ok)?;
+            match socket.bind(&end.into()) {
+                Ok(()) => socket.listen(1).map(|()| socket),
+                Err(error) => {
+                    self.stock.of(domain).push(socket);
+                    Err(error)
+                }
+            }
         };
         addresses.ends(port).map(listener).collect()
     }
 
-    fn enter(&mut self, port: u16, listeners: Vec<Socket>) {
+    fn enter(&mut self, ours: &OurPorts, port: u16, listeners: Vec<Socket>) {
         self.reserved.insert(port, Reserved { count: 1, _listeners: listeners });
+        ours.insert(port);
     }
 }
 
@@ -204,7 +230,7 @@ impl Reservations for Shared {
             return false;
         }
         state.filter = Filter { is_narrow: false, is_exact: false, has_changed: true };
-        state.enter(port, listeners);
+        state.enter(&self.ours, port, listeners);
         true
     }
 
@@ -213,6 +239,7 @@ impl Reservations for Shared {
         let Some(reserved) = state.reserved.get_mut(&port) else { return };
         reserved.count = reserved.count.saturating_sub(1);
         if reserved.count == 0 {
+            self.ours.remove(port);
             state.reserved.remove(&port);
             state.filter.changed();
         }
@@ -230,8 +257,7 @@ fn mute(domain: Domain) -> io::Result<Socket> {
     } else {
         socket.set_freebind_v4(true)?;
     }
-    // A connection of a former listener in TIME-WAIT is no obstacle; a listener is.
-    socket.set_reuse_address(true)?;
+    // Without SO_REUSEADDR: connections of the kernel's, which that would pass over, keep their port.
     Ok(socket)
 }
 
