@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ipnet::{Ipv4Net, Ipv6Net};
 use iwarp_config::{Config, Listener, Placement, PortRange, Service};
 use iwarp_engine::{EngineConfig, ListenerService, ListenerSetup};
 use rdma::verbs::Limits;
@@ -101,13 +102,21 @@ fn with_kernels_addresses(stack: StackConfig, shared: &Shared) -> StackConfig {
     StackConfig {
         shared_ports: Some(shared.ours().clone()),
         source_ports: shared.source_ports().ports(),
-        ipv4: addresses.ipv4.and_then(|net| Ipv4Cidr::new(net.addr(), net.prefix_len())),
+        ipv4: ipv4_cidr(addresses.ipv4),
         ipv4_gateway: addresses.gateway,
-        ipv6: addresses.ipv6.and_then(|net| Ipv6Cidr::new(net.addr(), net.prefix_len())),
+        ipv6: ipv6_cidr(addresses.ipv6),
         ipv6_gateway: addresses.gateway6,
         ipv6_link_local: addresses.link_local,
         ..stack
     }
+}
+
+fn ipv4_cidr(net: Option<Ipv4Net>) -> Option<Ipv4Cidr> {
+    net.and_then(|net| Ipv4Cidr::new(net.addr(), net.prefix_len()))
+}
+
+fn ipv6_cidr(net: Option<Ipv6Net>) -> Option<Ipv6Cidr> {
+    net.and_then(|net| Ipv6Cidr::new(net.addr(), net.prefix_len()))
 }
 
 /// Returns the stack settings that the configuration determines.
@@ -116,9 +125,9 @@ fn stack(config: &Config, spec: &iwarp_config::Port) -> StackConfig {
     StackConfig {
         vlan: spec.vlan,
         mtu: spec.mtu,
-        ipv4: spec.addresses.ipv4.and_then(|net| Ipv4Cidr::new(net.addr(), net.prefix_len())),
+        ipv4: ipv4_cidr(spec.addresses.ipv4),
         ipv4_gateway: spec.gateway,
-        ipv6: spec.addresses.ipv6.and_then(|net| Ipv6Cidr::new(net.addr(), net.prefix_len())),
+        ipv6: ipv6_cidr(spec.addresses.ipv6),
         ipv6_gateway: spec.gateway6,
         source_ports: spec.source_ports.unwrap_or(PortRange::DYNAMIC).ports(),
         hop_limit: ip.hop_limit,

@@ -82,13 +82,12 @@ impl LocalPorts {
     /// Adds a claim of `worker` to a port. Returns false if another worker owns it, or another program of the host has
     /// it.
     pub fn claim(&self, port: u16, worker: u16) -> bool {
-        let is_claimed = self.own(port, worker);
-        let is_first = is_claimed && self.entry(port).is_some_and(|entry| entry.claims == 1);
-        if is_first && !self.reserve(port) {
+        let Some(before) = self.own(port, worker) else { return false };
+        if before.claims == 0 && !self.reserve(port) {
             self.disown(port, worker);
             return false;
         }
-        is_claimed
+        true
     }
 
     /// Removes a claim of `worker`; with the last one, its ownership ends.
@@ -107,8 +106,8 @@ impl LocalPorts {
         (self.entry(port)?.owner as usize).checked_sub(1)
     }
 
-    /// Adds a claim of a worker, unless another one owns the port.
-    fn own(&self, port: u16, worker: u16) -> bool {
+    /// Adds a claim of a worker. Returns the entry before, or `None` if another one owns the port.
+    fn own(&self, port: u16, worker: u16) -> Option<Entry> {
         let owner = u32::from(worker).wrapping_add(1);
         let before = self.update(port, |entry| match entry {
             Entry { claims: 0, .. } => Some(Entry { owner, claims: 1 }),
@@ -120,7 +119,7 @@ impl LocalPorts {
         if before.is_some_and(|before| before.claims == 0) {
             self.0.owned.fetch_add(1, Ordering::Release);
         }
-        before.is_some()
+        before
     }
 
     /// Removes a claim of a worker. Returns true if it was the last one.

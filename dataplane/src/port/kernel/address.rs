@@ -2,12 +2,11 @@
 
 use std::fs;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use if_addrs::{IfAddr, get_if_addrs};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::share::end;
 use crate::port::interface;
 
 /// Flags of an IPv6 address that is not for new connections: temporary, deprecated, and one that another host has
@@ -78,6 +77,16 @@ impl KernelAddresses {
         let (index, link_local) = (self.index, self.link_local.filter(|_| self.ipv6.is_some()));
         let addresses = self.nets().map(|net| net.addr()).chain(link_local.map(IpAddr::V6));
         addresses.map(move |address| end(address, port, index))
+    }
+}
+
+/// Returns an end with the scope that a link-local address needs.
+fn end(address: IpAddr, port: u16, scope: u32) -> SocketAddr {
+    match address {
+        IpAddr::V6(address) if address.is_unicast_link_local() => {
+            SocketAddrV6::new(address, port, 0, scope).into()
+        }
+        address => SocketAddr::new(address, port),
     }
 }
 

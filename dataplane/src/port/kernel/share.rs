@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -259,14 +259,4 @@ fn mute(domain: Domain) -> io::Result<Socket> {
     }
     // Without SO_REUSEADDR: connections of the kernel's, which that would pass over, keep their port.
     Ok(socket)
-}
-
-/// Returns an end with the scope that a link-local address needs.
-pub(super) fn end(address: IpAddr, port: u16, scope: u32) -> SocketAddr {
-    match address {
-        IpAddr::V6(address) if address.is_unicast_link_local() => {
-            SocketAddrV6::new(address, port, 0, scope).into()
-        }
-        address => SocketAddr::new(address, port),
-    }
 }
