@@ -60,6 +60,8 @@ for family, any in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
     one.listen()
 ' "$1" 2>"$LAB/binds"
 }
+# listens PID FILE PORT: a program of ours gets the port. Nobody binds it before that: whoever tries has it meanwhile.
+listens() { awaits "$1" "$2" hears "$3" && is_taken "$3"; }
 is_taken() { ! binds "$1" && grep "Address already in use" "$LAB/binds"; }
 
 # --- both stacks at work
@@ -132,7 +134,7 @@ programs() {
     binds 7174 || return
     spawn "$LAB/rping" by_daemon rping -s -p 7174 -C 10 -V
     local server=$PID
-    becomes yes 5 eval 'is_taken 7174 >/dev/null && echo yes' || { cat "$LAB/rping"; return 1; }
+    listens "$server" "$LAB/rping" 7174 || return
     in_far "$RUN" --embedded rping -c -a 10.79.0.1 -p 7174 -C 10 -V &&
         wait_at_most 10 "$server" || { cat "$LAB/rping"; return 1; }
     becomes yes 5 eval 'binds 7174 && echo yes'
@@ -155,11 +157,11 @@ time.sleep(30)'
 many_ports() {
     local port pids=()
     for port in $(seq 7200 7211); do
-        by_daemon rping -s -p "$port" -C 1 >"$LAB/rping-$port" 2>&1 &
-        pids+=($!)
+        spawn "$LAB/rping-$port" by_daemon rping -s -p "$port" -C 1
+        pids+=("$PID")
     done
     for port in $(seq 7200 7211); do
-        becomes yes 10 eval "is_taken $port >/dev/null && echo yes" || { cat "$LAB/rping-$port"; return 1; }
+        listens "${pids[port - 7200]}" "$LAB/rping-$port" "$port" || return
     done
     for port in $(seq 7200 7211); do
         in_far "$RUN" --embedded rping -c -a 10.79.0.1 -p "$port" -C 1 || return
@@ -241,7 +243,7 @@ two_daemons() {
     before="$(resets "$NS") $(resets "$FAR")"
     spawn "$LAB/rping" by_daemon rping -s -p 7174 -C 1000 -S 4096 -V
     local server=$PID
-    becomes yes 5 eval 'is_taken 7174 >/dev/null && echo yes' || return
+    listens "$server" "$LAB/rping" 7174 || return
     in_far "$RUN" --daemon --socket "$LAB/far.sock.verbs" \
         rping -c -a 10.79.0.1 -p 7174 -C 1000 -S 4096 -V && wait_at_most 20 "$server"
     local status=$?
