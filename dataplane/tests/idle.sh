@@ -171,4 +171,30 @@ check "and no region" becomes "$before" 1 eval 'report | jq -c .regions'
 check "the daemon still serves" put_get
 check "the daemon takes no more than its configuration said" within_plan
 check "SIGTERM ends it cleanly" daemon_stop
+
+# --- two workers: one wakes the other for the frames that it passes on
+two_workers() {
+    sed -e 's#^cores *=.*#cores = [0, 1]#' -e 's#^idle_sleep_us_max *=.*#idle_sleep_us_max = 10000#' "$LAB/idle.toml" \
+        >"$LAB/two.toml"
+    daemon_start "$LAB/two.toml" && kernel_side iw0
+}
+# Half of the flows belong to the worker that does not receive their first frame. It would sleep for 10 ms.
+connects_at_once() {
+    in_ns python3 -c '
+import socket, sys, time
+times = []
+for _ in range(100):
+    time.sleep(0.02)
+    begin = time.monotonic()
+    socket.create_connection(("10.77.0.2", 7)).close()
+    times.append((time.monotonic() - begin) * 1000)
+times.sort()
+print(f"{times[50]:.2f} ms in the median, {times[89]:.2f} ms in the slowest tenth")
+sys.exit(times[89] > 3)' &&
+        ctl -j stats steering | jq -e '[.. | select(.name? == "steered").value] | add | debug | . > 20'
+}
+check "two workers" two_workers
+check "two idle workers take less than 2 % of a CPU" is_idle
+check "frames that one worker passes to the other wake it" at_best connects_at_once
+check "SIGTERM ends them cleanly" daemon_stop
 score

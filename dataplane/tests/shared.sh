@@ -127,6 +127,31 @@ shows() {
         grep -E "sharing .*kernel.*6[0-9] ports reserved" "$LAB/show"
 }
 
+# --- what the daemon says about its interface
+found() { # CHECK PATTERN: doctor warns
+    ctl -j doctor "$LAB/near.toml" >"$LAB/found"
+    jq -re --arg check "$1" '.findings[] | select(.check == $check and .level == "warning")
+        | .message + ": " + .remedy' "$LAB/found" | grep "$2"
+}
+tells_offloads() {
+    ctl port show p0 | grep "kernel_side .*tso on.*segments of the interface; receive buffer" || return
+    ! found offloads near || return
+    in_ns ethtool -K near tso off
+    found offloads "ethtool -K near tso on" && ctl port show p0 | grep "kernel_side .*tso off.*segments of the kernel"
+    local status=$?
+    in_ns ethtool -K near tso on
+    return "$status"
+}
+# BIG TCP: the peer sends frames that no packet socket takes whole. It sends shorter ones again.
+tells_long_frames() {
+    in_far ip link set far gso_max_size 185000 && in_far ip link set far gso_ipv4_max_size 185000
+    put_get '[fd79::1]'
+    local status=$?
+    in_far ip link set far gso_max_size 65536 && in_far ip link set far gso_ipv4_max_size 65536
+    ctl -j port show p0 | jq -c .super_frames
+    found frame-length "BIG TCP.*gso_max_size 65536" && [ "$status" = 0 ]
+}
+
 # --- programs
 RUN=${RUN:-${BUILT:-target/release}/iwarp-run}
 by_daemon() { in_ns "$RUN" --daemon --socket "$SOCKET.verbs" "$@"; }
@@ -271,6 +296,8 @@ check "the kernel sends no resets for us, and answers for itself" kernel_lives
 check "the kernel's TCP is whole beside ours, and costs no frame of ours" kernel_transfers
 check "no other program gets a port of ours" ours_are_taken
 check "port show names the sharing" shows
+check "port show and doctor name offloads that are off" tells_offloads
+check "doctor names frames longer than 64 KiB" tells_long_frames
 check "a program's port is reserved while it listens" programs
 check "a port that another program has is refused" taken_by_the_kernel
 check "twelve programs at once" many_ports

@@ -12,7 +12,7 @@ use iwarp_control::{
     DropRow, DropsMethod, Exit, LogLevelChange, LogLevelMethod, Method, MrListMethod, NoParams, PortInfo,
     PortListMethod, PortShow, PortShowMethod, PortStats, PortStatsMethod, QpListMethod, RegionDeregister,
     RegionDeregisterMethod, RegionInfo, RegionListMethod, RegionQuery, RegionRegister, RegionRegisterMethod,
-    RegionShowMethod, ReloadMethod, State, Status, StatusMethod, UserInfo, bounds, nfs,
+    RegionShowMethod, ReloadMethod, State, StatusMethod, UserInfo, bounds, nfs,
 };
 use iwarp_remote::{bench, read_token};
 use iwarp_terminal::{Failure, Output, Report, Width};
@@ -293,15 +293,15 @@ fn hexadecimal(bytes: &[u8]) -> String {
 /// Examines the machine that the options name.
 fn examine(options: &Doctor, global: &Global, output: &Output) -> Result<Exit, Failure> {
     let Doctor { config: file, all, root } = options;
-    let (machine, status) = machine_of(file, root.as_deref(), global);
-    let examination = doctor::examine(file, &machine, status.as_ref());
+    let (machine, daemon) = machine_of(file, root.as_deref(), global);
+    let examination = doctor::examine(file, &machine, daemon.as_ref());
     output.result(&examination, |examination| render::doctor::show(examination, *all))?;
     Ok(examination.exit())
 }
 
 /// Returns the machine below `root`, or this one, as the daemon that runs here found it; and the daemon's status. Asks
 /// the daemon that the command line names, else that of the configuration.
-fn machine_of(file: &Path, root: Option<&Path>, global: &Global) -> (Machine, Option<Status>) {
+fn machine_of(file: &Path, root: Option<&Path>, global: &Global) -> (Machine, Option<doctor::Daemon>) {
     if let Some(root) = root {
         return (Machine::at(root), None);
     }
@@ -309,11 +309,18 @@ fn machine_of(file: &Path, root: Option<&Path>, global: &Global) -> (Machine, Op
     let named = (global.socket != Path::new(bounds::DEFAULT_SOCKET)).then(|| global.socket.clone());
     let socket = named.or_else(configured).unwrap_or_else(|| global.socket.clone());
     let daemon = Client::connect_with(&socket, global.timeout).ok();
-    let status = daemon.and_then(|mut daemon| daemon.call::<StatusMethod>(&NoParams {}).ok());
+    let daemon = daemon.and_then(|mut daemon| {
+        let status = daemon.call::<StatusMethod>(&NoParams {}).ok()?;
+        let details =
+            |port: &PortInfo| daemon.call::<PortShowMethod>(&PortShow { name: port.name.clone() }).ok();
+        let ports = status.ports.iter().filter_map(details).collect();
+        Some(doctor::Daemon { status, ports })
+    });
     let machine = Machine::this();
-    let machine =
-        status.as_ref().map_or_else(|| machine.clone(), |status| machine.clone().beside(status.pid));
-    (machine, status)
+    match &daemon {
+        Some(running) => (machine.beside(running.status.pid), daemon),
+        None => (machine, None),
+    }
 }
 
 fn check(file: &Path, machine: bool, format: Mistakes, output: &Output) -> Result<(), Failure> {

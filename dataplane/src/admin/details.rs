@@ -1,12 +1,12 @@
 //! `port show`: one port in detail.
 
-use iwarp_control::{ErrorKind, ErrorObject, Interrupts, PortDetails, Sharing, SuperFrames};
+use iwarp_control::{ErrorKind, ErrorObject, Interrupts, KernelSide, PortDetails, Sharing, SuperFrames};
 use tcp_stack::Instant;
 
 use super::report;
 use super::watch::PortEntry;
 use crate::dpdk::Offloads;
-use crate::port::{Port, Reservation, Shared};
+use crate::port::{self, InterfaceOffloads, Port, Reservation, Shared};
 
 /// Composes the reply to `port.show`.
 ///
@@ -35,6 +35,7 @@ pub(super) fn port_show(ports: &[PortEntry], name: &str, now: Instant) -> Result
         interrupts: if port.has_interrupts() { Interrupts::PerQueue } else { Interrupts::None },
         sharing: port.shared().map(|shared| sharing(shared)),
         super_frames: super_frames(port),
+        kernel_side: port.kernel_side().map(kernel_side),
         link_history: entry.watched.history().changes(now),
     })
 }
@@ -48,6 +49,13 @@ fn sharing(shared: &Shared) -> Sharing {
     }
 }
 
+fn kernel_side(side: port::KernelSide) -> KernelSide {
+    let port::KernelSide { receive_buffer_bytes, offloads } = side;
+    let InterfaceOffloads { rx_checksum, rx_merging, tx_checksum, tx_segmentation } = offloads;
+    let receive_buffer_bytes = receive_buffer_bytes.map(|bytes| bytes as u64);
+    KernelSide { receive_buffer_bytes, rx_checksum, rx_merging, tx_checksum, tx_segmentation }
+}
+
 /// Returns the counters of super-frames, for a driver that has them.
 fn super_frames(port: &Port) -> Option<SuperFrames> {
     let counters = port.extended_stats().ok()?;
@@ -55,6 +63,8 @@ fn super_frames(port: &Port) -> Option<SuperFrames> {
     Some(SuperFrames {
         rx_frames: counter("rx_super_frames")?,
         rx_segments: counter("rx_super_frame_segments")?,
+        rx_guesses_missed: counter("rx_super_frame_guesses_missed")?,
+        rx_too_long: counter("rx_super_frames_too_long")?,
         tx_frames: counter("tx_super_frames")?,
         tx_segments: counter("tx_super_frame_segments")?,
     })

@@ -155,6 +155,8 @@ pub(super) fn worker_status(workers: &[WorkerHandle], loads: &[Load], idle: Idle
                 rx_packets,
                 tx_packets: handle.published.tx_queue().frames,
                 sleeps: own.sleeps,
+                spins_paid: own.spins_paid,
+                wake_up_ns: own.woken_late_ns.checked_div(own.sleeps_timed_out).unwrap_or(0),
             }
         })
         .collect()

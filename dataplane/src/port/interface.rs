@@ -45,7 +45,7 @@ pub(super) fn is_down(interface: &str) -> bool {
     attribute(interface, "operstate").is_some_and(|state| state == "down" || state == "lowerlayerdown")
 }
 
-fn any_socket() -> Option<OwnedFd> {
+pub(super) fn any_socket() -> Option<OwnedFd> {
     socket(AddressFamily::INET, SocketType::DGRAM, None).ok()
 }
 

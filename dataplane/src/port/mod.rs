@@ -5,6 +5,7 @@
 //! asked for), and nowhere else.
 
 mod claim;
+mod describe;
 mod error;
 mod fit;
 mod interface;
@@ -33,7 +34,7 @@ use running::Running;
 
 pub use claim::{ClaimError, Claims};
 pub use error::PortError;
-pub use kernel::{KernelAddresses, KernelRx, KernelTx, Reservation, Shared};
+pub use kernel::{InterfaceOffloads, KernelAddresses, KernelRx, KernelSide, KernelTx, Reservation, Shared};
 pub use queue::{PortQueues, RxQueue, TxQueue};
 pub use spec::PortSpec;
 
@@ -319,35 +320,9 @@ impl Port {
         self.rss.as_ref()
     }
 
-    /// Returns the names of the RSS hash functions; none with one queue, or while the port is gone.
-    pub fn rss_functions(&self) -> Vec<&'static str> {
-        let device = self.device.as_ref().filter(|_| self.rss.is_some());
-        device.and_then(Running::dpdk).map(Device::rss_functions).unwrap_or_default()
-    }
-
     /// Returns true if each receive queue has a descriptor to sleep on until frames arrive.
     pub fn has_interrupts(&self) -> bool {
         self.interrupts
-    }
-
-    /// Returns the version of the device's firmware, if its driver reports one and the port is not gone.
-    pub fn firmware(&self) -> Option<String> {
-        self.device.as_ref()?.dpdk()?.firmware()
-    }
-
-    /// Returns the device's NUMA node, if the system reports one.
-    pub fn numa_node(&self) -> Option<u32> {
-        self.device.as_ref()?.dpdk()?.numa_node()
-    }
-
-    /// Returns the PCI address of a card.
-    pub fn bus_address(&self) -> Option<&str> {
-        if let Driver::Pci { address } = &self.driver { Some(address) } else { None }
-    }
-
-    /// Returns the kernel driver that hands a card to DPDK.
-    pub fn kernel_driver(&self) -> Option<String> {
-        pci::kernel_driver(self.bus_address()?)
     }
 
     /// Returns the number of empty buffers of the pool that our own driver holds for a queue.
@@ -391,14 +366,6 @@ impl Port {
         let stats = self.counted.plus(now).at_least(self.known.get());
         self.known.set(stats);
         Ok(stats)
-    }
-
-    /// Returns the driver's own counters, by DPDK's names; nothing while the port is gone.
-    ///
-    /// # Errors
-    /// The driver does not say.
-    pub fn extended_stats(&self) -> Result<Vec<(String, u64)>, DpdkError> {
-        self.device.as_ref().map_or(Ok(Vec::new()), Running::extended_stats)
     }
 
     /// Returns true if the interface behind the port was deleted, the kernel has requested the card's release, or the

@@ -3,6 +3,7 @@
 
 mod protocols;
 
+use std::io;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -22,7 +23,8 @@ use crate::dpdk::{
 };
 use crate::port::{Port, PortQueues, PortSpec, Shared};
 use crate::worker::{
-    PollLoop, PortEngine, Published, Relays, Transmit, Worker, WorkerPort, command_ring, mesh,
+    Bell, CommandSender, Commands, PollLoop, PortEngine, Published, Relays, Transmit, Worker, WorkerPort,
+    command_ring, mesh,
 };
 pub(crate) use protocols::{conn_options, endpoint, listener_setup, stack_on, stags_max};
 
@@ -48,8 +50,10 @@ pub(crate) struct Runtime {
 /// There is not enough memory, or DPDK refuses to start or to open a port. Everything built until then is released.
 pub(crate) fn build(config: &Config, clock: &Clock) -> Result<Runtime> {
     let (eal, mut degraded) = start_eal(&[config])?;
-    let workers = config.workers.cores.len();
-    let mut worker_ports: Vec<Vec<WorkerPort>> = (0..workers).map(|_| Vec::new()).collect();
+    let rings = config.workers.cores.iter().map(|_| command_ring(COMMANDS)).collect::<io::Result<Vec<_>>>();
+    let rings = rings.context("cannot create the command ring of a worker")?;
+    let bells: Vec<_> = rings.iter().map(|(_, commands)| Arc::new(Bell::new(commands.wake()))).collect();
+    let mut worker_ports: Vec<Vec<WorkerPort>> = rings.iter().map(|_| Vec::new()).collect();
     let (mut ports, mut notices) = (Vec::new(), Vec::new());
     let pools = config.ports.iter().map(|port| Pools::new(config, &eal, port)).collect::<Result<Vec<_>>>()?;
     let opened = open(config, &eal, &pools)?;
@@ -58,7 +62,7 @@ pub(crate) fn build(config: &Config, clock: &Clock) -> Result<Runtime> {
     {
         degraded.extend(short);
         let entry = entry(spec, port, pools, opened);
-        let made = make_worker_ports(config, index, &entry, queues)?;
+        let made = make_worker_ports(config, index, &entry, (queues, &bells))?;
         for ((worker, worker_ports), mut worker_port) in worker_ports.iter_mut().enumerate().zip(made) {
             let (ring, reader) = notice_ring(worker, index);
             worker_port.engine_mut().set_notices(ring);
@@ -67,7 +71,7 @@ pub(crate) fn build(config: &Config, clock: &Clock) -> Result<Runtime> {
         }
         ports.push(entry);
     }
-    let (workers, worker_handles) = make_workers(config, worker_ports, clock)?;
+    let (workers, worker_handles) = make_workers(config, worker_ports, rings, clock);
     Ok(Runtime {
         eal,
         regions: regions(config, &memory_plan(config)),
@@ -302,7 +306,7 @@ fn make_worker_ports(
     config: &Config,
     index: usize,
     entry: &PortEntry,
-    queues: Vec<PortQueues>,
+    (queues, bells): (Vec<PortQueues>, &[Arc<Bell>]),
 ) -> Result<Vec<WorkerPort>> {
     let workers = entry.pools.len();
     let own = usize::from(entry.queues);
@@ -317,7 +321,7 @@ fn make_worker_ports(
     });
     let relays = from_others.into_iter().map(|ring| (None, Transmit::Relay(ring)));
     let local_ports = LocalPorts::new(entry.port.shared().map(|shared| Arc::clone(shared) as _));
-    let places = mesh(workers, entry.port.rss().is_some(), &local_ports);
+    let places = mesh(bells, entry.port.rss().is_some(), &local_ports);
     let offloads = entry.port.offloads();
     let make = |(((worker, pool), place), ends)| {
         let pool = MbufPool::of_worker(Arc::clone(pool), Reuse::Lifo);
@@ -404,23 +408,17 @@ pub(crate) fn seed() -> Result<[u8; 32]> {
 fn make_workers(
     config: &Config,
     worker_ports: Vec<Vec<WorkerPort>>,
+    rings: Vec<(CommandSender, Commands)>,
     clock: &Clock,
-) -> Result<(Vec<Worker>, Vec<WorkerHandle>)> {
-    let make = |(index, (ports, core)): (usize, (Vec<WorkerPort>, &u16))| {
-        let (sender, commands) =
-            command_ring(COMMANDS).context("cannot create the command ring of a worker")?;
+) -> (Vec<Worker>, Vec<WorkerHandle>) {
+    type Made<'c> = ((Vec<WorkerPort>, (CommandSender, Commands)), &'c u16);
+    let make = |(index, ((ports, (sender, commands)), core)): (usize, Made<'_>)| {
         let poll_loop = PollLoop::new(clock, &config.workers.idle, Some(commands.wake()));
         let published = Arc::new(Published::new(&(poll_loop.stats(), ports.as_slice())));
         let (handle, jobs) = (WorkerHandle::new(*core, Arc::clone(&published), sender), Default::default());
-        Ok((Worker { index, core: *core, ports, commands, published, poll_loop, jobs }, handle))
+        (Worker { index, core: *core, ports, commands, published, poll_loop, jobs }, handle)
     };
-    worker_ports
-        .into_iter()
-        .zip(&config.workers.cores)
-        .enumerate()
-        .map(make)
-        .collect::<Result<Vec<_>>>()
-        .map(|made| made.into_iter().unzip())
+    worker_ports.into_iter().zip(rings).zip(&config.workers.cores).enumerate().map(make).unzip()
 }
 
 /// Formats the networks of a port, for messages.

@@ -15,7 +15,7 @@ use tcp_stack::{ConnOptions, Instant, Segment, Stack, StackConfig};
 use crate::dpdk::{Eal, Mbuf, MbufPool, Mempool, RegisteredThread, Reuse};
 use crate::port::{Port, PortQueues, PortSpec};
 use crate::setup;
-use crate::worker::{PollLoop, PollResult, PortEngine, Transmit, Visit, WorkerPort, mesh};
+use crate::worker::{Mesh, PollLoop, PollResult, PortEngine, Transmit, Visit, WorkerPort};
 
 /// Settings that a program may override after [`NodeOptions::new`] has read them from its configuration.
 #[derive(Clone, Copy, Debug)]
@@ -298,7 +298,7 @@ impl<'a> Plan<'a> {
         let memory = WorkerMemory::new(config.limits.regions_max as usize);
         let pool = MbufPool::of_worker(Arc::clone(pool), reuse);
         let transmit = Transmit::Queue { queue: tx, relayed: Vec::new() };
-        let place = mesh(1, false, &LocalPorts::default()).pop().context("no place for a worker")?;
+        let place = Mesh::alone(&LocalPorts::default());
         let poll_loop = PollLoop::new(clock, &config.workers.idle, None);
         Ok(Node {
             worker_ports: [WorkerPort::new(

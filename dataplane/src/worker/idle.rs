@@ -58,6 +58,8 @@ struct Spin {
     has_slept: bool,
     /// Sleeps since the last spin.
     sleeps: u32,
+    /// Spins that work ended.
+    paid: u64,
 }
 
 impl Idler {
@@ -109,6 +111,11 @@ impl Idler {
         Some(rest.min(sleep))
     }
 
+    /// Returns the number of spins that work ended.
+    pub(super) fn spins_paid(&self) -> u64 {
+        self.spin.paid
+    }
+
     /// Notes that a sleep ended this much later than asked for.
     pub(super) fn woke_late(&mut self, late: Duration) {
         let wake_up = &mut self.spin.wake_up;
@@ -118,7 +125,7 @@ impl Idler {
 
 impl Spin {
     fn new(max: Duration) -> Self {
-        Self { max, wake_up: max, length: max, since: None, has_slept: false, sleeps: 0 }
+        Self { max, wake_up: max, length: max, since: None, has_slept: false, sleeps: 0, paid: 0 }
     }
 
     /// Notes that an iteration had work: a spin that was on has paid.
@@ -126,6 +133,7 @@ impl Spin {
     fn worked(&mut self) {
         if self.since.take().is_some() && !self.has_slept && !self.length.is_zero() {
             self.length = self.length.saturating_mul(2).min(self.bound());
+            self.paid = self.paid.wrapping_add(1);
         }
         self.has_slept = false;
     }

@@ -78,7 +78,10 @@ mod tests {
     use tcp_stack::BufPool;
     use tcp_stack::testutil::HeapPool;
 
-    use super::super::steer::{mesh, tests::segment};
+    use super::super::steer::{
+        Mesh, mesh,
+        tests::{bells, segment},
+    };
     use super::*;
     use iwarp_engine::LocalPorts;
 
@@ -89,7 +92,7 @@ mod tests {
     #[test]
     fn frames_return_in_order_and_take_turns_with_the_port() {
         let mut pool = HeapPool::new(256, 0, 2048);
-        let mut alone = mesh(1, false, &LocalPorts::default()).pop().unwrap();
+        let mut alone = Mesh::alone(&LocalPorts::default());
         let mut loopback = Loopback::new();
         assert!(!loopback.has_turn());
         for port in 0..64 {
@@ -113,7 +116,7 @@ mod tests {
         for port_spreads in [false, true] {
             let mut pool = HeapPool::new(4096, 0, 2048);
             let ports = LocalPorts::default();
-            let mut places = mesh(3, port_spreads, &ports);
+            let mut places = mesh(&bells(3), port_spreads, &ports);
             let mut loopback = Loopback::new();
             let mut found = [0; 3];
             for port in 1000..1060 {

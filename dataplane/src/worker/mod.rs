@@ -5,6 +5,7 @@
 //! ```
 //! A worker shares no state that it writes. Commands arrive through a ring, and counters leave as a published copy.
 
+mod bell;
 mod command;
 mod command_ring;
 mod context_command;
@@ -27,6 +28,7 @@ use std::time::Duration;
 use iwarp_engine::memory::RegionMemory;
 use rdma::service::RegionEntry;
 
+pub use bell::Bell;
 pub use command::{Command, CommandError, ConnPage, RegionUse};
 pub use command_ring::{CommandSender, Commands, command_ring};
 pub use context_command::{ContextCommand, Executed, NewMr, Released};
@@ -63,6 +65,12 @@ iwarp_counters::counters! {
         sleeps,
         /// Time that the worker slept, nanoseconds.
         slept_ns,
+        /// Sleeps that ended by themselves.
+        sleeps_timed_out,
+        /// Time by which these ended later than asked for, nanoseconds: what wake-ups take.
+        woken_late_ns,
+        /// Spins before a sleep that work ended.
+        spins_paid,
         /// Commands of the control side carried out.
         commands,
         /// Iterations longer than 1 ms: the thread was kept from its core, or had too much to do at once.

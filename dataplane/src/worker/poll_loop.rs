@@ -94,15 +94,19 @@ impl PollLoop {
     /// Sleeps for `time`, until a program rings, a command comes, or a frame arrives at the only port that can wake the
     /// thread.
     pub fn sleep(&mut self, ports: &mut [WorkerPort], time: Duration) {
-        if ports.iter().all(|port| port.engine().contexts_sleep()) {
+        if ports.iter().all(WorkerPort::sleeps) {
             self.stats.sleeps += 1;
+            self.stats.spins_paid = self.idler.spins_paid();
             let asleep = self.clock.now();
             if self.wait(ports, time) == Wake::Timeout {
                 let late = self.clock.now().saturating_since(asleep).saturating_sub(time);
                 self.idler.woke_late(late);
+                self.stats.sleeps_timed_out += 1;
+                let late_ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
+                self.stats.woken_late_ns = self.stats.woken_late_ns.wrapping_add(late_ns);
             }
         }
-        ports.iter().for_each(|port| port.engine().contexts_awake());
+        ports.iter().for_each(WorkerPort::awake);
         let woken = self.clock.now();
         let slept = nanos_between(self.last, woken);
         self.stats.slept_ns = self.stats.slept_ns.wrapping_add(slept);

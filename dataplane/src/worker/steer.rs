@@ -6,10 +6,14 @@
 //! segment to the worker that [`flow_hash`](tcp_stack::wire::flow_hash) names. Either way, worker 0 answers frames that
 //! are not TCP; the other workers get a copy, because their neighbor caches learn from it.
 
+use std::sync::Arc;
+
 use iwarp_engine::LocalPorts;
 use rtrb::{Consumer, Producer, RingBuffer};
 use tcp_stack::wire::{Flow, peek_flow};
 use tcp_stack::{Buf, BufClass, BufPool, RxFrame};
+
+use super::bell::Bell;
 
 /// Capacity of the ring between two workers, frames; further frames are dropped and counted.
 const RING_FRAMES: usize = 512;
@@ -36,32 +40,42 @@ pub struct Mesh<B> {
     port_spreads: bool,
     /// TCP ports that belong to one worker, wherever their segments arrive.
     local_ports: LocalPorts,
-    /// Rings to the other workers, by worker index; `None` at this worker's index.
-    to: Vec<Option<Producer<RxFrame<B>>>>,
+    /// Lanes to the other workers, by worker index; `None` at this worker's index.
+    to: Vec<Option<Lane<B>>>,
     /// Rings from the other workers.
     from: Vec<Consumer<RxFrame<B>>>,
+    /// This worker's bell; `None` if it is the only one.
+    bell: Option<Arc<Bell>>,
+    /// True if frames were passed on since the bells were rung.
+    has_passed: bool,
     /// Counters of steered, copied and dropped frames.
     pub stats: SteerStats,
 }
 
-/// Creates the mesh of `workers` workers and returns their ends, in order.
-pub fn mesh<B>(workers: usize, port_spreads: bool, local_ports: &LocalPorts) -> Vec<Mesh<B>> {
-    let mut places: Vec<Mesh<B>> = (0..workers)
-        .map(|me| Mesh {
-            me,
-            port_spreads,
-            local_ports: local_ports.clone(),
-            to: Vec::new(),
-            from: Vec::new(),
-            stats: SteerStats::default(),
-        })
+/// The way to another worker.
+#[derive(Debug)]
+struct Lane<B> {
+    ring: Producer<RxFrame<B>>,
+    bell: Arc<Bell>,
+    /// True if frames were passed on since its bell was rung.
+    has_passed: bool,
+}
+
+/// Creates the mesh of the workers with these bells, and returns their ends, in order.
+pub fn mesh<B>(bells: &[Arc<Bell>], port_spreads: bool, local_ports: &LocalPorts) -> Vec<Mesh<B>> {
+    let bell = |bell| (bells.len() > 1).then(|| Arc::clone(bell));
+    let mut places: Vec<Mesh<B>> = bells
+        .iter()
+        .enumerate()
+        .map(|(me, own)| Mesh { me, port_spreads, bell: bell(own), ..Mesh::alone(local_ports) })
         .collect();
-    for sender in 0..workers {
-        for receiver in 0..workers {
+    for sender in 0..bells.len() {
+        for (receiver, bell) in bells.iter().enumerate() {
             let ring = (sender != receiver).then(|| RingBuffer::new(RING_FRAMES));
             let (producer, consumer) = ring.unzip();
+            let lane = producer.map(|ring| Lane { ring, bell: Arc::clone(bell), has_passed: false });
             if let Some(place) = places.get_mut(sender) {
-                place.to.push(producer);
+                place.to.push(lane);
             }
             if let Some(place) = places.get_mut(receiver) {
                 place.from.extend(consumer);
@@ -69,6 +83,46 @@ pub fn mesh<B>(workers: usize, port_spreads: bool, local_ports: &LocalPorts) -> 
         }
     }
     places
+}
+
+impl<B> Mesh<B> {
+    /// Creates the end of a worker that is the only one.
+    pub fn alone(local_ports: &LocalPorts) -> Self {
+        Self {
+            me: 0,
+            port_spreads: false,
+            local_ports: local_ports.clone(),
+            to: Vec::new(),
+            from: Vec::new(),
+            bell: None,
+            has_passed: false,
+            stats: SteerStats::default(),
+        }
+    }
+
+    /// Announces that this worker sleeps. Returns false if a frame waits for it.
+    pub(super) fn sleep(&self) -> bool {
+        let Some(bell) = &self.bell else { return true };
+        bell.sleep();
+        self.from.iter().all(Consumer::is_empty)
+    }
+
+    /// Announces that this worker is awake.
+    pub(super) fn awake(&self) {
+        self.bell.iter().for_each(|bell| bell.awake());
+    }
+
+    /// Wakes the workers that frames were passed to since the last call.
+    #[inline]
+    pub(super) fn ring_bells(&mut self) {
+        if std::mem::take(&mut self.has_passed) {
+            for lane in self.to.iter_mut().flatten() {
+                if std::mem::take(&mut lane.has_passed) {
+                    lane.bell.ring();
+                }
+            }
+        }
+    }
 }
 
 impl<B: Buf> Mesh<B> {
@@ -141,8 +195,9 @@ impl<B: Buf> Mesh<B> {
 
     /// Passes a frame to another worker. Returns false if the ring is full.
     fn pass(&mut self, worker: usize, frame: RxFrame<B>) -> bool {
-        let Some(ring) = self.to.get_mut(worker).and_then(Option::as_mut) else { return false };
-        let passed = ring.push(frame).is_ok();
+        let Some(lane) = self.to.get_mut(worker).and_then(Option::as_mut) else { return false };
+        let passed = lane.ring.push(frame).is_ok();
+        (self.has_passed, lane.has_passed) = (true, true);
         self.stats.drop_ring_full += u64::from(!passed);
         passed
     }
@@ -165,10 +220,16 @@ fn copy_of<P: BufPool>(frame: &RxFrame<P::Buf>, pool: &mut P) -> Option<RxFrame<
 
 #[cfg(test)]
 pub(super) mod tests {
+    use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
     use tcp_stack::RxChecksum;
     use tcp_stack::testutil::{HeapBuf, HeapPool};
 
     use super::*;
+
+    pub(crate) fn bells(workers: usize) -> Vec<Arc<Bell>> {
+        let counter = || Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+        (0..workers).map(|_| Arc::new(Bell::new(counter()))).collect()
+    }
 
     fn frame(pool: &mut HeapPool, bytes: &[u8]) -> RxFrame<HeapBuf> {
         RxFrame { buf: pool.copy(bytes).unwrap(), checksum: RxChecksum::Good }
@@ -187,7 +248,7 @@ pub(super) mod tests {
     #[test]
     fn every_segment_of_a_connection_reaches_the_same_worker() {
         let mut pool = HeapPool::new(4096, 0, 2048);
-        let mut places = mesh(3, false, &LocalPorts::default());
+        let mut places = mesh(&bells(3), false, &LocalPorts::default());
         let mut owners = vec![0; 3];
         for port in 1000..1300 {
             let mut owner = None;
@@ -206,7 +267,7 @@ pub(super) mod tests {
     #[test]
     fn a_port_that_spreads_flows_is_trusted() {
         let mut pool = HeapPool::new(64, 0, 2048);
-        let mut places = mesh(2, true, &LocalPorts::default());
+        let mut places = mesh(&bells(2), true, &LocalPorts::default());
         for port in 1..30 {
             assert!(places[1].keep(frame(&mut pool, &segment(port)), &mut pool).is_some());
         }
@@ -217,7 +278,7 @@ pub(super) mod tests {
         for port_spreads in [false, true] {
             let mut pool = HeapPool::new(4096, 0, 2048);
             let ports = LocalPorts::default();
-            let mut places = mesh(3, port_spreads, &ports);
+            let mut places = mesh(&bells(3), port_spreads, &ports);
             assert!(ports.claim(7400, 2));
             for port in 1000..1100 {
                 for receiver in 0..3 {
@@ -241,7 +302,7 @@ pub(super) mod tests {
     #[test]
     fn other_frames_go_to_worker_0_and_copies_to_the_others() {
         let mut pool = HeapPool::new(64, 0, 2048);
-        let mut places = mesh(3, true, &LocalPorts::default());
+        let mut places = mesh(&bells(3), true, &LocalPorts::default());
         let arp = [[0xff; 12].as_slice(), &[8, 6], &[0; 28]].concat();
         let kept = places[1].keep(frame(&mut pool, &arp), &mut pool);
         assert_eq!(kept.unwrap().buf.bytes(), arp);
@@ -254,10 +315,46 @@ pub(super) mod tests {
         assert_eq!((places[1].stats.steered, places[1].stats.copied), (1, 2));
     }
 
+    /// A worker that sleeps wakes for a frame that was passed to it, however the two interleave, and no other does.
+    #[test]
+    fn frames_wake_their_worker() {
+        let counters: Vec<_> =
+            (0..3).map(|_| Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap())).collect();
+        let bells: Vec<_> = counters.iter().map(|counter| Arc::new(Bell::new(Arc::clone(counter)))).collect();
+        let woken = |worker: usize| {
+            let mut polled = [PollFd::new(&*counters[worker], PollFlags::IN)];
+            let woken = poll(&mut polled, Some(&Timespec::default())).unwrap() == 1;
+            let _ = rustix::io::read(&*counters[worker], &mut [0; 8]);
+            woken
+        };
+        let mut pool = HeapPool::new(64, 0, 2048);
+        let ports = LocalPorts::default();
+        assert!(ports.claim(7400, 2));
+        let mut places = mesh(&bells, false, &ports);
+        let mut pass = |places: &mut Vec<Mesh<HeapBuf>>| {
+            assert!(places[0].keep(frame(&mut pool, &segment(1)), &mut pool).is_none());
+        };
+        // It is awake: no system call.
+        pass(&mut places);
+        places[0].ring_bells();
+        assert!(!woken(2));
+        assert!(!places[2].sleep(), "a frame waits");
+        places[2].awake();
+        assert!(places[2].take().is_some() && places[2].sleep() && places[1].sleep());
+        pass(&mut places);
+        assert!(!woken(2), "before the burst is done");
+        places[0].ring_bells();
+        assert!(woken(2) && !woken(1));
+        pass(&mut places);
+        places[0].ring_bells();
+        assert!(!woken(2), "it is to wake already");
+        assert!(Mesh::<HeapBuf>::alone(&ports).sleep());
+    }
+
     #[test]
     fn a_full_ring_drops_and_counts() {
         let mut pool = HeapPool::new(4 * RING_FRAMES, 0, 2048);
-        let mut places = mesh(2, false, &LocalPorts::default());
+        let mut places = mesh(&bells(2), false, &LocalPorts::default());
         let port = (1..)
             .find(|port| places[0].keep(frame(&mut pool, &segment(*port)), &mut pool).is_none())
             .unwrap();

@@ -137,6 +137,8 @@ impl WorkerPort {
         let received = if self.polled_rx { self.receive(now) } else { 0 };
         if received == 0 && !output && now < self.due() && !self.has_relayed() && !self.engine.contexts_wait()
         {
+            // Frames may have come for others alone.
+            self.mesh.ring_bells();
             return 0;
         }
         let moved = self.poll_busy(now, received);
@@ -167,6 +169,7 @@ impl WorkerPort {
         // return to their own pool.
         drop(releases);
         self.transmit(now);
+        self.mesh.ring_bells();
         self.engine.run_deferred(now, &mut self.pool);
         if emitted > 0 {
             // Prefetched only now: earlier, the frames would have waited for it.
@@ -292,11 +295,33 @@ impl WorkerPort {
         (rx.as_mut().filter(|queue| queue.has_descriptor()), engine.contexts_doorbells())
     }
 
-    /// Returns true if everything that brings work to this port is among [`Self::waits_for`]. A ring is filled by the
-    /// worker itself, if it is the only one. A port that is gone has no frames until [`Self::attach`].
+    /// Returns true if everything that brings work to this port is among [`Self::waits_for`], or rings the worker's
+    /// bell. A ring is filled by the worker itself, if it is the only one. A port that is gone has no frames until
+    /// [`Self::attach`].
     pub(super) fn wakes_for_all(&self) -> bool {
-        let queue_does = self.rx.as_ref().is_none_or(|queue| queue.is_ring() || queue.wakes_for_all());
-        queue_does && self.mesh.is_alone() && !self.engine.contexts_wait()
+        let alone = self.mesh.is_alone();
+        let queue_does =
+            self.rx.as_ref().is_none_or(|queue| alone && queue.is_ring() || queue.wakes_for_all());
+        queue_does && !self.is_relay() && !self.engine.contexts_wait()
+    }
+
+    /// Returns true if other workers transmit through this one.
+    fn is_relay(&self) -> bool {
+        let (Transmit::Queue { relayed, .. } | Transmit::Gone { relayed, .. }) = &self.tx else {
+            return false;
+        };
+        !relayed.is_empty()
+    }
+
+    /// Announces to programs and to other workers that the worker sleeps. Returns false if there is work for it.
+    pub(super) fn sleeps(&self) -> bool {
+        self.engine.contexts_sleep() && self.mesh.sleep()
+    }
+
+    /// Announces that the worker is awake.
+    pub(super) fn awake(&self) {
+        self.engine.contexts_awake();
+        self.mesh.awake();
     }
 
     /// Resets every connection and transmits the RSTs, and those of other workers that wait here, in a bounded number

@@ -59,8 +59,8 @@ pub use method::{
     RegionShowMethod, ReloadMethod, StatsMethod, StatusMethod, params,
 };
 pub use port::{
-    Interrupts, Link, LinkChange, MovedInterface, PortDetails, PortInfo, PortShow, PortStats, PortStatsRow,
-    Sharing, SuperFrames,
+    Interrupts, KernelSide, Link, LinkChange, MovedInterface, PortDetails, PortInfo, PortShow, PortStats,
+    PortStatsRow, Sharing, SuperFrames,
 };
 pub use prefix::parse_prefix;
 pub use region::{

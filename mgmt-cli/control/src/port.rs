@@ -130,10 +130,30 @@ pub struct SuperFrames {
     pub rx_frames: u64,
     /// Segments that they were cut into.
     pub rx_segments: u64,
+    /// Frames that were read for segments of another length than theirs, and cut at other places.
+    pub rx_guesses_missed: u64,
+    /// Frames dropped because they are longer than 64 KiB (BIG TCP).
+    pub rx_too_long: u64,
     /// Frames of many segments sent.
     pub tx_frames: u64,
     /// Segments of which they were made.
     pub tx_segments: u64,
+}
+
+/// State of the kernel that a port on one of its interfaces depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelSide {
+    /// Bytes that the kernel holds for a queue until it is read, as it accounts them; absent for a TAP, which counts
+    /// frames.
+    pub receive_buffer_bytes: Option<u64>,
+    /// The interface verifies checksums, or passes frames whose checksum nobody has filled in.
+    pub rx_checksum: bool,
+    /// The kernel merges segments that arrive together (GRO).
+    pub rx_merging: bool,
+    /// The interface fills in checksums.
+    pub tx_checksum: bool,
+    /// The interface cuts frames of many segments, or passes them whole (TSO). Else the kernel cuts them.
+    pub tx_segmentation: bool,
 }
 
 /// A port in detail.
@@ -167,6 +187,9 @@ pub struct PortDetails {
     /// Present for `af_packet` and `tap`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub super_frames: Option<SuperFrames>,
+    /// Present for `af_packet` and `tap`, unless the port is gone. The offloads of a TAP are those of the kernel's end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_side: Option<KernelSide>,
     /// The latest changes of the link, at most 32, the latest last.
     pub link_history: Vec<LinkChange>,
 }

@@ -35,4 +35,10 @@ pub struct WorkerStatus {
     pub tx_packets: u64,
     /// Times that the worker slept.
     pub sleeps: u64,
+    /// Spins before a sleep that work ended.
+    #[serde(default)]
+    pub spins_paid: u64,
+    /// Nanoseconds that a wake-up took on average; 0 if no sleep has ended by itself.
+    #[serde(default)]
+    pub wake_up_ns: u64,
 }

@@ -13,6 +13,7 @@ pub(super) fn examine(config: &Config, machine: &Machine) -> Vec<Finding> {
     let cores = &config.workers.cores;
     vec![
         isolation(cores, machine),
+        pollers(config, machine),
         idle_states(config, machine),
         governor(cores, machine),
         clock_source(machine),
@@ -36,6 +37,22 @@ fn isolation(cores: &[u16], machine: &Machine) -> Finding {
         "isolation",
         format!("the workers' cores {shared} are not isolated: other tasks and the timer interrupt them"),
         format!("boot with isolcpus={all} nohz_full={all} rcu_nocbs={all}"),
+    )
+}
+
+/// Returns the finding about workers that leave no core to programs and to the kernel.
+fn pollers(config: &Config, machine: &Machine) -> Finding {
+    const CHECK: &str = "pollers";
+    let online = machine.cpus_of("sys/devices/system/cpu/online");
+    let cores = &config.workers.cores;
+    let is_left = online.iter().any(|core| !cores.contains(core));
+    if config.workers.idle != Idle::Spin || is_left || online.is_empty() {
+        return Finding::ok(CHECK, "programs and the kernel have cores, or workers that yield");
+    }
+    Finding::warning(
+        CHECK,
+        format!("a worker polls on each of the {} cores: programs wait for their turn", online.len()),
+        "workers.idle = \"adaptive\", or a core less in workers.cores",
     )
 }
 

@@ -154,7 +154,7 @@ fn dpdk(config: &Config, machine: &Machine) -> Vec<Finding> {
     let plugins = format!("{folder}/dpdk/pmds-{interface}.0");
     let plugins = machine.names(&plugins);
     for port in &config.ports {
-        let library = library_of(&port.driver);
+        let Some(library) = library_of(&port.driver) else { continue };
         if !plugins.iter().any(|name| name.starts_with(&format!("{library}.so"))) {
             let message = format!("DPDK's {library} is not installed: port {} cannot be opened", port.name);
             findings.push(Finding::warning(CHECK, message, REMEDY));
@@ -163,10 +163,12 @@ fn dpdk(config: &Config, machine: &Machine) -> Vec<Finding> {
     findings
 }
 
-/// Returns DPDK's plugin that drives a port; for a card, that of the bus, as there are many drivers of cards.
-fn library_of(driver: &Driver) -> String {
+/// Returns DPDK's plugin that drives a port; for a card, that of the bus, as there are many drivers of cards. Our own
+/// drivers need none.
+fn library_of(driver: &Driver) -> Option<String> {
     match driver {
-        Driver::Pci { .. } => "librte_bus_pci".to_owned(),
-        other => format!("librte_net_{}", other.name()),
+        Driver::Pci { .. } => Some("librte_bus_pci".to_owned()),
+        Driver::Tap { .. } | Driver::AfPacket { .. } => None,
+        other => Some(format!("librte_net_{}", other.name().trim_start_matches("dpdk-"))),
     }
 }

@@ -12,11 +12,12 @@ mod limits;
 mod memory;
 #[cfg(test)]
 mod tests;
+mod traffic;
 
 use std::path::{Path, PathBuf};
 
 use iwarp_config::{Config, Machine, Mistake};
-use iwarp_control::{Exit, State, Status};
+use iwarp_control::{Exit, PortDetails, State, Status};
 use serde::Serialize;
 
 /// The severity of a finding.
@@ -75,12 +76,19 @@ impl Examination {
     }
 }
 
-/// Compares a machine with a configuration file; `daemon` is the status of the one that runs there already, beside
-/// which the machine is.
-pub(crate) fn examine(file: &Path, machine: &Machine, daemon: Option<&Status>) -> Examination {
+/// The daemon that runs on the machine already.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    pub(crate) status: Status,
+    /// Its ports in detail.
+    pub(crate) ports: Vec<PortDetails>,
+}
+
+/// Compares a machine with a configuration file, beside the daemon that runs there already.
+pub(crate) fn examine(file: &Path, machine: &Machine, daemon: Option<&Daemon>) -> Examination {
     let mistakes = Config::load_on(file, machine).err().map(|errors| errors.mistakes().to_vec());
     let mistakes = mistakes.unwrap_or_default();
-    let mut findings: Vec<Finding> = daemon.map(running).unwrap_or_default();
+    let mut findings: Vec<Finding> = daemon.map(|daemon| running(&daemon.status)).unwrap_or_default();
     findings.extend(mistakes.iter().map(mistake));
     if let Ok(config) = Config::load(file) {
         findings.insert(0, Finding::ok("config", format!("{} has no mistakes", file.display())));
@@ -88,8 +96,9 @@ pub(crate) fn examine(file: &Path, machine: &Machine, daemon: Option<&Status>) -
             present(&config),
             memory::examine(&config, machine),
             devices::examine(&config, machine),
+            daemon.map(|daemon| traffic::examine(&daemon.ports, machine)).unwrap_or_default(),
             cores::examine(&config, machine),
-            limits::examine(&config, machine, daemon.map(|daemon| daemon.pid)),
+            limits::examine(&config, machine, daemon.map(|daemon| daemon.status.pid)),
         ];
         // A check that the daemon's start depends on has said more than its finding here.
         let failed = |finding: &Finding| {

@@ -64,9 +64,7 @@ impl Bench {
         bench.file("etc/group", "iwarp:x:77:\n");
         bench.file("run/x", "");
         bench.file("usr/lib/x86_64-linux-gnu/librte_eal.so.23", "");
-        for plugin in ["bus_pci", "net_tap", "net_af_packet"] {
-            bench.file(&format!("usr/lib/x86_64-linux-gnu/dpdk/pmds-23.0/librte_{plugin}.so.23"), "");
-        }
+        bench.file("usr/lib/x86_64-linux-gnu/dpdk/pmds-23.0/librte_bus_pci.so.23", "");
         bench
     }
 
@@ -347,6 +345,69 @@ fn dpdk_and_its_drivers() {
     bench.warns("dpdk", "DPDK's libraries are not where", "apt-get install");
     bench.file("usr/lib64/librte_eal.so.21", "");
     bench.warns("dpdk", "DPDK 20.11 is too old", "22.11 or newer");
+    let bench = Bench::new(&on_interface(PCI));
+    assert_eq!(bench.examine().state, Level::Ok, "our own driver: {:#?}", bench.examine());
+    let bench = Bench::new(&on_interface(PCI).replace("'af_packet'", "'dpdk-af_packet'"));
+    bench.warns("dpdk", "librte_net_af_packet is not installed", "apt-get install");
+}
+
+/// A worker that always polls leaves its core to nobody.
+#[test]
+fn pollers_on_every_core() {
+    let on = |cores: &str, idle: &str| {
+        Bench::new(&PCI.replace("[2, 3]", cores).replace("'adaptive'", idle)).examine().findings
+    };
+    let of =
+        |findings: Vec<Finding>| findings.into_iter().find(|finding| finding.check == "pollers").unwrap();
+    assert_eq!(of(on("[2, 3]", "'spin'")).level, Level::Ok);
+    assert_eq!(of(on("[0, 1, 2, 3]", "'adaptive'")).level, Level::Ok);
+    let finding = of(on("[0, 1, 2, 3]", "'spin'"));
+    assert_eq!(finding.level, Level::Warning);
+    assert!(finding.message.contains("on each of the 4 cores"), "{finding:?}");
+}
+
+/// Of the ports of a daemon that runs.
+#[test]
+fn frames_of_many_segments() {
+    let bench = Bench::new(PCI);
+    let machine = Machine::at(bench.folder.path());
+    let details = |too_long: u64, [rx, tx, tso, gro]: [bool; 4]| -> PortDetails {
+        serde_json::from_value(serde_json::json!({
+            "port": { "name": "p0", "driver": "af_packet", "device": "eth0", "mac": "02:00:00:00:00:01", "mtu": 1500,
+                "link": "up", "interface": null, "speed_mbps": 0, "addresses": [], "rx_queues": 1, "tx_queues": 1,
+                "offloads": [], "rx_packets": 0, "tx_packets": 0, "rx_bytes": 0, "tx_bytes": 0, "rx_missed": 0,
+                "rx_errors": 0, "tx_errors": 0, "rx_nombuf": 0 },
+            "device_name": "eth0", "firmware": null, "bus_address": null, "kernel_driver": null, "numa_node": null,
+            "offloads_requested": [], "offloads_granted": [], "queues_max": 64, "rss_functions": [],
+            "interrupts": "per_queue", "link_history": [],
+            "super_frames": { "rx_frames": 0, "rx_segments": 0, "rx_guesses_missed": 0, "rx_too_long": too_long,
+                "tx_frames": 0, "tx_segments": 0 },
+            "kernel_side": { "receive_buffer_bytes": null, "rx_checksum": rx, "rx_merging": gro, "tx_checksum": tx,
+                "tx_segmentation": tso },
+        }))
+        .unwrap()
+    };
+    let warnings = |details: PortDetails| -> Vec<(&str, String)> {
+        let findings = traffic::examine(&[details], &machine);
+        assert!(findings.len() >= 2, "{findings:?}");
+        let bad = findings.into_iter().filter(|finding| finding.level != Level::Ok);
+        bad.map(|finding| (finding.check, finding.message + ": " + &finding.remedy.unwrap())).collect()
+    };
+    let has = |found: &[(&str, String)], check: &str, words: &str| {
+        found.iter().any(|(of, text)| *of == check && text.contains(words))
+    };
+    assert_eq!(warnings(details(0, [true; 4])), []);
+    let found = warnings(details(3, [true; 4]));
+    assert!(found.len() == 1 && has(&found, "frame-length", "gso_max_size 65536"), "{found:?}");
+    // A virtual interface: its other end merges.
+    let found = warnings(details(0, [false, true, false, false]));
+    assert!(found.len() == 1 && has(&found, "offloads", "ethtool -K eth0 tso on"), "{found:?}");
+    // Without checksums there is no segmentation either.
+    let found = warnings(details(0, [true, false, false, true]));
+    assert!(found.len() == 1 && has(&found, "offloads", "ethtool -K eth0 tx on"), "{found:?}");
+    bench.file("sys/class/net/eth0/device/vendor", "0x8086\n");
+    let found = warnings(details(0, [false, true, true, false]));
+    assert!(found.len() == 2 && has(&found, "offloads", "eth0 gro on"), "{found:?}");
 }
 
 /// A file with mistakes is reported as a whole; nothing else can be said.

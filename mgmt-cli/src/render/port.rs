@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use iwarp_control::{Interrupts, Link, PortDetails, PortInfo, PortStatsRow, Sharing, SuperFrames};
+use iwarp_control::{
+    Interrupts, KernelSide, Link, PortDetails, PortInfo, PortStatsRow, Sharing, SuperFrames,
+};
 use iwarp_terminal::units;
 
 use super::{Width, list as names, pairs, table};
@@ -101,6 +103,7 @@ pub(crate) fn show(details: &PortDetails, width: Width) -> String {
             ("interrupts", interrupts.to_owned()),
             ("sharing", details.sharing.as_ref().map_or_else(|| "-".to_owned(), sharing)),
             ("super_frames", details.super_frames.map_or_else(|| "-".to_owned(), super_frames)),
+            ("kernel_side", details.kernel_side.map_or_else(|| "-".to_owned(), kernel_side)),
             ("link_history", names(&history.collect::<Vec<_>>())),
         ],
     )
@@ -113,12 +116,24 @@ fn sharing(Sharing { ports_reserved, ports_refused, source_ports }: &Sharing) ->
     )
 }
 
-fn super_frames(SuperFrames { rx_frames, rx_segments, tx_frames, tx_segments }: SuperFrames) -> String {
+fn super_frames(counters: SuperFrames) -> String {
+    let SuperFrames { rx_frames, rx_segments, rx_guesses_missed, rx_too_long, tx_frames, tx_segments } =
+        counters;
     let each = |frames: u64, segments: u64| match frames {
         0 => "none".to_owned(),
         frames => format!("{frames} of {:.1} segments", segments as f64 / frames as f64),
     };
-    format!("received {}, sent {}", each(rx_frames, rx_segments), each(tx_frames, tx_segments))
+    let (received, sent) = (each(rx_frames, rx_segments), each(tx_frames, tx_segments));
+    format!("received {received} ({rx_guesses_missed} cut elsewhere, {rx_too_long} too long), sent {sent}")
+}
+
+fn kernel_side(side: KernelSide) -> String {
+    let KernelSide { receive_buffer_bytes, rx_checksum, rx_merging, tx_checksum, tx_segmentation } = side;
+    let named = [("rx", rx_checksum), ("tx", tx_checksum), ("tso", tx_segmentation), ("gro", rx_merging)];
+    let offloads = named.map(|(name, on)| format!("{name} {}", if on { "on" } else { "off" })).join(", ");
+    let by = if tx_segmentation { "the interface" } else { "the kernel" };
+    let buffer = receive_buffer_bytes.map(|bytes| format!("; receive buffer {}", units::size(bytes)));
+    format!("{offloads}; segments of {by}{}", buffer.unwrap_or_default())
 }
 
 /// Formats the counters of ports like `ethtool -S`.

@@ -19,11 +19,25 @@ pub(crate) fn list(workers: &[WorkerStatus], width: Width) -> String {
             worker.rx_bursts.to_string(),
             worker.iterations.to_string(),
             worker.sleeps.to_string(),
+            worker.spins_paid.to_string(),
+            units::micros(worker.wake_up_ns),
         ]
     });
-    let header =
-        ["WORKER", "CORE", "IDLE", "BUSY", "PACKETS/BURST", "RX", "TX", "BURSTS", "ITERATIONS", "SLEEPS"];
-    let spare = ["ITERATIONS", "BURSTS", "SLEEPS", "IDLE", "PACKETS/BURST"];
+    let header = [
+        "WORKER",
+        "CORE",
+        "IDLE",
+        "BUSY",
+        "PACKETS/BURST",
+        "RX",
+        "TX",
+        "BURSTS",
+        "ITERATIONS",
+        "SLEEPS",
+        "SPINS PAID",
+        "WAKE-UP",
+    ];
+    let spare = ["ITERATIONS", "BURSTS", "SPINS PAID", "WAKE-UP", "SLEEPS", "IDLE", "PACKETS/BURST"];
     table(width, &header, &spare, rows)
 }
 

@@ -314,7 +314,8 @@ fn a_port_in_detail() {
             "sharing",
             "the kernel has the addresses, too: 66 ports reserved, source ports 65472-65535, 1 refused",
         ),
-        ("super_frames", "received 10 of 44.1 segments, sent none"),
+        ("super_frames", "received 10 of 44.1 segments (2 cut elsewhere, 1 too long), sent none"),
+        ("kernel_side", "rx on, tx on, tso on, gro off; segments of the interface; receive buffer 416 KiB"),
         ("link_history", "down 9.00 s ago,up 1.50 s ago"),
     ] {
         assert!(has(name, value), "{name}: {text}");

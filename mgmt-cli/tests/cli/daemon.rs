@@ -10,8 +10,8 @@ use iwarp_control::{
     AppListMethod, AppShowMethod, AppUsersMethod, Backing, ConfigChange, ConnBbrInfo, ConnClose,
     ConnCloseMethod, ConnClosed, ConnCounts, ConnInfo, ConnListMethod, ConnRdmaInfo, ConnShowMethod,
     ConnsClosed, CounterGroup, CounterRow, CqListMethod, DrainMethod, Drained, Draining, DropRow,
-    DropsMethod, ErrorKind, ErrorObject, Hugepages, Idle, Interrupts, Link, LinkChange, Method, MrListMethod,
-    NamedCounters, Origin, PoolStatus, PortDetails, PortInfo, PortListMethod, PortShowMethod,
+    DropsMethod, ErrorKind, ErrorObject, Hugepages, Idle, Interrupts, KernelSide, Link, LinkChange, Method,
+    MrListMethod, NamedCounters, Origin, PoolStatus, PortDetails, PortInfo, PortListMethod, PortShowMethod,
     PortStatsMethod, PortStatsRow, QpListMethod, RegionDeregisterMethod, RegionDeregistered, RegionInfo,
     RegionListMethod, RegionRegisterMethod, RegionShowMethod, RegionTotals, ReloadMethod, Reloaded, Request,
     Response, Sharing, State, StatsMethod, StatsReply, Status, StatusMethod, SuperFrames, WorkerStatus,
@@ -277,6 +277,8 @@ fn worker() -> WorkerStatus {
         rx_packets: 1250,
         tx_packets: 900,
         sleeps: 7,
+        spins_paid: 3,
+        wake_up_ns: 42_000,
     }
 }
 
@@ -319,7 +321,21 @@ fn details() -> PortDetails {
         rss_functions: vec!["ipv4-tcp".into(), "ipv6-tcp".into()],
         interrupts: Interrupts::PerQueue,
         sharing: Some(Sharing { ports_reserved: 66, ports_refused: 1, source_ports: "65472-65535".into() }),
-        super_frames: Some(SuperFrames { rx_frames: 10, rx_segments: 441, tx_frames: 0, tx_segments: 0 }),
+        super_frames: Some(SuperFrames {
+            rx_frames: 10,
+            rx_segments: 441,
+            rx_guesses_missed: 2,
+            rx_too_long: 1,
+            tx_frames: 0,
+            tx_segments: 0,
+        }),
+        kernel_side: Some(KernelSide {
+            receive_buffer_bytes: Some(425_984),
+            rx_checksum: true,
+            rx_merging: false,
+            tx_checksum: true,
+            tx_segmentation: true,
+        }),
         link_history: [(9000, Link::Down), (1500, Link::Up)]
             .map(|(age_ms, link)| LinkChange { age_ms, link })
             .to_vec(),

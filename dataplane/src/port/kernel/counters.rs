@@ -15,6 +15,8 @@ pub(super) struct Counters {
     /// Super-frames received, and their segments.
     pub(super) rx_super_frames: AtomicU64,
     pub(super) rx_segments: AtomicU64,
+    /// Super-frames dropped: longer than 64 KiB.
+    pub(super) rx_too_long: AtomicU64,
     /// Super-frames that were not cut where their sender had.
     pub(super) rx_guesses_missed: AtomicU64,
     /// Frames sent, super-frames as one.

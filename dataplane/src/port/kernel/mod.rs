@@ -7,6 +7,7 @@
 mod address;
 mod counters;
 mod cut;
+mod ethtool;
 mod filter;
 mod header;
 mod ifreq;
@@ -23,8 +24,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use counters::{Counters, sum};
+use rustix::net::sockopt::socket_recv_buffer_size;
 
 pub use address::KernelAddresses;
+pub use ethtool::InterfaceOffloads;
 pub use rx::KernelRx;
 pub use share::{Reservation, Shared};
 pub use tx::KernelTx;
@@ -40,6 +43,16 @@ pub(super) enum Wire {
     Packet,
     /// The queues of a TAP.
     Tap,
+}
+
+/// State of the kernel that a port on one of its interfaces depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelSide {
+    /// Bytes that the kernel holds for a queue until it is read, as it accounts them; none for a TAP, which counts
+    /// frames.
+    pub receive_buffer_bytes: Option<usize>,
+    /// Offloads of the interface; of a TAP, those at the kernel's end.
+    pub offloads: InterfaceOffloads,
 }
 
 /// Chooses a counter of a queue.
@@ -219,14 +232,24 @@ impl Interface {
 
     /// Returns the counters of super-frames, by name.
     pub(super) fn extended_stats(&self) -> Vec<(String, u64)> {
-        let all: [(&str, Counter); 5] = [
+        let all: [(&str, Counter); 6] = [
             ("rx_super_frames", |of| &of.rx_super_frames),
             ("rx_super_frame_segments", |of| &of.rx_segments),
             ("rx_super_frame_guesses_missed", |of| &of.rx_guesses_missed),
+            ("rx_super_frames_too_long", |of| &of.rx_too_long),
             ("tx_super_frames", |of| &of.tx_super_frames),
             ("tx_super_frame_segments", |of| &of.tx_segments),
         ];
         all.map(|(name, counter)| (name.to_owned(), sum(self.counters(), counter))).into()
+    }
+
+    /// Returns the kernel's side, under whatever name the interface has now.
+    pub(super) fn kernel_side(&self) -> Option<KernelSide> {
+        let offloads =
+            InterfaceOffloads::of(&interface::any_socket()?, &interface::name(self.index)?).ok()?;
+        let queue = self.queues.first().filter(|_| self.tap.is_none());
+        let bytes = queue.and_then(|queue| socket_recv_buffer_size(&queue.socket).ok());
+        Some(KernelSide { receive_buffer_bytes: bytes, offloads })
     }
 
     /// Returns the number of empty buffers that a queue holds to read into.

@@ -151,6 +151,7 @@ impl KernelRx {
     fn take(&mut self, received: Received) {
         if received.is_truncated {
             self.stats.drop_long = self.stats.drop_long.wrapping_add(1);
+            add(&self.counters.rx_too_long, 1);
             return;
         }
         self.take_filled(received.len);
