@@ -5,7 +5,7 @@ use per_packet as tcp;
 
 use crate::plot::readme;
 use crate::verbs::{application, bandwidth, fpdus, latency, lossy};
-use crate::{Output, compare, copies, peers, roofline, slow_clients, suite};
+use crate::{Output, compare, copies, peers, programs, roofline, slow_clients, suite};
 
 /// Measures Ironwarp, beside the machine's limits and beside its peers.
 #[derive(Debug, Parser)]
@@ -52,6 +52,8 @@ pub enum Command {
     Conns(tcp::conns::ConnsOptions),
     /// The kernel's TCP, UCX and sockperf over a veth pair, on the same cores.
     Peers(peers::Options),
+    /// Unmodified verbs programs and NFS on interfaces of the kernel, beside kernel TCP.
+    Programs(programs::Options),
     /// Copies and CPU time per byte delivered: the kernel's TCP, our TCP, RDMA Write.
     Copies(copies::Options),
     /// Goodput of fast clients beside many slow ones.

@@ -19,6 +19,7 @@ mod machine;
 pub mod peers;
 mod placement;
 pub mod plot;
+pub mod programs;
 mod report;
 pub mod roofline;
 mod samples;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use benches::args::{Arguments, Command};
 use benches::plot::readme;
 use benches::verbs::{self, Operation, application, bandwidth, fpdus, latency, lossy};
-use benches::{compare, copies, peers, roofline, slow_clients, suite};
+use benches::{compare, copies, peers, programs, roofline, slow_clients, suite};
 use clap::Parser as _;
 use iwarp_engine::prefetch;
 use per_packet as tcp;
@@ -49,6 +49,7 @@ fn main() -> ExitCode {
         Command::Application(options) => output.write("application", options, application::run),
         Command::Fpdus(options) => output.write("fpdus", options, fpdus::run),
         Command::Peers(options) => output.write("peers", options, peers::run),
+        Command::Programs(options) => output.write("programs", options, programs::run),
         Command::Copies(options) => output.write("copies", options, copies::run),
         Command::SlowClients(options) => output.write("slow-clients", options, slow_clients::run),
         Command::Suite(options) => output.write("suite", options, suite::run),

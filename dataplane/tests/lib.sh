@@ -221,6 +221,13 @@ median_of() {
     sort -n "$1" | awk '{ rate[NR] = $1 } END { print rate[int((NR + 1) / 2)] " (" rate[1] " to " rate[NR] ")" }'
 }
 
+# reports PROGRAM OVER SIZE QUANTITY FILE: adds a row to $REPORT, if that is set: the values of a quantity, one a line,
+# of a program over an interface and a stack, with messages of SIZE bytes. `iwarp-bench programs` reads them.
+reports() {
+    [ -z "${REPORT:-}" ] || jq -sc --arg program "$1" --arg over "$2" --argjson size "$3" --arg quantity "$4" \
+        '{program: $program, over: $over, size: $size, quantity: $quantity, runs: .}' "$5" >>"$REPORT"
+}
+
 # far_open: a second namespace, $NS-far, and a pair of interfaces between both: 10.79.0.1 and fd79::1 in $NS, 2 there.
 far_open() {
     local end namespace interface number

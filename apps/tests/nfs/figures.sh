@@ -6,6 +6,7 @@
 #   READER             the client (default: examples/reader in BUILT, target/release)
 #   FIGURES_REPEAT     measurements of each row, whose medians count (default 5)
 #   FIGURES_SECONDS    seconds of each (default 3)
+#   REPORT             a file for the rows of `iwarp-bench programs`
 #   FIGURES_SIZES      bytes of a READ (default 65536 262144 1048576)
 #
 # It prints a table in Markdown. CPU time is that of proc(5), which charges softirq work to whoever runs.
@@ -128,6 +129,9 @@ row() { # NAME BY SIZE
     done
     printf '| %s | %d KiB | %s | %s | %s |\n' "$1" $(($3 / 1024)) "$(median mb_per_s <"$LAB/runs")" \
         "$(median server_cpu_s_per_gib <"$LAB/runs")" "$(median client_cpu_s_per_gib <"$LAB/runs")"
+    for n in mb_per_s server_cpu_s_per_gib client_cpu_s_per_gib; do
+        jq ".$n" "$LAB/runs" >"$LAB/values" && reports "NFS READ" "$1" "$3" "$n" "$LAB/values"
+    done
 }
 
 main() {

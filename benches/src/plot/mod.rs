@@ -3,6 +3,7 @@
 //! `report.rs` draws them for `--svg`; `readme.rs` draws those of README.md. Text takes the color of the page around
 //! it, or follows the reader's preference for light or dark.
 
+mod bars;
 mod diagram;
 pub mod readme;
 
@@ -74,6 +75,10 @@ pub(crate) fn svg(
     report: &Value,
     histograms: &[(String, &Histogram<u64>)],
 ) -> Result<Option<String>> {
+    if benchmark == "programs" {
+        let bars = bars::bars(report);
+        return if bars.is_empty() { Ok(None) } else { bars::draw(&bars, "").map(Some) };
+    }
     let mut plots = rates(benchmark, report);
     plots.extend(latencies(benchmark, histograms));
     if plots.is_empty() { Ok(None) } else { draw(&plots, "").map(Some) }

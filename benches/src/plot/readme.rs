@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde::Serialize;
 
-use super::{Kind, Plot, Series, diagram, draw, message_size};
+use super::{Kind, Plot, Series, bars, diagram, draw, message_size};
 use crate::Report;
 use crate::document::{Document, Row};
 
@@ -103,7 +103,17 @@ pub fn run(options: &Options) -> Result<PlotsReport> {
     };
     write("overview.svg", &diagram::svg()?)?;
     if !options.reports.is_empty() {
-        let (text, series) = bandwidth(&documents.concat())?;
+        let documents = documents.concat();
+        let of_programs = documents.iter().filter(|document| document.benchmark == "programs");
+        let bars: Vec<_> = of_programs.flat_map(|document| bars::bars(&document.report)).collect();
+        if !bars.is_empty() {
+            let mut about = "Bandwidth of programs in Gbit/s, medians of several runs. ".to_owned();
+            for bar in &bars {
+                let _ = write!(about, "{}: {:.1}. ", bar.name, bar.gbps);
+            }
+            write("programs.svg", &bars::draw(&bars, &(about + &machines(&documents)))?)?;
+        }
+        let (text, series) = bandwidth(&documents)?;
         write("bandwidth.svg", &text)?;
         report.series = series;
     }

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::programs;
 use crate::Samples;
 use crate::document::{Document, Row};
 
@@ -53,7 +54,12 @@ pub struct Figure {
 type Measured = Result<Quantity, String>;
 
 impl Figure {
-    fn new(title: &'static str, bound: Bound, aim: Option<f64>, quantities: Vec<Measured>) -> Self {
+    pub(super) fn new(
+        title: &'static str,
+        bound: Bound,
+        aim: Option<f64>,
+        quantities: Vec<Measured>,
+    ) -> Self {
         let (mut raw, mut missing) = (Vec::new(), Vec::new());
         for quantity in quantities {
             match quantity {
@@ -89,16 +95,16 @@ impl Figure {
 
 /// Selects a quantity in the reports: benchmark, section, fields of the row, and field of the value.
 #[derive(Clone, Copy)]
-struct Selector<'a> {
-    benchmark: &'a str,
-    section: &'a str,
-    row: &'a [(&'a str, &'a str)],
-    cell: &'a str,
-    unit: &'static str,
+pub(super) struct Selector<'a> {
+    pub(super) benchmark: &'a str,
+    pub(super) section: &'a str,
+    pub(super) row: &'a [(&'a str, &'a str)],
+    pub(super) cell: &'a str,
+    pub(super) unit: &'static str,
 }
 
 /// The reports of the suite.
-struct Reports<'a>(Vec<&'a Document>);
+pub(super) struct Reports<'a>(Vec<&'a Document>);
 
 impl Reports<'_> {
     /// Returns the median of every selected row; rows may differ in fields that the selector does not name.
@@ -128,7 +134,7 @@ impl Reports<'_> {
         values.collect()
     }
 
-    fn greatest(&self, selector: Selector<'_>) -> Measured {
+    pub(super) fn greatest(&self, selector: Selector<'_>) -> Measured {
         self.medians(selector)
             .into_iter()
             .max_by(|a, b| a.value.total_cmp(&b.value))
@@ -152,7 +158,8 @@ fn missing(selector: Selector<'_>) -> String {
 /// Computes all figures from the reports of the suite.
 pub(super) fn figures(documents: &[Document]) -> Vec<Figure> {
     let reports = Reports(documents.iter().collect());
-    let mut all = bandwidth(&reports);
+    let mut all = programs::figures(&reports);
+    all.extend(bandwidth(&reports));
     all.extend(messages(&reports));
     all.extend(tcp(&reports));
     all.extend(reordering(&reports));

@@ -5,6 +5,7 @@
 
 mod figures;
 mod page;
+mod programs;
 
 use std::fs;
 use std::io::{self, Write};
@@ -24,6 +25,11 @@ pub use figures::{Bound, Figure, Quantity};
 
 /// The benchmarks in their order, with their flags; `@` stands for the CPUs.
 const STEPS: &[(&str, &str)] = &[
+    // On interfaces that every machine has: what a user sees first.
+    ("programs", "daemons --runs 3"),
+    ("programs", "embedded --runs 3"),
+    ("programs", "numbers --runs 3"),
+    ("programs", "nfs --runs 3"),
     ("roofline", "-D 1 --cores @"),
     ("peers", "-D 1 --limit 225 --cores @"),
     // The other message sizes of the plot of bandwidth; those above belong to figures.
@@ -107,6 +113,9 @@ fn brief(benchmark: &str, args: &str) -> String {
     }
     if benchmark == "peers" {
         words.extend(["--runs", ""]);
+    }
+    if benchmark == "programs" {
+        words.push("--brief");
     }
     for index in 1..words.len() {
         words[index] = match words[index - 1] {

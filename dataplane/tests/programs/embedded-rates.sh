@@ -6,6 +6,8 @@
 #   RUNS     runs of each (default 5)
 #   WRITES   Writes of a run of 64 KiB (default 4000); ten times as many of 64 bytes
 #   GIB      GiB of a run that measures CPU time (default 4)
+#   IDLE_S   seconds of the server without a client (default 10)
+#   REPORT   a file for the rows of `iwarp-bench programs`
 cd "$(dirname "$0")/.." || exit 1
 source ./lib.sh
 
@@ -13,6 +15,7 @@ RUN=${RUN:-${BUILT:-target/release}/iwarp-run}
 RUNS=${RUNS:-5}
 WRITES=${WRITES:-4000}
 GIB=${GIB:-4}
+IDLE_S=${IDLE_S:-10}
 lab_open ironwarp-embedded-rates
 far_open
 ahead_of_others
@@ -53,7 +56,7 @@ pingpong() { # HOW
 # are for the start. The command gets their number as $COUNT.
 cpu() {
     local count total=0
-    for count in 100 $((GIB * 16384 + 100)); do
+    for count in 100 "$(awk -v gib="$GIB" 'BEGIN { print int(gib * 16384) + 100 }')"; do
         COUNT=$count "$@" >/dev/null
         total=$(awk -v less="$total" '{ sum += $1 + $2 } END { print sum - less }' "$LAB/cpu")
     done
@@ -71,7 +74,7 @@ tcp() { # half a round trip of a program that sleeps in `recv`
     wait "$server" 2>/dev/null
 }
 # Milliseconds of a client of rping, from its start to its end, with 64 bytes there and back; and hundredths of a second
-# of CPU, and KiB of memory, of its server in ten seconds without a client.
+# of CPU, and KiB of memory, of its server in IDLE_S seconds without a client.
 measure_start_and_idle() {
     local server begin before
     ip netns exec "$NS" "$RUN" --embedded rping -s -P -a 127.0.0.1 -p 7199 >/dev/null 2>&1 &
@@ -83,7 +86,7 @@ measure_start_and_idle() {
         awk -v ns=$(($(date +%s%N) - begin)) 'BEGIN { printf "%.1f\n", ns / 1e6 }' >>"$LAB/start"
     done
     before=$(awk '{ print $14 + $15 }' "/proc/$server/stat")
-    sleep 10
+    sleep "$IDLE_S"
     awk -v before="$before" '{ print $14 + $15 - before }' "/proc/$server/stat" >>"$LAB/idle"
     awk '/^VmRSS:/ { print $2 }' "/proc/$server/status" >>"$LAB/memory"
     kill "$server"
@@ -112,7 +115,7 @@ for _ in $(seq "$RUNS"); do
     ucx ucp_put_bw 65536 "$WRITES" 7 | awk '{ printf "%.3f\n", $1 * 8 * 1048576 / 1e9 }' >>"$LAB/ucx.apart"
 done
 echo "rping's client, from its start to its end: $(median_of "$LAB/start") ms; its server without a client: \
-$(awk '{ print $1 / 10 }' "$LAB/idle") % of a CPU, $(<"$LAB/memory") KiB"
+$(awk -v seconds="$IDLE_S" '{ print $1 / seconds }' "$LAB/idle") % of a CPU, $(<"$LAB/memory") KiB"
 echo "64 KiB: ib_write_bw $(median_of "$LAB/bulk"), ucx put $(median_of "$LAB/ucx.bulk") Gbit/s"
 echo "64 KiB, CPU s/GiB: ib_write_bw $(median_of "$LAB/cpu.bulk"), ucx put $(median_of "$LAB/cpu.ucx")"
 echo "64 KiB between namespaces: ib_write_bw $(median_of "$LAB/apart"), ucx put $(median_of "$LAB/ucx.apart") Gbit/s"
@@ -121,3 +124,19 @@ echo "64 B, asleep: blocking call $(median_of "$LAB/block"), own epoll $(median_
 $(median_of "$LAB/sleep"), sockperf $(median_of "$LAB/tcp.sleep") µs"
 echo "64 B:   ib_write_lat $(median_of "$LAB/lat"), ib_send_lat $(median_of "$LAB/send"), \
 ucx put $(median_of "$LAB/ucx.lat") µs"
+us=half_round_trip_us
+for over in "embedded:" "kernel TCP:ucx."; do
+    program=ib_write_bw file=${over#*:} over=${over%:*}
+    [ -z "$file" ] || program="UCX put"
+    reports "$program" "$over, loopback" 65536 gbps "$LAB/${file}bulk"
+    reports "$program" "$over, loopback" 65536 cpu_s_per_gib "$LAB/cpu.$([ -z "$file" ] && echo bulk || echo ucx)"
+    reports "$program" "$over, veth with offloads" 65536 gbps "$LAB/${file}apart"
+    reports "$program" "$over, loopback" 64 million_per_s "$LAB/${file}small"
+done
+reports ib_write_lat "embedded, loopback" 64 "$us" "$LAB/lat"
+reports ib_send_lat "embedded, loopback" 64 "$us" "$LAB/send"
+reports "UCX put" "kernel TCP, loopback" 64 "$us" "$LAB/ucx.lat"
+reports "blocking call" "embedded, loopback, asleep" 64 "$us" "$LAB/block"
+reports "own epoll" "embedded, loopback, asleep" 64 "$us" "$LAB/epoll"
+reports sockperf "kernel TCP, loopback, asleep" 64 "$us" "$LAB/tcp.sleep"
+reports rping "embedded, loopback" 64 start_to_end_ms "$LAB/start"

@@ -4,6 +4,7 @@
 #
 #   RUNS     runs of each (default 5)
 #   WRITES   Writes and Reads of a run of 64 KiB (default 4000); ten times as many of 64 bytes
+#   REPORT   a file for the rows of `iwarp-bench programs`
 #   PAIRS    queue pairs that connect at once (default 1000)
 cd "$(dirname "$0")/.." || exit 1
 source ./lib.sh
@@ -57,6 +58,13 @@ echo "ib_read_bw, 64 KiB:  $(beside read) Gbit/s"
 echo "ib_write_bw, 64 B:   $(beside small) million/s"
 echo "set-up:              $(beside setup) µs"
 echo "$PAIRS queue pairs at once, connected from both ends: $(median_of "$LAB/at-once") s"
+for how in -R by-number; do
+    over="two daemons, bridge, $([ "$how" = -R ] && echo "by rdma_cm" || echo "by number")"
+    reports ib_write_bw "$over" 65536 gbps "$LAB/write.$how"
+    reports ib_read_bw "$over" 65536 gbps "$LAB/read.$how"
+    reports ib_write_bw "$over" 64 million_per_s "$LAB/small.$how"
+    reports connection "$over" 0 set_up_us "$LAB/setup.$how"
+done
 for file in write read small setup; do
     [ "$(grep -c . "$LAB/$file.by-number")" = "$RUNS" ] && [ "$(grep -c . "$LAB/$file.-R")" = "$RUNS" ] || exit 1
 done

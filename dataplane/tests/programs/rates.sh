@@ -4,6 +4,7 @@
 #
 #   RUNS     runs of each (default 5)
 #   WRITES   Writes of a run (default 4000)
+#   REPORT   a file for the rows of `iwarp-bench programs`, with Reads and the time of a message, too
 cd "$(dirname "$0")/.." || exit 1
 source ./lib.sh
 
@@ -22,37 +23,55 @@ for n in 0 1; do
     ip -n "$NS-$n" link set lo up
 done
 
-ironwarp() {
-    local options=(-R -d iwarp0 -F -s 65536 -n "$WRITES" --report_gbits) server
-    ip netns exec "$NS" timeout 60 "$RUN" --socket "$LAB/0.verbs" ib_write_bw "${options[@]}" >/dev/null 2>&1 &
+ironwarp() { # PROGRAM SIZE COLUMN
+    local options=(-R -d iwarp0 -F -s "$2" -n "$WRITES") server
+    [[ $1 != *_bw ]] || options+=(--report_gbits)
+    ip netns exec "$NS" timeout 60 "$RUN" --socket "$LAB/0.verbs" "$1" "${options[@]}" >/dev/null 2>&1 &
     server=$!
     sleep 1
-    ip netns exec "$NS" timeout 60 "$RUN" --socket "$LAB/1.verbs" ib_write_bw "${options[@]}" 10.78.0.10 2>&1 |
-        awk '$1 == 65536 { print $4 }'
+    ip netns exec "$NS" timeout 60 "$RUN" --socket "$LAB/1.verbs" "$1" "${options[@]}" 10.78.0.10 2>&1 |
+        awk -v size="$2" -v column="$3" '$1 == size { print $column }'
     wait "$server"
 }
 offloads() { # on|off, at both of the kernel's ends
     local n
     for n in 0 1; do ip netns exec "$NS-$n" ethtool -K eth0 tx "$1" tso "$1" gso "$1" gro "$1" >/dev/null 2>&1; done
 }
-ucx() { # on|off
-    local options=(env UCX_TLS=tcp UCX_NET_DEVICES=eth0 ucx_perftest -t ucp_put_bw -s 65536 -n "$WRITES") server
+ucx() { # on|off [TEST SIZE COLUMN]: a column of the last line, by default the rate in Gbit/s
+    local test=${2:-ucp_put_bw} size=${3:-65536} server
+    local options=(env UCX_TLS=tcp UCX_NET_DEVICES=eth0 ucx_perftest -t "$test" -s "$size" -n "$WRITES")
     offloads "$1"
     ip netns exec "$NS-0" timeout 60 "${options[@]}" >/dev/null 2>&1 &
     server=$!
     sleep 1
     # The seventh column of the last line is the rate of the whole run in MB/s, of 2^20 bytes.
     ip netns exec "$NS-1" timeout 60 "${options[@]}" 10.78.0.20 2>"$LAB/ucx.err" >"$LAB/ucx.out"
-    awk '$1 == "Final:" { printf "%.3f\n", $7 * 8 * 1048576 / 1e9 }' "$LAB/ucx.out"
+    awk -v column="${4:-}" '$1 == "Final:" {
+        if (column) print $column; else printf "%.3f\n", $7 * 8 * 1048576 / 1e9 }' "$LAB/ucx.out"
     wait "$server"
 }
+more() {
+    ironwarp ib_read_bw 65536 4 >>"$LAB/read"
+    ironwarp ib_send_lat 64 5 >>"$LAB/send"
+    ucx on ucp_put_lat 64 3 >>"$LAB/put"
+}
 for _ in $(seq "$RUNS"); do
-    ironwarp >>"$LAB/ironwarp.rates"
+    ironwarp ib_write_bw 65536 4 >>"$LAB/ironwarp.rates"
     ucx on >>"$LAB/on.rates"
     ucx off >>"$LAB/off.rates"
+    [ -z "${REPORT:-}" ] || more
 done
 load=$(cut -d' ' -f1 /proc/loadavg)
 echo "ib_write_bw, two daemons:            $(median_of "$LAB/ironwarp.rates") Gbit/s"
 echo "ucx_perftest, kernel TCP, offloads:  $(median_of "$LAB/on.rates") Gbit/s"
 echo "ucx_perftest, kernel TCP without:    $(median_of "$LAB/off.rates") Gbit/s"
 echo "load $load on $(nproc) cores, $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)"
+if [ -n "${REPORT:-}" ]; then
+    daemons="two daemons, bridge" tcp="kernel TCP, bridge with offloads"
+    reports ib_write_bw "$daemons" 65536 gbps "$LAB/ironwarp.rates"
+    reports ib_read_bw "$daemons" 65536 gbps "$LAB/read"
+    reports ib_send_lat "$daemons" 64 half_round_trip_us "$LAB/send"
+    reports "UCX put" "$tcp" 65536 gbps "$LAB/on.rates"
+    reports "UCX put" "kernel TCP, bridge without offloads" 65536 gbps "$LAB/off.rates"
+    reports "UCX put" "$tcp" 64 half_round_trip_us "$LAB/put"
+fi
