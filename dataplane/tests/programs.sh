@@ -14,9 +14,11 @@ LOSS=${LOSS:-}   # not empty: one frame in a hundred is lost between the daemons
 
 LIMIT=${LIMIT:-$([ -n "$LOSS" ] && echo 120 || echo 60)}
 SUITES=${SUITES:-basics basic_sockets by_number \
-    $([ -n "$QUICK" ] || echo by_number_all as_roce measuring particular storage sockets agreeing messages)}
+    $([ -n "$QUICK" ] || echo by_number_all as_roce measuring particular storage sockets agreeing datagrams messages)}
 
 lab_open ironwarp-programs
+# shellcheck disable=SC2034 # of two.sh
+CORES_0="0, 1" # its programs are on both workers, in turn
 source dataplane/tests/programs/two.sh
 
 listens() { "$IWARPCTL" --socket "$LAB/0.control" -j app list | jq -e 'length > 0' >/dev/null; }
@@ -59,7 +61,7 @@ pair() {
 }
 row() { # NAME COMMAND…: a check, unless the program is not installed
     local name=$1 program=$3
-    [ "$program" != --roce ] || program=$4
+    [[ $program != --* ]] || program=$4
     command -v "$program" >/dev/null || { echo "not installed: $name"; return; }
     check "$name" "${@:2}"
 }
@@ -288,6 +290,8 @@ by_number() { # the rows of programs-quick
     numbered ib_write_bw -d iwarp0 -n "$ROUNDS"
     numbered ib_read_bw -d iwarp0 -n "$ROUNDS" -q 16
     roce ib_send_bw -d iwarp0 -n "$ROUNDS"
+    row "--await-buffers ib_send_bw -R --use-srq -q 4, $of" pair --await-buffers ib_send_bw -R -d iwarp0 -n "$ROUNDS" \
+        --use-srq -q 4 -- --await-buffers ib_send_bw -R -d iwarp0 -n "$ROUNDS" --use-srq -q 4 10.78.0.10
     transports am_lat -s 8
     unconnected ibv_ud_pingpong -g 0 -s 1024
     protocols tag_bw -s 100000

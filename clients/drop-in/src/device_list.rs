@@ -103,7 +103,14 @@ pub(crate) fn is_embedded() -> bool {
     })
 }
 
-/// Returns true if the devices are to look like those of RoCE v2, and messages wait for receive buffers.
+/// Returns true if messages are to wait for receive buffers, also on connections of librdmacm: if the variable says so,
+/// or the devices are to look like those of RoCE v2.
+pub(crate) fn awaits_buffers() -> bool {
+    static AWAITS: OnceLock<bool> = OnceLock::new();
+    *AWAITS.get_or_init(|| std::env::var_os("IWARP_AWAIT_BUFFERS").map_or_else(is_roce, |value| value == "1"))
+}
+
+/// Returns true if the devices are to look like those of RoCE v2.
 pub(crate) fn is_roce() -> bool {
     static ROCE: OnceLock<bool> = OnceLock::new();
     *ROCE.get_or_init(|| std::env::var_os("IWARP_ROCE").is_some_and(|value| value == "1"))

@@ -3,16 +3,16 @@
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
-use iwarp_verbs::{Access, Error, QpOptions, QpState, QpType, QueuePair, SendOp};
+use iwarp_verbs::{Access, Error, QpOptions, QpState, QpType, QueuePair, SendOp, VerbsError};
 
 use crate::abi::{self, QpAttr, QpCap, QpHead, QpInitAttr};
 use crate::abi_ex::QpTail;
 use crate::cm::IdState;
 use crate::context::{QpRoute, lock, null, number};
 use crate::datagrams;
-use crate::device_list::is_roce;
+use crate::device_list::{awaits_buffers, is_roce};
 use crate::devices::{PORT, mtu};
 use crate::numbered::{Change, Numbered, is_by_number};
 use crate::objects::{Pd, access};
@@ -121,10 +121,10 @@ fn size(cap: &QpCap) -> Option<iwarp_verbs::QpCap> {
     })
 }
 
-/// Has the device create a queue pair. One of RoCE lets messages wait for receive buffers.
+/// Has the device create a queue pair, which lets messages wait for receive buffers if it is asked for that.
 fn made(pd: &Pd, options: &QpOptions<'_>) -> Result<QueuePair, Error> {
     let qp = pd.pd.create_qp(options)?;
-    if is_roce() && options.qp_type == QpType::Rc {
+    if awaits_buffers() && options.qp_type == QpType::Rc {
         qp.await_buffers()?;
     }
     Ok(qp)
@@ -330,10 +330,20 @@ fn by_number(
         Change::Send(attr) => qp.qp.ready_to_send(&attr),
         Change::Nothing => Ok(()),
     };
-    changed.map_err(|error| number(&error))?;
+    changed.map_err(|error| refused(&error))?;
     *lock(&qp.numbered) = Some(next);
     qp.head.state.store(next.state, Ordering::Release);
     Ok(())
+}
+
+/// Returns the error number of a connection by number that the device refuses. Where it lacks something, it says what:
+/// the number alone tells nobody.
+fn refused(error: &Error) -> c_int {
+    static SAID: Once = Once::new();
+    if matches!(error, Error::Refused { cause: VerbsError::NoResources, .. }) {
+        SAID.call_once(|| eprintln!("libibverbs: {error}"));
+    }
+    number(error)
 }
 
 /// Returns true if a program may change the state. Only a connection leads to `IBV_QPS_RTS`; a program may announce it

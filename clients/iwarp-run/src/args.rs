@@ -36,6 +36,10 @@ pub struct Args {
     /// Connections by queue pair number need no switch
     #[arg(long)]
     pub roce: bool,
+    /// Let messages wait for receive buffers on connections of librdmacm, too, as InfiniBand does, instead of ending
+    /// the connection. The receiving end decides. On with --roce
+    #[arg(long)]
+    pub await_buffers: bool,
     /// Run a program of plain sockets: its TCP sockets become rsockets, which connect to others over RDMA
     #[arg(long, requires = "program")]
     pub preload: bool,

@@ -191,6 +191,9 @@ pub(crate) fn launch(args: &Args) -> Result<Exit, Failure> {
         Devices::Daemon => command.env_remove("IWARP_EMBEDDED"),
         Devices::Embedded => command.env("IWARP_EMBEDDED", "1"),
     };
+    if args.await_buffers {
+        command.env("IWARP_AWAIT_BUFFERS", "1");
+    }
     let mut files = None;
     if args.roce {
         command.env("IWARP_ROCE", "1").env_remove(FILES);
